@@ -1,0 +1,78 @@
+"""The options of `FileSink`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from outfall.options import SinkOptions
+
+
+class FileOptions(SinkOptions):
+    """What `FileSink` takes, in its constructor and as Spark options."""
+
+    path: str = Field(
+        description="The directory to write into: a path, or a `file:` URI. A relative path is made absolute once, where"
+        " the sink is constructed. Driver and executors must all see it."
+    )
+    format: Literal["jsonl", "text"] = Field(
+        "jsonl",
+        description="`jsonl`: one JSON object per row, as Spark's JSON writer writes it. `text`: one string column, one"
+        " line per row.",
+    )
+    parts: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Without it: whole files, published when their epoch is committed. With it: this many growing files"
+        " that rows are appended to, routed by key (`write_stream` and `write` only).",
+    )
+    on_existing: Literal["error", "resume", "overwrite"] = Field(
+        "error",
+        description="What to do on first contact with a directory that holds data: refuse it, keep the data and write"
+        " after or beside it, or delete the visible files.",
+    )
+    on_rewind: Literal["error", "truncate"] = Field(
+        "error",
+        description="What to do when the directory holds later epochs than the recovery data, as after a checkpoint"
+        " restored from an older copy: refuse, or take the later epochs' rows back.",
+    )
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _absolute(cls, value: Any) -> Any:
+        if not isinstance(value, str | os.PathLike):
+            raise ValueError("must be a path")  # noqa: TRY004 - pydantic collects ValueErrors only
+        return absolute_path(os.fspath(value))
+
+
+def absolute_path(text: str | bytes) -> str:
+    """Return the absolute path behind a path or a `file:` URI.
+
+    Raises:
+        ValueError: another scheme, another host, or no path at all.
+    """
+    text = os.fsdecode(text)
+    if "\0" in text:
+        raise ValueError("must not hold a NUL character")
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() == "file":
+        text = _local(rest)
+    elif colon and rest.startswith("/") and scheme.isalnum():
+        raise ValueError(f"the scheme {scheme}: is not supported; supported are local paths and file: URIs")
+    if not text:
+        raise ValueError("must not be empty")
+    return os.path.abspath(text)
+
+
+def _local(rest: str) -> str:
+    """The path of a `file:` URI, taken as it is typed: Hadoop does not decode `%20` either."""
+    if not rest.startswith("//"):
+        return rest
+    host = urlsplit(f"file:{rest}").netloc
+    if host not in ("", "localhost"):
+        raise ValueError(f"a file: URI cannot name the host {host!r}; use a path that is mounted on every host")
+    return rest[2 + len(host) :]

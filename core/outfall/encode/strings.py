@@ -1,0 +1,86 @@
+"""Arrow string arrays: joining, looking into their bytes, and JSON's escapes."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.errors import ValueRefusedError
+
+TEXT = pa.large_string()
+"""Every intermediate array: 64-bit offsets, since escapes can lengthen a batch sixfold."""
+
+_ESCAPES = {chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)} | {'"': '\\"'}
+
+
+def literal(text: str) -> pa.Scalar:
+    """Make a string scalar that joins with arrays of `TEXT`."""
+    return pa.scalar(text, TEXT)
+
+
+def concat(*pieces: pa.Array | pa.Scalar, skip_null: bool = False) -> pa.Array:
+    """Join arrays and scalars row by row; a NULL makes the row NULL, or counts as empty."""
+    nulls = {"null_handling": "replace", "null_replacement": ""} if skip_null else {}
+    return pc.binary_join_element_wise(*pieces, literal(""), **nulls)
+
+
+def data_of(array: pa.Array) -> pa.Buffer:
+    """Return the bytes of all strings in a `TEXT` array, one after the other, without copying them."""
+    _, offsets, data = array.buffers()
+    if data is None or len(array) == 0:
+        return pa.py_buffer(b"")
+    ends = memoryview(offsets).cast("q")
+    start, end = ends[array.offset], ends[array.offset + len(array)]
+    return data.slice(start, end - start)
+
+
+def first_row(mask: pa.Array) -> int:
+    """Return the index of the first true row, -1 if there is none."""
+    return int(pc.index(mask, True).as_py())
+
+
+def check_utf8(array: pa.Array, column: str) -> None:
+    """Refuse strings that are not UTF-8: Spark lets a cast from binary make them, and JSON has no way to write them.
+
+    Raises:
+        ValueRefusedError: naming column and row.
+    """
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ValueRefusedError(
+            f"column {column!r} holds a string that is not UTF-8, in row {_first_invalid(array)} of the batch",
+            why="JSON is UTF-8 and the bytes would not come back",
+            do="decode the column with the encoding it has, or write it base64-encoded",
+        ) from error
+
+
+def escaped(array: pa.Array) -> pa.Array:
+    """Escape strings for JSON as Jackson does: quote, backslash and control characters, nothing else."""
+    data = data_of(array)
+    if data.size == 0:
+        return array
+    # Most columns need no escape. One look at all bytes costs far less than a kernel that looks at every string.
+    lowest = pc.min(pa.Array.from_buffers(pa.uint8(), data.size, [None, data])).as_py()
+    whole = data.to_pybytes()
+    if b"\\" in whole:
+        array = pc.replace_substring(array, "\\", "\\\\")
+    suspects = _ESCAPES if lowest < 0x20 else ['"']
+    for character in suspects:
+        if character.encode() in whole:
+            array = pc.replace_substring(array, character, _ESCAPES[character])
+    return array
+
+
+def _first_invalid(array: pa.Array) -> int:
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            array.slice(low, middle - low).validate(full=True)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low

@@ -1,0 +1,1 @@
+"""The epoch protocol, free of any engine."""

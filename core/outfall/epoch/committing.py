@@ -1,0 +1,143 @@
+"""The committer's loop: offers committables until each is resolved."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tenacity
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+
+from outfall.capabilities import CommitRequest, Committer, Metrics
+from outfall.epoch.clock import Clock
+from outfall.errors import CommitError, CommitRefusedError
+from outfall.steps import reached
+
+_log = logging.getLogger(__name__)
+
+
+@validated(frozen=True)
+class CommitPolicy:
+    """How long committing is tried, and what a known failure does. Times in seconds."""
+
+    deadline: float = Field(default=600.0, gt=0)
+    """From the first offer to the last. What is unresolved then fails the query, and the next run goes on with it."""
+    first_wait: float = Field(default=0.1, gt=0)
+    longest_wait: float = Field(default=30.0, gt=0)
+    on_known_failure: Literal["fail", "drop"] = "fail"
+
+
+@dataclass(frozen=True)
+class CommitPlace:
+    """Where committing happens, for texts."""
+
+    step_id: str
+    epoch: int
+
+
+class CommitLoop:
+    """Runs one committer over the requests of one epoch."""
+
+    def __init__(
+        self, committer: Committer[Any], policy: CommitPolicy, place: CommitPlace, *, clock: Clock, metrics: Metrics
+    ) -> None:
+        """Prepare to commit; nothing is offered yet."""
+        self._committer = committer
+        self._policy = policy
+        self._place = place
+        self._clock = clock
+        self._metrics = metrics
+
+    def run(self, requests: Sequence[CommitRequest[Any]]) -> None:
+        """Offer the requests, and those that ask for it again after a pause, until each is resolved or lost.
+
+        Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015).
+
+        Raises:
+            CommitRefusedError: a request failed for a known reason, and known failures fail the query.
+            CommitError: a request failed for an unknown reason, or the deadline passed.
+        """
+        started = self._clock.now()
+        wait = tenacity.wait_random_exponential(multiplier=self._policy.first_wait, max=self._policy.longest_wait)
+        retrying = tenacity.Retrying(
+            sleep=self._clock.sleep,
+            wait=lambda state: min(wait(state), max(0.0, started + self._policy.deadline - self._clock.now())),
+            stop=lambda _: self._clock.now() - started >= self._policy.deadline,
+            retry=tenacity.retry_if_result(bool),
+            retry_error_callback=lambda _: self._out_of_time(requests),
+        )
+        retrying(self._offer, requests)
+
+    def _offer(self, requests: Sequence[CommitRequest[Any]]) -> list[CommitRequest[Any]]:
+        """Offer what is unresolved; return what asks to be offered again."""
+        pending = [request for request in requests if request.outcome.kind in {"unsignalled", "retry"}]
+        for request in pending:
+            if request.outcome.kind == "retry":
+                self._metrics.add("commit_retries")
+                request.offer_again()
+        reached("before commit")
+        self._committer.commit(pending)
+        reached("after commit")
+        for request in pending:
+            self._resolve(request)
+        return [request for request in pending if request.outcome.kind == "retry"]
+
+    def _resolve(self, request: CommitRequest[Any]) -> None:
+        outcome = request.outcome
+        match outcome.kind:
+            case "unsignalled" if self._committer.strict:
+                raise CommitError(
+                    f"the strict {type(self._committer).__name__} left a committable unresolved", **self._where()
+                )
+            case "unsignalled":
+                request.signal_committed()
+            case "already committed":
+                self._metrics.add("already_committed")
+            case "known failure":
+                self._known_failure(request)
+            case "unknown failure":
+                raise CommitError(
+                    "committing failed for an unknown reason",
+                    why=str(outcome.error),
+                    do="see the cause; the next run of the query commits what is recorded",
+                    **self._where(),
+                ) from outcome.error
+
+    def _known_failure(self, request: CommitRequest[Any]) -> None:
+        error = request.outcome.error
+        if self._policy.on_known_failure == "fail":
+            raise CommitRefusedError(
+                "the target refused a committable",
+                why=str(error),
+                do='mend the target and start the query again, or drop such committables with on_known_failure="drop"',
+                **self._where(),
+            ) from error
+        self._metrics.add("dropped_committables")
+        _log.error("step %s, epoch %d: dropped a committable: %s", self._place.step_id, self._place.epoch, error)
+
+    def _out_of_time(self, requests: Sequence[CommitRequest[Any]]) -> None:
+        left = sum(request.outcome.kind == "retry" for request in requests)
+        raise CommitError(
+            f"{left} of {len(requests)} committables were not committed within {self._policy.deadline:g} s",
+            do="see the target; the next run of the query commits what is recorded",
+            **self._where(),
+        )
+
+    def _where(self) -> dict[str, Any]:
+        return {"step": self._place.step_id, "epoch": self._place.epoch}
+
+
+def closing(committer: Committer[Any], action: Callable[[], None]) -> None:
+    """Run the action and close the committer, whose failure to close does not hide the action's."""
+    try:
+        action()
+    except BaseException:
+        try:
+            committer.close()
+        except Exception:
+            _log.warning("closing the committer failed too", exc_info=True)
+        raise
+    committer.close()

@@ -1,0 +1,452 @@
+"""The driver's side of the epoch protocol.
+
+```
+begin   read the log to its end · settle what is unfinished · check the epoch · check the target · BEGIN · open target
+          │ ticket
+tasks   EpochTask: each answers once
+          │ answers
+finish  collect · seal · pre-commit · PREPARED · COMMITTING · commit · post-commit · COMPLETED · sweep
+```
+
+Assumptions: the log's append is exclusive and durable; the same epoch number means the same rows as far as the source
+can promise it, and nothing else about an attempt is stable (not its tasks, their number, their order or their rows);
+an older driver may wake between any two steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from outfall.capabilities import (
+    SealContext,
+    SupportsSeal,
+    SupportsTarget,
+    SupportsWriterState,
+    TargetContext,
+    WithCompatibleState,
+    check_sink,
+    guarantee_of,
+    is_fixed,
+    kind_of,
+    requirements_of,
+)
+from outfall.epoch.clock import Clock, SystemClock
+from outfall.epoch.collect import CollectedAnswers
+from outfall.epoch.committing import CommitPolicy
+from outfall.epoch.driver_memory import PROCESS_MEMORY, DriverMemory, Position
+from outfall.epoch.journal import Journal, JournalView
+from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket, unexpected_epoch
+from outfall.epoch.publishing import Publisher
+from outfall.epoch.states import state_serializer
+from outfall.epoch.task import check_query
+from outfall.errors import (
+    CapabilityError,
+    FencedError,
+    ForeignRecordsError,
+    OutfallError,
+    PartsChangedError,
+    StepInUseError,
+)
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.entries import Begin, Completed, Prepared, Skipped, StoredValue
+from outfall.recovery.log import EntryExistsError
+from outfall.recovery.values import load_value, store_state
+from outfall.steps import reached
+from outfall.version import outfall_version
+
+_log = logging.getLogger(__name__)
+
+TAKEOVER_ATTEMPTS = 20
+"""How often a starting driver reads the log anew because an older one still writes to it."""
+
+
+@dataclass(frozen=True)
+class EpochOptions:
+    """How a step's epochs are run."""
+
+    commit: CommitPolicy = field(default_factory=CommitPolicy)
+    adopt_checkpoint: bool = False
+    """Whether an empty log may begin at any batch id."""
+    any_later: bool = False
+    """Whether epochs may leave numbers out, as in batch jobs that name their epoch."""
+    worker_count: int = 0
+
+
+class EpochCoordinator:
+    """Runs the epochs of one step on the driver: `begin`, the tasks, `finish`.
+
+    Holds no lock and no connection between calls; two of them on one log are safe, and the newer one wins.
+    """
+
+    def __init__(
+        self,
+        sink: Any,
+        step_id: str,
+        recovery: RecoveryConfig,
+        *,
+        options: EpochOptions | None = None,
+        run: str | None = None,
+        memory: DriverMemory = PROCESS_MEMORY,
+        clock: Clock | None = None,
+    ) -> None:
+        """Check the sink's shape.
+
+        Args:
+            sink: the sink.
+            step_id: the user's name for it in this query.
+            recovery: where its log is.
+            options: how epochs are run.
+            run: identifies this run of the query within the process; `None` where nothing is to be remembered between
+                epochs (a batch job, or a door whose epochs begin in processes of their own).
+            memory: what this process remembers of its runs.
+            clock: time.
+
+        Raises:
+            CapabilityError: the sink's capabilities do not go together.
+        """
+        check_sink(sink)
+        self._sink = sink
+        self._step_id = step_id
+        self._recovery = recovery
+        self._options = options or EpochOptions()
+        self._run = run
+        self._memory = memory
+        self._clock = clock or SystemClock()
+        self._journal = Journal(recovery.open(step_id), step_id)
+
+    def begin(self, epoch: int | None, *, query_id: str | None = None) -> Ticket:
+        """Take the step over for one epoch.
+
+        Called on the driver before any task runs. Finishes what an earlier run recorded. For an epoch that is already
+        completed nothing is written, and the ticket tells the tasks to drop their rows.
+
+        Args:
+            epoch: Spark's batch id; `None` where only the tasks learn it.
+            query_id: Spark's query id, where known.
+
+        Raises:
+            UnexpectedEpochError, ForeignRecordsError, TargetError, PartsChangedError, RecordError: nothing was written.
+            FencedError: another driver took over since this run's last epoch.
+            StepInUseError: this run has already written this step in this epoch.
+        """
+        position = None if self._run is None else self._memory.recall(self._recovery.url(), self._step_id, self._run)
+        if position is not None and epoch is not None and position.done == epoch:
+            raise StepInUseError(
+                "this step was already written in this epoch",
+                step=self._step_id,
+                epoch=epoch,
+                do="give each write in one foreachBatch function a step_id of its own",
+            )
+        for _ in range(TAKEOVER_ATTEMPTS):
+            self._check_not_overtaken(position, self._journal.read())
+            try:
+                ticket = self._take_over(epoch, query_id, first=position is None)
+            except EntryExistsError:
+                if position is not None:
+                    raise self._fenced() from None
+            except BaseException:
+                self._remember(done=None)
+                raise
+            else:
+                self._remember(done=None)
+                return ticket
+        raise self._fenced()
+
+    def resume(self, incarnation: str, generation: int) -> Ticket:
+        """Stand where another process of this driver wrote its BEGIN, to finish from here.
+
+        Args:
+            incarnation: as the answers of the tasks have it.
+            generation: likewise.
+
+        Raises:
+            FencedError: somebody else went on from that BEGIN.
+        """
+        view = self._journal.read()
+        if (view.incarnation, view.last) != (incarnation, generation):
+            raise self._fenced(view.open_epoch)
+        return self._ticket(view, self._expected(view, None), self._list_parts(view))
+
+    def finish(self, ticket: Ticket, answers: Sequence[TaskAnswer]) -> EpochResult:
+        """Record and publish what the tasks wrote.
+
+        Called on the driver with the answers of all tasks, after `begin` or `resume` on this object. No answers at all
+        mean that the epoch has no rows.
+
+        Raises:
+            FencedError: another driver took over; nothing was published by this one.
+            AnswersError, SealError: the answers do not count; the epoch can run again.
+            CommitError, CommitRefusedError, LostCommittableError: recorded, and not or not wholly published.
+            EpochAbandonedError: recorded data was lost; the epoch can run again.
+        """
+        collected = CollectedAnswers(ticket, answers)
+        reached("after collect")
+        try:
+            result = self._skip(ticket, collected) if collected.skipped else self._write(ticket, collected)
+        except EntryExistsError:
+            raise self._fenced(collected.epoch) from None
+        except BaseException:
+            self._remember(done=None)
+            raise
+        self._remember(done=result.epoch)
+        return result
+
+    # --- begin
+
+    def _take_over(self, epoch: int | None, query_id: str | None, *, first: bool) -> Ticket:
+        view = self._journal.view
+        self._check_identity(view, query_id)
+        self._check_epoch(view, epoch)
+        if view.unfinished is not None:
+            self._publisher(view.unfinished).settle()
+            view = self._journal.view
+        if first:
+            self._announce(view)
+        if epoch is not None and epoch == view.completed:
+            _log.info("step %s: epoch %d is completed; its rows are skipped", self._step_id, epoch)
+            return self._ticket(view, epoch, ())
+        parts = self._list_parts(view)
+        number = self._append_begin(view, epoch, query_id)
+        view = self._journal.view
+        self._open_target(view, epoch, number)
+        return self._ticket(view, self._expected(view, epoch), parts)
+
+    def _append_begin(self, view: JournalView, epoch: int | None, query_id: str | None) -> int:
+        expected = self._expected(view, epoch)
+        bases = self._check_target(view, expected)
+        adopted = self._adopt_writer_states(view)
+        reached("before BEGIN")
+        number = self._journal.append(
+            Begin(
+                step=self._step_id,
+                incarnation=view.incarnation or secrets.token_hex(8),
+                time=datetime.fromtimestamp(self._clock.time(), UTC),
+                epoch=expected,
+                outfall=outfall_version(),
+                sink=kind_of(self._sink),
+                target=self._target(),
+                query_id=query_id or view.query_id,
+                driver=f"{socket.gethostname()}:{os.getpid()}",
+                bases=bases,
+                writer_states=adopted,
+            )
+        )
+        reached("after BEGIN")
+        return number
+
+    def _expected(self, view: JournalView, epoch: int | None) -> int | None:
+        """The epoch to write: the one asked for, else the one that comes next; `None` when any would do."""
+        if epoch is not None:
+            return epoch
+        if view.open_epoch is not None:
+            return view.open_epoch
+        if view.completed is not None:
+            return view.completed + 1
+        return None if self._options.adopt_checkpoint else 0
+
+    def _check_epoch(self, view: JournalView, epoch: int | None) -> None:
+        if epoch is None:
+            return
+        if view.unfinished is not None:
+            fits = epoch == view.unfinished.epoch or (self._options.any_later and epoch > view.unfinished.epoch)
+            expected: int | None = view.unfinished.epoch
+        else:
+            expected = self._expected(view, None)
+            later = self._options.any_later and (view.completed is None or epoch > view.completed)
+            fits = later or expected is None or epoch in (view.completed, expected)
+        if not fits:
+            raise unexpected_epoch(self._step_id, epoch, completed=view.completed, expected=expected)
+
+    def _check_identity(self, view: JournalView, query_id: str | None) -> None:
+        begin = view.begin
+        if begin is None:
+            return
+        check_query(self._step_id, view.query_id, query_id)
+        for what, recorded, found in (
+            ("sink", begin.sink, kind_of(self._sink)),
+            ("target", begin.target, self._target()),
+        ):
+            if recorded != found:
+                raise ForeignRecordsError(
+                    f"the recovery data is of the {what} {recorded}, not of {found}",
+                    step=self._step_id,
+                    do=f"restore the former {what}, or start with a new checkpoint or another step_id",
+                )
+
+    def _check_not_overtaken(self, position: Position | None, view: JournalView) -> None:
+        if position is not None and view.last != position.last:
+            raise self._fenced()
+
+    def _list_parts(self, view: JournalView) -> tuple[str, ...]:
+        if not is_fixed(self._sink):
+            return ()
+        parts = tuple(self._sink.list_parts())
+        if len(set(parts)) != len(parts) or not parts:
+            raise CapabilityError(
+                f"list_parts() returned {len(parts)} names, {len(set(parts))} of them different",
+                step=self._step_id,
+                do="return at least one name, and none twice",
+            )
+        gone = sorted(view.states.keys() - set(parts))
+        if gone:
+            raise PartsChangedError(
+                f"{len(gone)} parts have state and are no longer listed: {', '.join(gone[:5])}",
+                step=self._step_id,
+                part=gone[0],
+                do="list them again, or start with a new checkpoint and an empty target",
+            )
+        return parts
+
+    def _check_target(self, view: JournalView, epoch: int | None) -> dict[str, StoredValue]:
+        if not isinstance(self._sink, SupportsTarget):
+            return {}
+        bases = self._sink.check_target(self._target_context(view, epoch, generation=0))
+        serializer = state_serializer(self._sink)
+        return {
+            part: store_state(serializer, state, log=self._journal.log, name=part, generation=view.last + 1)
+            for part, state in bases.items()
+            if part not in view.states
+        }
+
+    def _open_target(self, view: JournalView, epoch: int | None, generation: int) -> None:
+        if isinstance(self._sink, SupportsTarget):
+            self._sink.open_target(self._target_context(view, epoch, generation=generation))
+            reached("after open target")
+
+    def _target_context(self, view: JournalView, epoch: int | None, *, generation: int) -> TargetContext[Any]:
+        states: dict[str, Any] = {}
+        if is_fixed(self._sink):
+            serializer = state_serializer(self._sink)
+            states = {part: load_value(serializer, s, log=self._journal.log) for part, s in view.states.items()}
+        return TargetContext(
+            step_id=self._step_id,
+            incarnation=view.incarnation or "",
+            epoch=self._expected(view, epoch),
+            completed=view.completed,
+            first_contact=view.begin is None,
+            states=states,
+            last_generation=view.generation,
+            generation=generation,
+        )
+
+    def _adopt_writer_states(self, view: JournalView) -> list[StoredValue]:
+        """States of other steps, taken over when this step begins for the first time."""
+        if view.begin is not None or not (
+            isinstance(self._sink, WithCompatibleState) and isinstance(self._sink, SupportsWriterState)
+        ):
+            return []
+        names = [name for name in self._sink.compatible_writer_state_names() if name != self._step_id]
+        views = [Journal(self._recovery.open(name), name).read() for name in names]
+        return [state for other in views for state in other.writer_states]
+
+    def _target(self) -> str | None:
+        return self._sink.target() if isinstance(self._sink, SupportsTarget) else None
+
+    def _ticket(self, view: JournalView, epoch: int | None, parts: tuple[str, ...]) -> Ticket:
+        return Ticket(
+            step_id=self._step_id,
+            incarnation=view.incarnation or "",
+            generation=view.generation,
+            epoch=epoch,
+            completed=view.completed,
+            outfall=outfall_version(),
+            recovery=self._recovery,
+            query_id=view.query_id,
+            parts=parts,
+            states=view.states,
+            writer_states=tuple(view.writer_states),
+            worker_count=self._options.worker_count,
+            any_later=self._options.any_later,
+            began_at=view.begin.time.timestamp() if view.begin else 0.0,
+        )
+
+    def _announce(self, view: JournalView) -> None:
+        requires = "; ".join(requirements_of(self._sink))
+        _log.info(
+            "outfall %s: step %s, sink %s, target %s, incarnation %s, guarantee %s%s, last completed epoch %s,"
+            " rows held 0",
+            outfall_version(),
+            self._step_id,
+            type(self._sink).__name__,
+            self._target() or "-",
+            view.incarnation or "new",
+            guarantee_of(self._sink).name,
+            f" (requires: {requires})" if requires else "",
+            "none" if view.completed is None else view.completed,
+        )
+
+    # --- finish
+
+    def _skip(self, ticket: Ticket, collected: CollectedAnswers) -> EpochResult:
+        counts = collected.counts()
+        self._journal.append(
+            Skipped(step=self._step_id, incarnation=ticket.incarnation, epoch=collected.epoch, counts=counts)
+        )
+        _log.info("step %s, epoch %d: skipped %d rows", self._step_id, collected.epoch, counts.get("skipped", 0))
+        return EpochResult(collected.epoch, ticket.generation, True, counts, self._seconds(ticket))
+
+    def _write(self, ticket: Ticket, collected: CollectedAnswers) -> EpochResult:
+        self._seal(ticket, collected)
+        reached("after seal")
+        prepared = Prepared(
+            step=self._step_id,
+            incarnation=ticket.incarnation,
+            epoch=collected.epoch,
+            generation=ticket.generation,
+            query_id=collected.query_id,
+            states=collected.states(),
+            writer_states=collected.writer_states(),
+            committables=collected.committables(self._sink),
+            counts=collected.counts(),
+            seconds=self._seconds(ticket),
+        )
+        reached("before PREPARED")
+        self._journal.append(prepared)
+        reached("after PREPARED")
+        completed = self._publisher(prepared).publish()
+        self._log_completed(completed)
+        return EpochResult(completed.epoch, completed.generation, False, completed.counts, completed.seconds)
+
+    def _seal(self, ticket: Ticket, collected: CollectedAnswers) -> None:
+        if isinstance(self._sink, SupportsSeal):
+            context = SealContext(self._step_id, ticket.incarnation, ticket.generation, collected.epoch)
+            self._sink.seal(context, collected.seals(self._sink, self._journal.log))
+
+    def _publisher(self, prepared: Prepared) -> Publisher:
+        return Publisher(self._sink, self._step_id, self._journal, prepared, self._options.commit, self._clock)
+
+    def _log_completed(self, completed: Completed) -> None:
+        _log.info(
+            "step %s, epoch %d: completed %d rows in %.2f s (%d retries)",
+            self._step_id,
+            completed.epoch,
+            completed.counts.get("rows", 0),
+            completed.seconds,
+            completed.counts.get("retries", 0),
+        )
+
+    # --- both
+
+    def _seconds(self, ticket: Ticket) -> float:
+        return max(0.0, self._clock.time() - ticket.began_at)
+
+    def _remember(self, done: int | None) -> None:
+        if self._run is not None:
+            position = Position(self._run, self._journal.view.last, done)
+            self._memory.remember(self._recovery.url(), self._step_id, position)
+
+    def _fenced(self, epoch: int | None = None) -> OutfallError:
+        return FencedError(
+            "another driver has taken this step over; this one stops",
+            step=self._step_id,
+            epoch=epoch,
+            why="a newer run of the query, or another query with the same step and recovery location, writes here",
+            do="let one of them run; if both are wanted, give each a step_id or a recovery location of its own",
+        )

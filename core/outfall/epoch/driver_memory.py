@@ -1,0 +1,45 @@
+"""What one driver process remembers of the steps it runs."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run of a query stands in a step's log."""
+
+    run: str
+    last: int
+    """Number of the newest entry that this run has read or written."""
+    done: int | None
+    """The last epoch that this run completed or skipped."""
+
+
+class DriverMemory:
+    """Positions by recovery location and step.
+
+    Without it a driver that was overtaken while it slept would read the newer one's entries as its own past and go on;
+    with it the older driver loses, whichever wakes first.
+    """
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._positions: dict[tuple[str, str], Position] = {}
+        self._lock = threading.Lock()
+
+    def recall(self, url: str, step_id: str, run: str) -> Position | None:
+        """Return this run's position; another run's is of no use."""
+        with self._lock:
+            position = self._positions.get((url, step_id))
+        return position if position is not None and position.run == run else None
+
+    def remember(self, url: str, step_id: str, position: Position) -> None:
+        """Keep the position in place of the step's former one."""
+        with self._lock:
+            self._positions[(url, step_id)] = position
+
+
+PROCESS_MEMORY = DriverMemory()
+"""The memory of this process."""

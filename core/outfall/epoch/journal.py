@@ -1,0 +1,180 @@
+"""What a step's log says, read to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from outfall.errors import RecordError
+from outfall.recovery.entries import (
+    Abandoned,
+    Begin,
+    Committing,
+    Completed,
+    Entry,
+    Prepared,
+    Skipped,
+    StoredValue,
+    decode_entry,
+    encode_entry,
+)
+from outfall.recovery.log import RecoveryLog
+
+TAIL = 12
+"""Entries that are read at first; more only when the last completed epoch is not among them."""
+
+KEPT_EPOCHS = 100
+"""Epochs whose counts are kept for `history`."""
+
+
+@dataclass(frozen=True)
+class JournalView:
+    """The log as one driver has read it."""
+
+    last: int = 0
+    """Number of the newest entry; 0 for an empty log."""
+    begin: Begin | None = None
+    """The newest BEGIN: who the step belongs to."""
+    generation: int = 0
+    """Number of the newest BEGIN."""
+    unfinished: Prepared | None = None
+    """Recorded and not completed."""
+    committing: bool = False
+    """Whether committables of `unfinished` may be published."""
+    prepared: int = 0
+    """Number of the PREPARED that holds the current states."""
+    kept_from: int = 0
+    """Number of the BEGIN before it; nothing from here on may be swept."""
+    completed: int | None = None
+    """The last completed epoch."""
+    open_epoch: int | None = None
+    """The epoch that a BEGIN or ABANDONED names and nothing has recorded yet."""
+    states: dict[str, StoredValue] = field(default_factory=dict)
+    """The state of each part after the last recorded epoch."""
+    writer_states: list[StoredValue] = field(default_factory=list)
+    query_id: str | None = None
+    before: JournalView | None = field(default=None, repr=False)
+    """The view that holds again if `unfinished` is abandoned."""
+
+    @property
+    def incarnation(self) -> str | None:
+        """The step's incarnation, `None` before its first BEGIN."""
+        return None if self.begin is None else self.begin.incarnation
+
+    def after(self, number: int, entry: Entry) -> JournalView:
+        """Return the view after one more entry."""
+        if self.incarnation not in (None, entry.incarnation):
+            raise RecordError(
+                f"recovery entry {number} is of incarnation {entry.incarnation}, the entries before it of"
+                f" {self.incarnation}",
+                step=entry.step,
+                why="two recovery directories were mixed",
+                do="restore the recovery data from one copy",
+            )
+        return replace(self._applied(number, entry), last=number)
+
+    def _applied(self, number: int, entry: Entry) -> JournalView:
+        match entry:
+            case Begin():
+                return self._begun(number, entry)
+            case Prepared():
+                return self._recorded(number, entry)
+            case Committing():
+                return replace(self, committing=True)
+            case Completed():
+                done = replace(self, unfinished=None, committing=False, before=None)
+                return replace(done, completed=entry.epoch, open_epoch=None)
+            case Abandoned():
+                return replace(self.before or self, open_epoch=entry.epoch, before=None)
+            case Skipped():
+                return self
+
+    def _recorded(self, number: int, entry: Prepared) -> JournalView:
+        return replace(
+            self,
+            unfinished=entry,
+            committing=False,
+            prepared=number,
+            kept_from=entry.generation,
+            open_epoch=None,
+            states=dict(entry.states),
+            writer_states=list(entry.writer_states),
+            query_id=entry.query_id or self.query_id,
+            before=self,
+        )
+
+    def _begun(self, number: int, entry: Begin) -> JournalView:
+        return replace(
+            self,
+            begin=entry,
+            generation=number,
+            unfinished=None,
+            open_epoch=entry.epoch,
+            states={**entry.bases, **self.states},
+            writer_states=self.writer_states or list(entry.writer_states),
+            query_id=entry.query_id or self.query_id,
+        )
+
+
+class Journal:
+    """Reads and extends one step's log. Remembers where it stands, since every append must follow what was read."""
+
+    def __init__(self, log: RecoveryLog, step_id: str) -> None:
+        """Stand before the first entry of `log`."""
+        self._log = log
+        self._step_id = step_id
+        self.view = JournalView()
+
+    @property
+    def log(self) -> RecoveryLog:
+        """The log itself."""
+        return self._log
+
+    def read(self) -> JournalView:
+        """Read to the end, and stand there.
+
+        Raises:
+            RecordError: an entry that counts is damaged, foreign or of a newer format.
+        """
+        self.view = self._tail_view(TAIL) or self._tail_view(None) or JournalView()
+        return self.view
+
+    def append(self, entry: Entry) -> int:
+        """Add an entry after the last one read.
+
+        Raises:
+            EntryExistsError: somebody else was there first; nothing was added.
+        """
+        number = self._log.append(encode_entry(entry), after=self.view.last)
+        self.view = self.view.after(number, entry)
+        return number
+
+    def sweep(self) -> None:
+        """Drop what no longer counts: all but the last epoch's entries and the counts of the last hundred epochs."""
+        raw = self._log.read(last=KEPT_EPOCHS + TAIL)
+        entries = [(item.number, decode_entry(item, self._step_id)) for item in raw]
+        tail = {number for number, _ in entries if number >= self.view.kept_from}
+        counts = [number for number, entry in entries if isinstance(entry, Completed | Skipped)]
+        states = {s.blob.name for s in (*self.view.states.values(), *self.view.writer_states) if s.blob}
+        self._log.sweep(keep={*tail, *counts[-KEPT_EPOCHS:]}, states=states, generation=self.view.generation)
+
+    def _tail_view(self, size: int | None) -> JournalView | None:
+        """The view from the newest entries; `None` when the last completed epoch is not whole among them."""
+        raw = self._log.read(last=size)
+        entries = [(item.number, decode_entry(item, self._step_id)) for item in raw]
+        whole = size is None or len(raw) < size
+        completed = [entry for _, entry in entries if isinstance(entry, Completed)]
+        start = completed[-1].generation if completed else 0
+        if not whole and (not completed or entries[0][0] > start):
+            return None
+        if completed and start not in {number for number, _ in entries}:
+            raise RecordError(
+                f"recovery entry {start} is missing, where epoch {completed[-1].epoch} began",
+                step=self._step_id,
+                why="newer entries were lost, as in an incomplete copy",
+                do="restore the recovery data from a complete copy",
+            )
+        view = JournalView()
+        for number, entry in entries:
+            if number >= start:
+                view = view.after(number, entry)
+        return view

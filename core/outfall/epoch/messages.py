@@ -1,0 +1,135 @@
+"""What travels between the driver and its tasks: the ticket out, the answers back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from outfall.capabilities import WriterId
+from outfall.errors import OutfallError, TerminalError, UnexpectedEpochError
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.entries import Record, StoredCommittable, StoredValue, WriterRecord
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A driver's permission to write one epoch. Picklable; holds no secret and no Spark object."""
+
+    step_id: str
+    incarnation: str
+    generation: int
+    epoch: int | None
+    """The epoch to write; `None` when the first batch id to come decides."""
+    completed: int | None
+    """The epoch whose rows are read and dropped when Spark brings it again."""
+    outfall: str
+    """The driver's version."""
+    recovery: RecoveryConfig
+    query_id: str | None = None
+    parts: tuple[str, ...] = ()
+    states: dict[str, StoredValue] = field(default_factory=dict)
+    writer_states: tuple[StoredValue, ...] = ()
+    worker_count: int = 0
+    began_at: float = 0.0
+    """When the driver began, in seconds since 1970 by its wall clock."""
+    any_later: bool = False
+    """Whether any epoch after the completed one will do, as in batch jobs."""
+
+    def skips(self, epoch: int) -> bool:
+        """Whether the epoch's rows are to be dropped.
+
+        Raises:
+            UnexpectedEpochError: the epoch is neither the completed one nor the one to write.
+        """
+        if self.completed is not None and epoch == self.completed:
+            return True
+        if self.epoch is None or epoch == self.epoch or (self.any_later and epoch > self.epoch):
+            return False
+        raise unexpected_epoch(self.step_id, epoch, completed=self.completed, expected=self.epoch)
+
+
+class PartAnswer(Record):
+    """What one part, or one writer of a dynamic sink, hands over."""
+
+    part: str | None
+    writer: WriterRecord
+    state: StoredValue | None = None
+    writer_states: list[StoredValue] = []
+    committables: list[StoredValue] = []
+
+
+class TaskAnswer(Record):
+    """The one answer of one task."""
+
+    worker_index: int
+    generation: int
+    epoch: int
+    incarnation: str
+    outfall: str
+    query_id: str | None = None
+    parts: list[PartAnswer] = []
+    consumed_states: list[int] = []
+    """Indices of the recorded writer states that this task's writer goes on from."""
+    skipped: bool = False
+    counts: dict[str, int] = {}
+    seconds: float = 0.0
+
+    def encode(self) -> bytes:
+        """Return the answer as JSON."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> TaskAnswer:
+        """Read an answer back."""
+        return cls.model_validate_json(data)
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What became of one epoch."""
+
+    epoch: int
+    generation: int
+    skipped: bool
+    counts: dict[str, int]
+    seconds: float
+
+
+def writer_id(record: WriterRecord) -> WriterId:
+    """The identity as connectors see it."""
+    return WriterId(record.generation, record.epoch, record.attempt)
+
+
+def stored_committables(answers: Sequence[TaskAnswer]) -> list[StoredCommittable]:
+    """All committables of all answers, in the order of the tasks."""
+    return [
+        StoredCommittable(value=value, worker_index=answer.worker_index, part=part.part)
+        for answer in answers
+        for part in answer.parts
+        for value in part.committables
+    ]
+
+
+def check_version(driver: str, task: str, step_id: str) -> None:
+    """Refuse to work together with another Outfall version."""
+    if driver != task:
+        raise TerminalError(
+            f"the driver runs outfall {driver} and a task runs outfall {task}",
+            step=step_id,
+            do="install the same version on the driver and on every executor",
+        )
+
+
+def unexpected_epoch(step_id: str, found: int, *, completed: int | None, expected: int | None) -> OutfallError:
+    """Make the refusal of a batch id."""
+    last = "no epoch is completed" if completed is None else f"epoch {completed} is the last completed one"
+    if completed is None and expected == 0:
+        why = f"{last}: the recovery data is new although the query is not"
+        do = "restore the recovery data, or pass adopt_checkpoint=True to start it at this batch id"
+    elif completed is not None and found < completed:
+        why = f"{last}: Spark's checkpoint was rewound or is another one"
+        do = "restore the checkpoint and the recovery data from copies of the same time"
+    else:
+        why = f"{last}: epochs are missing, as in recovery data restored from an older copy"
+        do = "restore the recovery data and the checkpoint from copies of the same time"
+    return UnexpectedEpochError(f"Spark brings batch {found}, expected was {expected}", step=step_id, why=why, do=do)

@@ -1,0 +1,175 @@
+"""One part in one attempt: build, write, flush, prepare_commit, snapshot, close."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    Metrics,
+    SupportsArrow,
+    SupportsCommitter,
+    SupportsFlush,
+    SupportsWriterContext,
+    SupportsWriterState,
+    WriterInitContext,
+    check_partition,
+    is_fixed,
+)
+from outfall.epoch.messages import PartAnswer
+from outfall.epoch.states import hand_over_serializer, state_serializer
+from outfall.epoch.values import to_batch, to_values
+from outfall.errors import CapabilityError, SerializationError
+from outfall.recovery.entries import StoredValue, WriterRecord
+from outfall.recovery.log import RecoveryLog
+from outfall.recovery.values import load_value, store_state, store_value
+from outfall.steps import reached
+
+_log = logging.getLogger(__name__)
+
+
+class PartRunner:
+    """Drives one open partition. Use it as a context manager: leaving closes the partition, after errors too."""
+
+    def __init__(
+        self,
+        sink: Any,
+        context: WriterInitContext,
+        *,
+        log: RecoveryLog,
+        state: StoredValue | None = None,
+        recovered: Sequence[StoredValue] = (),
+        value_column: str | None = None,
+    ) -> None:
+        """Build the partition, from its recorded state or states where there are any.
+
+        Raises:
+            CapabilityError: the partition lacks what the sink promises.
+        """
+        self._sink = sink
+        self._context = context
+        self._log = log
+        self._value_column = value_column
+        self._metrics: Metrics = context.metrics
+        self._rows = 0
+        self._partition = self._build(state, recovered)
+        self._close_on_error(lambda: check_partition(sink, self._partition))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the partition. An error on closing does not hide the one that is under way."""
+        try:
+            self._partition.close()
+        except Exception:
+            if error is None:
+                raise
+            _log.warning("closing %s failed too", self._place(), exc_info=True)
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows."""
+        if batch.num_rows == 0:
+            return
+        if isinstance(self._partition, SupportsArrow):
+            self._partition.write_record_batch(batch)
+        else:
+            self._partition.write_batch(to_values(batch, self._value_column))
+        self._count(batch.num_rows)
+
+    def write_values(self, values: list[Any]) -> None:
+        """Write values that were never rows."""
+        if not values:
+            return
+        if isinstance(self._partition, SupportsArrow) and not callable(getattr(self._partition, "write_batch", None)):
+            self._partition.write_record_batch(to_batch(values, self._value_column))
+        else:
+            self._partition.write_batch(values)
+        self._count(len(values))
+
+    def finish(self) -> PartAnswer:
+        """Flush, hand over committables and take the state. Nothing is written afterwards."""
+        reached("task: before flush")
+        if isinstance(self._partition, SupportsFlush):
+            self._partition.flush(end_of_input=True)
+        reached("task: after flush")
+        committables = self._prepare_commit()
+        reached("task: after prepare_commit")
+        answer = PartAnswer(
+            part=self._context.part,
+            writer=WriterRecord(
+                generation=self._context.generation, epoch=self._context.epoch, attempt=self._context.attempt
+            ),
+            state=self._snapshot(),
+            writer_states=self._snapshot_writer_states(),
+            committables=committables,
+        )
+        reached("task: after snapshot")
+        return answer
+
+    def _build(self, state: StoredValue | None, recovered: Sequence[StoredValue]) -> Any:
+        context, sink = self._context, self._sink
+        if isinstance(sink, SupportsWriterContext):
+            sink = sink.bind(context)
+        if is_fixed(sink):
+            value = None if state is None else load_value(state_serializer(sink), state, log=self._log)
+            return sink.build_part(context.step_id, context.part, value)
+        if recovered and isinstance(sink, SupportsWriterState):
+            serializer = sink.writer_state_serializer()
+            values = [load_value(serializer, item, log=self._log) for item in recovered]
+            return sink.restore_writer(context, values)
+        return sink.build(context.step_id, context.worker_index, context.worker_count)
+
+    def _close_on_error(self, check: Any) -> None:
+        try:
+            check()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def _count(self, rows: int) -> None:
+        self._rows += rows
+        self._metrics.add("rows", rows)
+        reached("task: after write")
+
+    def _prepare_commit(self) -> list[StoredValue]:
+        if not isinstance(self._sink, SupportsCommitter):
+            return []
+        serializer = hand_over_serializer(self._sink)
+        return [store_value(serializer, item) for item in self._partition.prepare_commit()]
+
+    def _snapshot(self) -> StoredValue | None:
+        if not is_fixed(self._sink):
+            return None
+        value = self._partition.snapshot()
+        if value is None:
+            raise CapabilityError(
+                f"{type(self._partition).__name__}.snapshot() returned None",
+                step=self._context.step_id,
+                part=self._context.part,
+                do="return the position after the last value; 0 and empty values are states",
+            )
+        return self._stored(state_serializer(self._sink), value, self._context.part or "")
+
+    def _snapshot_writer_states(self) -> list[StoredValue]:
+        if not isinstance(self._sink, SupportsWriterState):
+            return []
+        states = self._partition.snapshot_state(self._context.epoch)
+        name = f"writer-{self._context.worker_index}"
+        return [self._stored(self._sink.writer_state_serializer(), state, name) for state in states]
+
+    def _stored(self, serializer: Any, value: Any, name: str) -> StoredValue:
+        try:
+            return store_state(serializer, value, log=self._log, name=name, generation=self._context.generation)
+        except SerializationError as error:
+            raise SerializationError(
+                f"the state of {self._place()} cannot be stored", step=self._context.step_id, why=str(error)
+            ) from error
+
+    def _place(self) -> str:
+        return f"part {self._context.part!r}" if self._context.part else f"writer {self._context.worker_index}"

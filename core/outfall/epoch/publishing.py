@@ -1,0 +1,240 @@
+"""From PREPARED to COMPLETED: publishes what is recorded, now or in a later run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from outfall.capabilities import (
+    CommitRequest,
+    CommittableMessage,
+    Committer,
+    CommitterInitContext,
+    Metrics,
+    SupportsCommitter,
+    SupportsPostCommitTopology,
+    SupportsSweep,
+    SweepContext,
+    guarantee_of,
+)
+from outfall.epoch.clock import Clock
+from outfall.epoch.committing import CommitLoop, CommitPlace, CommitPolicy, closing
+from outfall.epoch.journal import Journal
+from outfall.errors import EpochAbandonedError, LostCommittableError
+from outfall.recovery.entries import Abandoned, Committing, Completed, Prepared
+from outfall.recovery.values import load_value
+from outfall.steps import reached
+
+_log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Finishes one recorded epoch."""
+
+    def __init__(
+        self, sink: Any, step_id: str, journal: Journal, prepared: Prepared, policy: CommitPolicy, clock: Clock
+    ):
+        """Take the recorded epoch over; nothing is done yet."""
+        self._sink = sink
+        self._step_id = step_id
+        self._journal = journal
+        self._prepared = prepared
+        self._policy = policy
+        self._clock = clock
+        self._metrics = Metrics(prepared.counts)
+        self._requests: list[CommitRequest[Any]] = []
+        self._started = clock.now()
+
+    def settle(self) -> bool:
+        """Finish an epoch that an earlier run recorded.
+
+        Returns:
+            Whether it is completed now. `False`: data was lost before anything was published, and the epoch has to be
+            written anew.
+
+        Raises:
+            LostCommittableError: data was lost and some of the epoch is or may be published.
+            EntryExistsError: another driver went on meanwhile.
+        """
+        _log.info("step %s: finishing recorded epoch %d", self._step_id, self._prepared.epoch)
+        if not self._journal.view.committing and not self._all_there():
+            return False
+        try:
+            self.publish()
+        except EpochAbandonedError:
+            return False
+        return True
+
+    def publish(self) -> Completed:
+        """Commit, follow up, record COMPLETED and sweep.
+
+        Raises:
+            EpochAbandonedError: data was lost, and the target proves that nothing of the epoch was published.
+            LostCommittableError: data was lost and some of the epoch is or may be published.
+            CommitError, CommitRefusedError: see `CommitLoop.run`.
+            EntryExistsError: another driver went on meanwhile.
+        """
+        if isinstance(self._sink, SupportsCommitter) and self._prepared.committables:
+            self._commit()
+        self._follow_up()
+        completed = self._record_completed()
+        self._sweep()
+        return completed
+
+    def _commit(self) -> None:
+        if not self._journal.view.committing:
+            self._journal.append(
+                Committing(
+                    epoch=self._prepared.epoch,
+                    generation=self._prepared.generation,
+                    step=self._step_id,
+                    incarnation=self._prepared.incarnation,
+                )
+            )
+        reached("after COMMITTING")
+        _log.info(
+            "step %s, epoch %d: committing %d committables",
+            self._step_id,
+            self._prepared.epoch,
+            len(self._prepared.committables),
+        )
+        committer = self._committer()
+        closing(committer, lambda: self._offer(committer))
+
+    def _offer(self, committer: Committer[Any]) -> None:
+        self._requests = self._load_requests()
+        place = CommitPlace(self._step_id, self._prepared.epoch)
+        CommitLoop(committer, self._policy, place, clock=self._clock, metrics=self._metrics).run(self._requests)
+        lost = _lost(self._requests)
+        if not lost:
+            return
+        if committer.nothing_published(self._requests):
+            self._abandon(committer, self._requests)
+            raise EpochAbandonedError(
+                "written data was lost before any of it was published; the epoch has to be written anew",
+                why=lost[0].outcome.reason,
+                do="start the query again, if it is not set to do so by itself",
+                **self._place(),
+            )
+        raise self._lost_for_good(lost)
+
+    def _all_there(self) -> bool:
+        """Look, before anything is published, whether all recorded data exists; abandon the epoch when not."""
+        if not isinstance(self._sink, SupportsCommitter) or not self._prepared.committables:
+            return True
+        requests = self._load_requests()
+        committer = self._committer()
+
+        def look() -> None:
+            committer.find_lost(requests)
+            if _lost(requests):
+                self._abandon(committer, requests)
+
+        closing(committer, look)
+        return not _lost(requests)
+
+    def _abandon(self, committer: Committer[Any], requests: Sequence[CommitRequest[Any]]) -> None:
+        lost = _lost(requests)
+        _log.warning(
+            "step %s, epoch %d: %d of %d committables are lost and none is published; the epoch is written anew (%s)",
+            self._step_id,
+            self._prepared.epoch,
+            len(lost),
+            len(requests),
+            lost[0].outcome.reason,
+        )
+        committer.revoke([request for request in requests if request.outcome.kind != "lost"])
+        reached("after revoke")
+        self._journal.append(
+            Abandoned(
+                epoch=self._prepared.epoch,
+                generation=self._prepared.generation,
+                reason=lost[0].outcome.reason,
+                step=self._step_id,
+                incarnation=self._prepared.incarnation,
+            )
+        )
+        reached("after ABANDONED")
+
+    def _lost_for_good(self, lost: Sequence[CommitRequest[Any]]) -> LostCommittableError:
+        published = [request for request in self._requests if request.outcome.kind != "lost"]
+        return LostCommittableError(
+            f"{len(lost)} of {len(self._requests)} committables are lost while others are or may be published",
+            why=f"lost: {_names(lost)}; published: {_names(published)}",
+            do="restore the lost data, or compare the target with the source and start with a new checkpoint",
+            **self._place(),
+        )
+
+    def _follow_up(self) -> None:
+        if isinstance(self._sink, SupportsPostCommitTopology):
+            requests = self._requests
+            stored = self._prepared.committables
+            epoch = self._prepared.epoch
+            self._sink.add_post_commit_topology(
+                [
+                    CommittableMessage(request.committable, epoch, item.worker_index, item.part)
+                    for request, item in zip(requests, stored, strict=True)
+                    if request.outcome.kind in {"committed", "already committed"}
+                ]
+            )
+            reached("after post-commit")
+
+    def _record_completed(self) -> Completed:
+        reached("before COMPLETED")
+        entry = Completed(
+            epoch=self._prepared.epoch,
+            generation=self._prepared.generation,
+            prepared=self._journal.view.prepared,
+            counts=self._metrics.counts,
+            seconds=self._prepared.seconds + self._clock.now() - self._started,
+            guarantee=guarantee_of(self._sink).name,
+            step=self._step_id,
+            incarnation=self._prepared.incarnation,
+        )
+        self._journal.append(entry)
+        reached("after COMPLETED")
+        return entry
+
+    def _sweep(self) -> None:
+        """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
+        context = SweepContext(self._step_id, self._prepared.incarnation, self._prepared.generation)
+        try:
+            if isinstance(self._sink, SupportsSweep):
+                removed = self._sink.sweep(context)
+                _log.debug("step %s: swept %d leftovers", self._step_id, removed)
+            self._journal.sweep()
+        except Exception:
+            _log.warning(
+                "step %s: sweeping failed, it will be tried after the next epoch", self._step_id, exc_info=True
+            )
+        reached("after sweep")
+
+    def _committer(self) -> Committer[Any]:
+        committer: Committer[Any] = self._sink.create_committer(
+            CommitterInitContext(
+                step_id=self._step_id,
+                incarnation=self._prepared.incarnation,
+                generation=self._prepared.generation,
+                epoch=self._prepared.epoch,
+                metrics=self._metrics,
+            )
+        )
+        return committer
+
+    def _load_requests(self) -> list[CommitRequest[Any]]:
+        serializer = self._sink.committable_serializer()
+        return [CommitRequest(load_value(serializer, item.value)) for item in self._prepared.committables]
+
+    def _place(self) -> dict[str, Any]:
+        return {"step": self._step_id, "epoch": self._prepared.epoch}
+
+
+def _lost(requests: Sequence[CommitRequest[Any]]) -> list[CommitRequest[Any]]:
+    return [request for request in requests if request.outcome.kind == "lost"]
+
+
+def _names(requests: Sequence[CommitRequest[Any]], most: int = 20) -> str:
+    """List committables by their own text, at most twenty."""
+    shown = ", ".join(str(request.committable) for request in requests[:most])
+    return shown + (f" and {len(requests) - most} more" if len(requests) > most else "") if requests else "none"

@@ -1,0 +1,140 @@
+"""The one family of errors.
+
+Every error says what happened, where (step, epoch, part), why, and what to do. None carries a secret.
+A `TransientError` may succeed when the same call is made again; a `TerminalError` will not until somebody acts.
+"""
+
+from __future__ import annotations
+
+
+class OutfallError(Exception):
+    """Base of everything that Outfall raises on purpose.
+
+    Args:
+        what: what happened, one sentence without its full stop.
+        step: the step's id, when known.
+        epoch: the epoch's number, when known.
+        part: the part's name, when known.
+        why: the cause, one sentence without its full stop.
+        do: what the reader can do about it, one sentence without its full stop.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        step: str | None = None,
+        epoch: int | None = None,
+        part: str | None = None,
+        why: str | None = None,
+        do: str | None = None,
+    ) -> None:
+        """Compose the text from its four parts."""
+        places = [("step", step), ("epoch", epoch), ("part", part)]
+        where = ", ".join(f"{name} {value!r}" for name, value in places if value is not None)
+        sentences = [f"[{where}] {what}" if where else what, why, f"What to do: {do}" if do else None]
+        super().__init__(" ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence))
+        self.step = step
+        self.epoch = epoch
+        self.part = part
+
+
+class TerminalError(OutfallError):
+    """Trying again will not help; somebody has to act."""
+
+
+class TransientError(OutfallError):
+    """The same call may succeed later."""
+
+
+class ConfigurationError(TerminalError):
+    """An option, an argument or the shape of a sink is wrong. Raised before the first row moves."""
+
+
+class CapabilityError(ConfigurationError):
+    """A sink combines capabilities that do not go together, or lacks one that another needs."""
+
+
+class SerializationError(TerminalError):
+    """A state or committable cannot be turned into bytes, or bytes not into a value."""
+
+
+class RecordError(TerminalError):
+    """A recovery record is truncated, empty, of another step, or of a format this version does not read."""
+
+
+class ForeignRecordsError(TerminalError):
+    """The recovery data belongs to another query, sink kind or target."""
+
+
+class FencedError(TerminalError):
+    """A newer driver has taken this step over; this one must stop."""
+
+
+class StaleWriterError(TerminalError):
+    """A newer attempt has taken this part over, or the part is sealed; this attempt must stop."""
+
+
+class UnexpectedEpochError(TerminalError):
+    """Spark brings a batch id that the recovery data neither has last nor expects next."""
+
+
+class PartsChangedError(TerminalError):
+    """A part that has state is no longer listed by its sink."""
+
+
+class AnswersError(TerminalError):
+    """The answers of the tasks do not fit together: two for one task or part, or of another epoch."""
+
+
+class SealError(TransientError):
+    """A part was written by somebody else than the recorded winner; the epoch has to run again."""
+
+
+class TargetError(TerminalError):
+    """The target is not what the recovery data says it is."""
+
+
+class TargetNotEmptyError(TargetError):
+    """First contact with a target that already holds somebody's data."""
+
+
+class TargetLostError(TargetError):
+    """The target lost what the recovery data says it has."""
+
+
+class TargetAheadError(TargetError):
+    """The target holds later epochs than the recovery data, as after a checkpoint restored from an older copy."""
+
+
+class UnsharedTargetError(TargetError):
+    """A task does not see the target that the driver sees."""
+
+
+class CommitError(TransientError):
+    """Committing did not finish. What is recorded will be committed by the next run."""
+
+
+class CommitRefusedError(TerminalError):
+    """The target refused a committable for a known reason."""
+
+
+class LostCommittableError(TerminalError):
+    """Data that was written and recorded is gone, and part of its epoch is or may be published."""
+
+
+class EpochAbandonedError(TransientError):
+    """Written data was lost before any of it was published; the epoch has to be written anew."""
+
+
+class ValueRefusedError(TerminalError):
+    """A row cannot be written as the format or the routing needs it."""
+
+
+class StepInUseError(ConfigurationError):
+    """The same step was written twice in one epoch."""
+
+
+def missing_extra(package: str, extra: str) -> ImportError:
+    """Make the error for a connector whose optional dependency is not installed."""
+    return ImportError(f"{package!r} is not installed. What to do: pip install 'outfall[{extra}]'.")

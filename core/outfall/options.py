@@ -1,0 +1,159 @@
+"""Options of sinks: one pydantic model each, from which the constructor, the options door and the documentation come."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from outfall.errors import ConfigurationError
+
+O = TypeVar("O", bound="SinkOptions")  # noqa: E741 - O for options
+
+
+class SinkOptions(BaseModel):
+    """Base of a sink's options. Every field has a description, which becomes its line in the documentation.
+
+    Secrets are `SecretStr` fields, read with `resolve_secret` where they are used and never before.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def make_options(model: type[O], values: Mapping[str, Any]) -> O:
+    """Validate options whose names are the model's own, as a constructor gives them.
+
+    Raises:
+        ConfigurationError: naming every option that is wrong, and no secret.
+    """
+    return _validated(model, values, [])
+
+
+def parse_options(model: type[O], options: Mapping[str, str]) -> O:
+    """Validate options given as text, as Spark gives them: `maxBytes`, `max_bytes` and `maxbytes` are one option.
+
+    Raises:
+        ConfigurationError: naming every option that is unknown, given twice or wrong, and no secret.
+    """
+    known = {_plain(name): name for name in model.model_fields}
+    values: dict[str, str] = {}
+    problems: list[str] = []
+    for given, value in options.items():
+        name = known.get(_plain(given))
+        if name is None:
+            problems.append(_unknown(given, known))
+        elif name in values:
+            problems.append(f"{given}: given twice in different spellings")
+        else:
+            values[name] = value
+    return _validated(model, values, problems)
+
+
+def options_table(model: type[SinkOptions]) -> str:
+    """Render the options as a Markdown table for the documentation."""
+    lines = ["| Option | Type | Default | Meaning |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        cells = (f"`{name}`", _type_text(field.annotation), _default_text(field), field.description or "")
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def resolve_secret(secret: SecretStr) -> str:
+    """Return a secret's value: of the variable for `env:NAME`, of the file for `file:PATH`, else the text itself.
+
+    Call it where the secret is used: then neither plans, checkpoints nor pickled sinks hold it.
+
+    Raises:
+        ConfigurationError: the variable or the file does not exist here.
+    """
+    text = secret.get_secret_value()
+    if text.startswith("env:"):
+        return _from_environment(text.removeprefix("env:"))
+    if text.startswith("file:"):
+        return _from_file(text.removeprefix("file:"))
+    return text
+
+
+def _from_environment(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ConfigurationError(
+            f"the environment variable {name!r}, which holds a secret, is not set on this host",
+            do="set it for the driver and for the executors (spark.executorEnv.*)",
+        )
+    return value
+
+
+def _from_file(path: str) -> str:
+    try:
+        return Path(path).read_text().rstrip("\r\n")
+    except OSError as error:
+        raise ConfigurationError(
+            f"the file {path!r}, which holds a secret, cannot be read on this host",
+            why=error.strerror or type(error).__name__,
+            do="put it there for the driver and for the executors",
+        ) from error
+
+
+def _validated(model: type[O], values: Mapping[str, Any], problems: list[str]) -> O:
+    try:
+        made = model.model_validate(dict(values))
+    except ValidationError as error:
+        problems = problems + [_problem(model, item) for item in error.errors(include_url=False)]
+    else:
+        if not problems:
+            return made
+    raise ConfigurationError(
+        "options are wrong: " + "; ".join(problems),
+        do=f"correct them; the options are {', '.join(model.model_fields)}",
+    )
+
+
+def _problem(model: type[SinkOptions], item: ErrorDetails) -> str:
+    name = str(item["loc"][0]) if item["loc"] else "options"
+    cause = item.get("ctx", {}).get("error")
+    text = str(cause) if isinstance(cause, ValueError) else item["msg"]
+    field = model.model_fields.get(name)
+    if field is None and item["type"] == "extra_forbidden":
+        return _unknown(name, {_plain(known): known for known in model.model_fields})
+    hidden = field is None or _holds_secret(field.annotation) or item["type"] == "missing"
+    return f"{name}: {text}" if hidden else f"{name}: {text}, not {item['input']!r}"
+
+
+def _unknown(given: str, known: Mapping[str, str]) -> str:
+    nearest = difflib.get_close_matches(_plain(given), known, n=1)
+    hint = f", did you mean {known[nearest[0]]}?" if nearest else ""
+    return f"{given}: unknown{hint}"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _holds_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(_holds_secret(arg) for arg in get_args(annotation))
+
+
+def _type_text(annotation: Any) -> str:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(annotation))
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type_text(arg) for arg in get_args(annotation) if arg is not types.NoneType)
+    names = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`", SecretStr: "secret"}
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _default_text(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "required" if field.is_required() else ""
+    if field.default is None:
+        return "none"
+    return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"

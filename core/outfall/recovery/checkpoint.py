@@ -1,0 +1,55 @@
+"""Recovery data beside Spark's checkpoint, or in a directory of its own: the default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.location import LOCAL, Location
+from outfall.recovery.log import RecoveryLog
+from outfall.recovery.names import check_step_id
+
+
+@dataclass(frozen=True)
+class CheckpointRecoveryConfig(RecoveryConfig):
+    """One file per entry under `<location>/outfall/<step_id>/`: recovery data and checkpoint cannot drift apart.
+
+    Args:
+        location: Spark's `checkpointLocation`, or a directory for `recovery=`: an absolute path, `file:///path`, or a
+            URL with one of the schemes memory (for tests), s3, s3a, gs, gcs, abfs, abfss, az. A path needs hard links
+            and, on more than one host, a filesystem they share; it is made on the first append. Credentials are the
+            filesystem's own business and refused here.
+
+    Raises:
+        ConfigurationError: the location is relative, holds credentials, or its scheme is not one of these.
+    """
+
+    location: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "location", Location.parse(self.location).url())
+
+    def open(self, step_id: str) -> RecoveryLog:
+        """Open the log of one step. An object store is asked to prove, once per process, that it creates exclusively.
+
+        Raises:
+            ConfigurationError: the step id or the store will not do.
+            ImportError: the store's package is missing; the text names it.
+        """
+        location = Location.parse(self.location)
+        directory = location.child("outfall", check_step_id(step_id))
+        if location.scheme == LOCAL:
+            from outfall.recovery.local_log import LocalLog
+
+            return LocalLog(directory, step_id)
+        from outfall.recovery.failures import explained
+        from outfall.recovery.fsspec_log import FsspecLog
+        from outfall.recovery.objects import ObjectStore
+
+        store = ObjectStore(location)
+        with explained("opening the recovery log", step_id, self.location):
+            store.prove_exclusive_create()
+        return FsspecLog(store, directory, step_id)
+
+    def url(self) -> str:
+        return self.location

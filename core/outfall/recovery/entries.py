@@ -1,0 +1,190 @@
+"""The entries of a step's log: format 1, JSON, one object each.
+
+Every entry holds `format`, `kind`, `step`, `incarnation` and `time` (UTC, ISO 8601). `docs/recovery-format.md`
+describes all fields. A release reads every format since 1.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from outfall.errors import RecordError
+from outfall.recovery.log import LogEntry
+
+FORMAT = 1
+
+
+class Record(BaseModel):
+    """Base of everything that is stored: unknown fields are refused, since dropping one may drop data."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BlobRef(Record):
+    """A large state that lies beside the log."""
+
+    name: str
+    length: int
+    sha256: str
+
+
+class StoredValue(Record):
+    """A serialized value: its serializer's version, and its bytes as text, as base64 or beside the log."""
+
+    version: int
+    text: str | None = None
+    base64: str | None = None
+    blob: BlobRef | None = None
+
+    @classmethod
+    def of(cls, version: int, data: bytes) -> StoredValue:
+        """Hold bytes in the record itself, readable where they are UTF-8."""
+        try:
+            return cls(version=version, text=data.decode())
+        except UnicodeDecodeError:
+            return cls(version=version, base64=base64.b64encode(data).decode())
+
+    def inline(self) -> bytes | None:
+        """Return the bytes, or `None` when they lie beside the log."""
+        if self.text is not None:
+            return self.text.encode()
+        return None if self.base64 is None else base64.b64decode(self.base64)
+
+
+class StoredCommittable(Record):
+    """A committable with where it comes from."""
+
+    value: StoredValue
+    worker_index: int
+    part: str | None = None
+
+
+class WriterRecord(Record):
+    """The winning attempt of a part."""
+
+    generation: int
+    epoch: int
+    attempt: int
+
+
+class _Entry(Record):
+    format: int = FORMAT
+    step: str
+    incarnation: str
+    time: datetime = Field(default_factory=lambda: datetime.now(UTC))
+
+
+class Begin(_Entry):
+    """A driver takes the step over. The entry's number is its generation."""
+
+    kind: Literal["begin"] = "begin"
+    epoch: int | None
+    """`None` where the door learns it only in the tasks and any would do."""
+    outfall: str
+    """The version that wrote it."""
+    sink: str
+    target: str | None
+    query_id: str | None
+    driver: str
+    """Host and process id, for people."""
+    bases: dict[str, StoredValue] = {}
+    """Where parts start that had data before their first epoch."""
+    writer_states: list[StoredValue] = []
+    """States adopted from other steps, once."""
+
+
+class Prepared(_Entry):
+    """All tasks answered; what they wrote is durable. From here the epoch is finished by what is recorded."""
+
+    kind: Literal["prepared"] = "prepared"
+    epoch: int
+    generation: int
+    query_id: str | None
+    states: dict[str, StoredValue] = {}
+    writer_states: list[StoredValue] = []
+    committables: list[StoredCommittable] = []
+    counts: dict[str, int] = {}
+    seconds: float = 0.0
+
+
+class Committing(_Entry):
+    """From here committables of the epoch may be published."""
+
+    kind: Literal["committing"] = "committing"
+    epoch: int
+    generation: int
+
+
+class Completed(_Entry):
+    """The epoch is applied."""
+
+    kind: Literal["completed"] = "completed"
+    epoch: int
+    generation: int
+    prepared: int
+    """The number of its PREPARED entry."""
+    counts: dict[str, int] = {}
+    seconds: float = 0.0
+    guarantee: str = ""
+
+
+class Abandoned(_Entry):
+    """The epoch's data was lost before any of it was published; nothing of it can be published any more."""
+
+    kind: Literal["abandoned"] = "abandoned"
+    epoch: int
+    generation: int
+    reason: str
+
+
+class Skipped(_Entry):
+    """Spark brought a completed epoch again; its rows were read and dropped."""
+
+    kind: Literal["skipped"] = "skipped"
+    epoch: int
+    counts: dict[str, int] = {}
+
+
+Entry = Annotated[Begin | Prepared | Committing | Completed | Abandoned | Skipped, Field(discriminator="kind")]
+
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+
+
+def encode_entry(entry: Any) -> bytes:
+    """Turn an entry into the bytes that a log stores."""
+    return str(entry.model_dump_json(exclude_none=False)).encode()
+
+
+def decode_entry(raw: LogEntry, step_id: str) -> Entry:
+    """Turn a log's bytes into an entry.
+
+    Raises:
+        RecordError: the bytes are no entry, of a newer format, or of another step.
+    """
+    do = "restore the recovery data from a copy, or start the query with a new checkpoint"
+    try:
+        document = json.loads(raw.data)
+        found = document["format"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordError(
+            f"recovery entry {raw.number} is damaged ({len(raw.data)} bytes)", step=step_id, do=do
+        ) from error
+    if found != FORMAT:
+        raise RecordError(
+            f"recovery entry {raw.number} has format {found}; this version reads format {FORMAT}",
+            step=step_id,
+            do="run the release that wrote it, or a newer one",
+        )
+    try:
+        entry = _ENTRY.validate_python(document)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['type']}" for item in error.errors())
+        raise RecordError(f"recovery entry {raw.number} is damaged", step=step_id, why=problems, do=do) from error
+    if entry.step != step_id:
+        raise RecordError(f"recovery entry {raw.number} belongs to step {entry.step!r}", step=step_id, do=do)
+    return entry

@@ -1,0 +1,189 @@
+"""A log of one file per entry: what holds on every filesystem."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable
+
+from outfall.errors import RecordError, TransientError
+from outfall.recovery import names
+from outfall.recovery.failures import explained
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
+from outfall.steps import reached
+
+STATES = "states"
+"""The directory of large states, below the log's own."""
+
+_ROUNDS = 20
+
+
+class FileLog(RecoveryLog):
+    """The layout, and what it stands on.
+
+    ```
+    <location>/outfall/<step_id>/00000000000000000007.json       entry 7
+                                 .tmp-…                          an entry that is not whole yet; local only
+                                 states/g5-<label>-<random>.state
+    ```
+    Three facts: an entry is created whole and exclusively, or not at all; a listing holds every file that was there
+    before it began and is not removed meanwhile; nobody ever removes the newest entry.
+    """
+
+    def __init__(self, directory: str, step_id: str) -> None:
+        """Say where; nothing is made or read."""
+        self._directory = directory
+        self._step_id = step_id
+
+    def read(self, *, last: int | None = None) -> list[LogEntry]:
+        if last is not None and last < 0:
+            raise ValueError(f"last must not be negative, not {last}")
+        with explained("reading the recovery log", self._step_id, self._directory):
+            return self._consistent(last)
+
+    def append(self, data: bytes, *, after: int) -> int:
+        number = after + 1
+        with explained(f"appending recovery entry {number}", self._step_id, self._directory):
+            self._require_newest(after)
+            reached("log: newest checked")
+            self._create_entry(number, data)
+            self._refuse_if_passed(number)
+        return number
+
+    def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
+        with explained("sweeping the recovery log", self._step_id, self._directory):
+            self._sweep_entries(keep)
+            self._sweep_states(states, generation)
+
+    def write_state(self, name: str, data: bytes, *, generation: int) -> str:
+        stored = names.state_name(name, generation)
+        with explained(f"writing the state {name!r}", self._step_id, self._directory):
+            self._create_state(stored, data)
+        return stored
+
+    def read_state(self, name: str) -> bytes:
+        names.check_state_name(name)
+        with explained(f"reading the state {name!r}", self._step_id, self._directory):
+            data = self._load(self._state_path(name))
+        if data is None:
+            raise RecordError(
+                f"the state {name!r} is not in {self._directory!r}",
+                step=self._step_id,
+                why="a record names it, and no sweep removes what is recorded",
+                do="restore the recovery data from a copy, the directory of states with it",
+            )
+        return data
+
+    # What a filesystem has to say. A file that is not there is no error to any of these.
+
+    @abstractmethod
+    def _list(self, directory: str) -> list[str]:
+        """Return the names in a directory; none when it is missing."""
+
+    @abstractmethod
+    def _load(self, path: str) -> bytes | None:
+        """Return a file's content; `None` when it is gone."""
+
+    def _load_all(self, paths: Collection[str]) -> list[bytes | None]:
+        """Return the content of each file, as `_load` does."""
+        return [self._load(path) for path in paths]
+
+    @abstractmethod
+    def _create_entry(self, number: int, data: bytes) -> None:
+        """Create an entry's file: whole, durable, exclusive.
+
+        Raises:
+            EntryExistsError: the number is taken.
+        """
+
+    @abstractmethod
+    def _create_state(self, name: str, data: bytes) -> None:
+        """Create a state's file durably. The name is new."""
+
+    @abstractmethod
+    def _remove(self, path: str) -> None:
+        """Remove a file, or find it gone."""
+
+    def _make_durable(self) -> None:
+        """Return when what a listing showed will survive the host."""
+
+    # What every filesystem has in common.
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def _state_path(self, name: str) -> str:
+        return f"{self._directory}/{STATES}/{name}"
+
+    def _numbers(self) -> list[int]:
+        return _sorted_numbers(names.entry_number, self._list(self._directory))
+
+    def _consistent(self, last: int | None) -> list[LogEntry]:
+        """Read entries that were all there at one moment; entries that a sweep takes away meanwhile are left out.
+
+        When one is gone, somebody appended, so the listing is out of date too. Entries never change, so each is read
+        once and the second round has little to do.
+        """
+        found: dict[int, bytes] = {}
+        for _ in range(_ROUNDS):
+            numbers = self._numbers()
+            numbers = numbers if last is None else numbers[max(0, len(numbers) - last) :]
+            missing = [number for number in numbers if number not in found]
+            loaded = self._load_all([self._path(names.entry_name(number)) for number in missing])
+            found |= {number: data for number, data in zip(missing, loaded, strict=True) if data is not None}
+            if all(number in found for number in numbers):
+                # A writer may have died before it made its entry durable. Whoever acts on the entry must not see it
+                # vanish afterwards.
+                self._make_durable()
+                return [LogEntry(number, found[number]) for number in numbers]
+        raise TransientError(
+            f"the recovery log in {self._directory!r} changed {_ROUNDS} times while it was read",
+            step=self._step_id,
+            do="see whether another query uses this recovery location",
+        )
+
+    def _require_newest(self, after: int) -> None:
+        newest = max(self._numbers(), default=0)
+        if newest > after:
+            raise EntryExistsError(after + 1)
+        if newest < after:
+            raise RecordError(
+                f"recovery entry {after} is gone from {self._directory!r}, where the newest is now {newest}",
+                step=self._step_id,
+                why="the directory was emptied or replaced while the query ran",
+                do="restore the recovery data from a copy, or start the query with a new checkpoint",
+            )
+
+    def _refuse_if_passed(self, number: int) -> None:
+        """Fence a writer that slept between its look and its creation: a sweep may have freed the number meanwhile.
+
+        The entry stays, because it may count: it may have been the newest for a moment, and whoever passed it has then
+        read it and goes on from it. If instead it landed in a swept place it is a stray. That is harmless: a sweep
+        frees only numbers below all that count, readers take nothing from there, and the next sweep removes it.
+        """
+        if max(self._numbers(), default=0) > number:
+            raise EntryExistsError(number)
+
+    def _sweep_entries(self, keep: Collection[int]) -> None:
+        listed = self._list(self._directory)
+        numbers = _sorted_numbers(names.entry_number, listed)
+        for number in numbers:
+            if number < max(keep, default=0) and number not in keep:
+                self._remove(self._path(names.entry_name(number)))
+                reached("log: entry swept")
+        for name in listed:
+            # Their writers died, or wake up fenced: the number is taken, or was and is swept.
+            meant = names.temporary_number(name)
+            if meant is not None and meant <= max(numbers, default=0):
+                self._remove(self._path(name))
+                reached("log: temporary swept")
+
+    def _sweep_states(self, keep: Collection[str], generation: int) -> None:
+        for name in self._list(f"{self._directory}/{STATES}"):
+            written_by = names.state_generation(name)
+            if written_by is not None and written_by < generation and name not in keep:
+                self._remove(self._state_path(name))
+                reached("log: state swept")
+
+
+def _sorted_numbers(number_of: Callable[[str], int | None], listed: Iterable[str]) -> list[int]:
+    return sorted(number for name in listed if (number := number_of(name)) is not None)

@@ -1,0 +1,62 @@
+"""What a step's last epochs counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.recovery.entries import Completed, Skipped, decode_entry
+
+
+@dataclass(frozen=True)
+class EpochSummary:
+    """The counts of one epoch, or of one time that Spark brought a completed epoch again."""
+
+    epoch: int
+    completed_at: datetime
+    """UTC."""
+    seconds: float
+    """From BEGIN to COMPLETED."""
+    rows: int
+    bytes: int
+    retries: int
+    """Failed attempts of tasks and repeated offers to the committer."""
+    dead_letters: int
+    skipped: int
+    """Rows that were read again and dropped, since their epoch was completed."""
+    counts: dict[str, int]
+    """All counters of the epoch, those of the sink among them."""
+
+
+def history(recovery: str | RecoveryConfig, step_id: str = "sink") -> list[EpochSummary]:
+    """Return the last hundred epochs of a step, oldest first. Reads only; safe while the query runs.
+
+    Args:
+        recovery: where the log is: the query's checkpoint location, or what was given as `recovery`.
+        step_id: the step's id.
+
+    Raises:
+        RecordError: an entry is damaged or of a newer format.
+    """
+    log = recovery_config(recovery).open(step_id)
+    try:
+        entries = [decode_entry(raw, step_id) for raw in log.read()]
+    finally:
+        log.close()
+    return [_summary(entry) for entry in entries if isinstance(entry, Completed | Skipped)]
+
+
+def _summary(entry: Completed | Skipped) -> EpochSummary:
+    counts = entry.counts
+    return EpochSummary(
+        epoch=entry.epoch,
+        completed_at=entry.time,
+        seconds=entry.seconds if isinstance(entry, Completed) else 0.0,
+        rows=counts.get("rows", 0),
+        bytes=counts.get("bytes", 0),
+        retries=counts.get("retries", 0) + counts.get("commit_retries", 0),
+        dead_letters=counts.get("dead_letters", 0),
+        skipped=counts.get("skipped", 0),
+        counts=counts,
+    )

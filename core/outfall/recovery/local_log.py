@@ -1,0 +1,159 @@
+"""A log on a POSIX filesystem, shared or not."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+
+from outfall.errors import ConfigurationError
+from outfall.recovery import names
+from outfall.recovery.file_log import STATES, FileLog
+from outfall.recovery.location import USE_INSTEAD
+from outfall.recovery.log import EntryExistsError
+from outfall.steps import reached
+
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+class LocalLog(FileLog):
+    """Entries are written aside, made durable, and then given their name by `link`, which fails when it is taken.
+
+    A failed fsync is reported and never tried again: the kernel may have dropped the pages and call the second one
+    a success.
+    """
+
+    def __init__(self, directory: str, step_id: str) -> None:
+        super().__init__(directory, step_id)
+        self._made: set[str] = set()
+
+    def _list(self, directory: str) -> list[str]:
+        try:
+            return os.listdir(directory)
+        except FileNotFoundError:
+            return []
+
+    def _load(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def _make_durable(self) -> None:
+        with suppress(FileNotFoundError):
+            _sync_directory(self._directory)
+
+    def _create_entry(self, number: int, data: bytes) -> None:
+        self._make_directory(self._directory)
+        temporary = self._path(names.temporary_name(number))
+        try:
+            _write_durably(temporary, data)
+            reached("log: temporary written")
+            self._link(temporary, number)
+            reached("log: linked")
+            _sync_directory(self._directory)
+            reached("log: directory synced")
+        finally:
+            # One that stays behind is swept; it must not hide the error that matters.
+            with suppress(OSError):
+                os.unlink(temporary)
+        reached("log: temporary removed")
+
+    def _link(self, temporary: str, number: int) -> None:
+        final = self._path(names.entry_name(number))
+        try:
+            os.link(temporary, final)
+        except FileExistsError:
+            # On NFS a link whose reply was lost is sent again, and finds itself.
+            if not _same_file(temporary, final):
+                raise EntryExistsError(number) from None
+        except FileNotFoundError:
+            # A sweep took the temporary, which it does only when the number is behind the newest.
+            if max(self._numbers(), default=0) >= number:
+                raise EntryExistsError(number) from None
+            raise
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise self._no_hard_links(error) from error
+            raise
+
+    def _no_hard_links(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"the filesystem of {self._directory!r} refuses hard links",
+            step=self._step_id,
+            why=f"a recovery entry is created exclusively by linking it, and that gave {error.strerror!r}",
+            do=USE_INSTEAD,
+        )
+
+    def _create_state(self, name: str, data: bytes) -> None:
+        directory = self._path(STATES)
+        self._make_directory(directory)
+        path = self._state_path(name)
+        try:
+            _write_durably(path, data)
+        except OSError:
+            # Or each try on a full disk would make it fuller.
+            with suppress(OSError):
+                os.unlink(path)
+            raise
+        reached("log: state written")
+        _sync_directory(directory)
+        reached("log: state durable")
+
+    def _remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def _make_directory(self, directory: str) -> None:
+        """Make a directory with what is missing above it, durably.
+
+        Each level's name is durable before anything is made below it. So of the levels found only the deepest may not
+        be yet, when its maker died: it is synced even though it is there.
+        """
+        if directory in self._made:
+            return
+        missing = _missing_levels(directory)
+        deepest = os.path.dirname(missing[0]) if missing else directory
+        # Who may not read the level above did not make this one.
+        with suppress(PermissionError):
+            _sync_directory(os.path.dirname(deepest))
+        for level in missing:
+            with suppress(FileExistsError):
+                os.mkdir(level)
+            reached("log: directory made")
+            _sync_directory(os.path.dirname(level))
+        self._made.add(directory)
+
+
+def _missing_levels(directory: str) -> list[str]:
+    """The levels of a path that do not exist, from the top."""
+    missing: list[str] = []
+    while not os.path.isdir(directory):
+        missing.insert(0, directory)
+        directory = os.path.dirname(directory)
+    return missing
+
+
+def _write_durably(path: str, data: bytes) -> None:
+    with open(path, "xb") as file:
+        reached("log: file created")
+        file.write(data)
+        file.flush()
+        reached("log: file filled")
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _same_file(left: str, right: str) -> bool:
+    try:
+        return os.path.samefile(left, right)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,134 @@
+"""An fsspec filesystem, reduced to what a log needs of it."""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
+
+import fsspec
+from fsspec.spec import AbstractFileSystem
+
+from outfall.errors import ConfigurationError
+from outfall.recovery.location import PACKAGES, USE_INSTEAD, Location
+
+_memory = threading.Lock()
+_proved: set[str] = set()
+
+
+class ObjectStore:
+    """Lists, reads, removes, and creates exclusively. What is missing is no error."""
+
+    def __init__(self, location: Location) -> None:
+        """Open the filesystem of a location; credentials come from its own environment and fsspec's configuration.
+
+        Raises:
+            ImportError: a package is missing; the text names it.
+        """
+        self._location = location
+        try:
+            # A listing from a cache would hide the entry of the driver that fences us.
+            self._fs: Any = fsspec.filesystem(location.scheme, use_listings_cache=False)
+        except ImportError as error:
+            package = PACKAGES.get(location.scheme, location.scheme)
+            raise ImportError(
+                f"recovery in {location.url()} needs {package!r}, which is not installed."
+                f" What to do: pip install {package}."
+            ) from error
+        # fsspec's memory looks and then writes; it lives in this process, so that a lock makes one step of it.
+        self._guard: AbstractContextManager[Any] = _memory if location.scheme == "memory" else nullcontext()
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory, as they are now."""
+        self._fs.invalidate_cache(directory)
+        try:
+            with self._guard:
+                return [posixpath.basename(path.rstrip("/")) for path in self._fs.ls(directory, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def load(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the content of each object, `None` for one that is gone."""
+        found = self._fs.cat_ranges(list(paths), None, None, on_error="return") if paths else []
+        return [_content(result) for result in found]
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create an object exclusively.
+
+        A client that hears no answer sends its request again and is then refused because of itself. So a refusal is
+        believed only when something else lies there; no two callers may bring the same bytes.
+
+        Returns:
+            Whether it lies there now because of this call.
+        """
+        try:
+            with self._guard:
+                self._fs.pipe_file(path, data, mode="create")
+        except Exception as error:
+            if not _is_taken(error):
+                raise
+            return self.load([path]) == [data]
+        return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object under a name that nobody else can have."""
+        self._fs.pipe_file(path, data)
+
+    def remove(self, path: str) -> None:
+        """Remove an object, or find it gone."""
+        with self._guard, suppress(FileNotFoundError):
+            self._fs.rm_file(path)
+
+    def prove_exclusive_create(self) -> None:
+        """Create an object twice, once per process and location: the second must be refused.
+
+        Older releases of the packages and some servers accept the condition and ignore it.
+
+        Raises:
+            ConfigurationError: it was not refused.
+        """
+        if self._location.url() in _proved:
+            return
+        # fsspec's default passes a probe, but looks first and writes later.
+        if not self._fs.async_impl and type(self._fs).pipe_file is AbstractFileSystem.pipe_file:
+            raise self._no_exclusive_create("it looks first and writes later")
+        probe = self._location.child("outfall", f".probe-{uuid.uuid4().hex}")
+        try:
+            self._probe(probe)
+        finally:
+            self.remove(probe)
+        _proved.add(self._location.url())
+
+    def _probe(self, path: str) -> None:
+        try:
+            exclusive = self.create(path, b"first") and not self.create(path, b"second")
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise self._no_exclusive_create(f"{type(error).__name__}: {error}") from error
+        if not exclusive:
+            raise self._no_exclusive_create("an object was created twice")
+
+    def _no_exclusive_create(self, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the filesystem of {self._location.url()!r} has no exclusive create",
+            why=f"{why}, so that two drivers could write the same entry",
+            do=f"upgrade {PACKAGES.get(self._location.scheme, 'it')} or the server behind it, or {USE_INSTEAD}",
+        )
+
+
+def _is_taken(error: Exception) -> bool:
+    """Whether an object was refused because there is one."""
+    # Where the server's answer does not name the condition that failed (MinIO), s3fs raises a plain OSError.
+    answer = getattr(error.__cause__, "response", None)
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(answer, dict) else None
+    return isinstance(error, FileExistsError) or status == 412
+
+
+def _content(result: bytes | Exception) -> bytes | None:
+    if isinstance(result, FileNotFoundError):
+        return None
+    if isinstance(result, Exception):
+        raise result
+    return result

@@ -1,0 +1,91 @@
+"""Batch jobs with sink objects."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from outfall.epoch.committing import CommitPolicy
+from outfall.epoch.messages import EpochResult
+from outfall.errors import ConfigurationError
+from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.spark.epoch_writer import EpochWriter
+from outfall.spark.settings import NullKey, WriteSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TEMPORARY_PREFIX = "outfall-batch-"
+
+
+def write(
+    df: DataFrame,
+    sink: Any,
+    *,
+    key: str | None = None,
+    value: str | None = None,
+    step_id: str = "sink",
+    epoch: int | None = None,
+    recovery: str | RecoveryConfig | None = None,
+    null_key: NullKey = "error",
+    order_by: Sequence[str] = (),
+    workers: int | None = None,
+    commit: CommitPolicy | None = None,
+) -> EpochResult:
+    """Write a DataFrame through a sink, as one epoch: all or nothing where the sink can.
+
+    With `epoch` and `recovery` the job may run again: what is written stays, what was left unfinished is finished.
+    Without them a second run is a new write, which sinks refuse or add as their options say.
+
+    Args:
+        df: the rows, not streaming.
+        sink: where they go.
+        key: see `for_each_batch`, as all arguments not named here.
+        value: see `for_each_batch`.
+        step_id: see `for_each_batch`.
+        epoch: the number of this job's rows, larger than that of any earlier job, for example a date `20261121`.
+        recovery: where the step's log is.
+        null_key: see `for_each_batch`.
+        order_by: see `for_each_batch`.
+        workers: see `for_each_batch`.
+        commit: see `for_each_batch`.
+
+    Returns:
+        What was written, or that it was skipped.
+
+    Raises:
+        ConfigurationError: something does not fit together.
+        OutfallError: see `EpochCoordinator`.
+    """
+    if df.isStreaming:
+        raise ConfigurationError("the DataFrame is a stream", do="use outfall.spark.write_stream")
+    if (epoch is None) != (recovery is None):
+        raise ConfigurationError(
+            "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
+        )
+    settings = WriteSettings(
+        step_id=step_id,
+        key=key,
+        value=value,
+        null_key=null_key,
+        order_by=tuple(order_by),
+        workers=workers,
+        commit=commit or CommitPolicy(),
+    )
+    if recovery is not None and epoch is not None:
+        return EpochWriter(sink, recovery_config(recovery), settings, any_later=True).write(df, epoch)
+    with _temporary_recovery() as temporary:
+        return EpochWriter(sink, temporary, settings).write(df, 0)
+
+
+@contextmanager
+def _temporary_recovery() -> Iterator[RecoveryConfig]:
+    """A log for a job that is never resumed: the protocol runs as ever."""
+    directory = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX)
+    try:
+        yield recovery_config(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

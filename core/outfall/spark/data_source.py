@@ -1,0 +1,179 @@
+"""The options door: a Python data source named `outfall`. Spark 4.1 and later.
+
+Spark makes the writer in a planning process, once per micro-batch, and pickles it there twice; tasks unpickle it. A
+stream's `commit` and `abort` get a new writer in yet another process, a batch job's the pickled one. So a writer's
+constructor has no side effect, BEGIN is written when the writer is first pickled, and commit learns the generation from
+the tasks' answers. Measured on PySpark 4.1.4 and 4.3.0.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
+from outfall.epoch.messages import TaskAnswer, Ticket
+from outfall.epoch.task import EpochTask
+from outfall.errors import AnswersError, ConfigurationError
+from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.spark.batch import TEMPORARY_PREFIX
+from outfall.spark.door_options import DoorOptions, make_sink, split_options
+from outfall.spark.stream import checkpoint_recovery
+from outfall.spark.task_context import task_identity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class AnswerMessage(WriterCommitMessage):
+    """A task's answer on its way to the driver."""
+
+    answer: bytes
+
+
+class OutfallDataSource(DataSource):
+    """`format("outfall")`, for writing only."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "outfall"
+
+    def schema(self) -> StructType:
+        """Refuse reading."""
+        raise ConfigurationError('format("outfall") only writes', do="read the target with its own format")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        """Make the writer of one micro-batch. Has no side effect."""
+        door, rest = split_options(dict(self.options))
+        if overwrite:
+            raise ConfigurationError(
+                'outputMode("complete") is not supported through options',
+                do="use outfall.spark.write_stream, where every output mode works",
+            )
+        if door.epoch is not None:
+            raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="leave epoch out")
+        location = door.recovery or checkpoint_recovery(door.checkpoint_location)
+        return StreamWriter(make_sink(door.sink, rest), door, recovery_config(location))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Make the writer of a batch job. Has no side effect."""
+        door, rest = split_options(dict(self.options))
+        if overwrite:
+            raise ConfigurationError(
+                'mode("overwrite") is not supported', do='use .mode("append") with .option("on_existing", "overwrite")'
+            )
+        if (door.epoch is None) != (door.recovery is None):
+            raise ConfigurationError(
+                "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
+            )
+        recovery = None if door.recovery is None else recovery_config(door.recovery)
+        return BatchWriter(make_sink(door.sink, rest), door, recovery)
+
+
+class _Door:
+    """What both writers share: the sink, the step's log, and the ticket once it is begun."""
+
+    def __init__(self, sink: Any, door: DoorOptions, recovery: RecoveryConfig | None) -> None:
+        self._sink = sink
+        self._door = door
+        self._recovery = recovery
+        self._ticket: Ticket | None = None
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Begin the epoch when Spark first sends the writer to its tasks."""
+        if self._ticket is None:
+            self._ticket = self._begin()
+        return self.__dict__
+
+    def _begin(self) -> Ticket:
+        raise NotImplementedError
+
+    def _coordinator(self, recovery: RecoveryConfig, *, any_later: bool = False) -> EpochCoordinator:
+        options = EpochOptions(
+            commit=self._door.commit_policy(), adopt_checkpoint=self._door.adopt_checkpoint, any_later=any_later
+        )
+        return EpochCoordinator(self._sink, self._door.step_id, recovery, options=options)
+
+    def _run_task(self, batches: Iterator[pa.RecordBatch], epoch: int | None) -> AnswerMessage:
+        if self._ticket is None:
+            raise AnswersError("the writer came to its task without a ticket", step=self._door.step_id)
+        task = EpochTask(self._sink, self._ticket, task_identity(epoch))
+        return AnswerMessage(task.run((None, batch) for batch in batches).encode())
+
+    def _finish(self, coordinator: EpochCoordinator, messages: list[AnswerMessage | None]) -> None:
+        answers = [TaskAnswer.decode(message.answer) for message in messages if message is not None]
+        if not answers:
+            raise AnswersError("no task answered", step=self._door.step_id, do="report this; the epoch can run again")
+        ticket = coordinator.resume(answers[0].incarnation, answers[0].generation)
+        coordinator.finish(ticket, answers)
+
+
+class StreamWriter(_Door, DataSourceStreamArrowWriter):
+    """Writes one micro-batch."""
+
+    def _begin(self) -> Ticket:
+        return self._coordinator(self._log()).begin(None)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> AnswerMessage:
+        """Write the rows of one task. Called in a task."""
+        return self._run_task(iterator, None)
+
+    def commit(self, messages: list[AnswerMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
+        """Record and publish the micro-batch. Called on the driver when all tasks answered."""
+        self._finish(self._coordinator(self._log()), messages)
+
+    def abort(self, messages: list[AnswerMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
+        """Do nothing: Spark also aborts after a commit that raised, and what is published must stay.
+
+        The next BEGIN settles or sweeps what this epoch left.
+        """
+
+    def _log(self) -> RecoveryConfig:
+        if self._recovery is None:
+            raise ConfigurationError("the stream has no recovery location", step=self._door.step_id)
+        return self._recovery
+
+
+class BatchWriter(_Door, DataSourceArrowWriter):
+    """Writes one batch job."""
+
+    def _begin(self) -> Ticket:
+        if self._recovery is None:
+            # For a job that is never resumed; planning and commit run on one host.
+            self._recovery = recovery_config(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+        return self._coordinator(self._recovery, any_later=True).begin(self._epoch())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> AnswerMessage:
+        """Write the rows of one task. Called in a task."""
+        return self._run_task(iterator, self._epoch())
+
+    def commit(self, messages: list[AnswerMessage | None]) -> None:  # type: ignore[override]
+        """Record and publish the job. Called on the driver when all tasks answered."""
+        if self._recovery is None:
+            raise AnswersError("the job was never begun", step=self._door.step_id)
+        self._finish(self._coordinator(self._recovery, any_later=True), messages)
+        self._remove_temporary()
+
+    def abort(self, messages: list[AnswerMessage | None]) -> None:  # type: ignore[override]
+        """Publish nothing. What is recorded is finished by the next run with the same epoch and recovery."""
+        self._remove_temporary()
+
+    def _epoch(self) -> int:
+        return self._door.epoch or 0
+
+    def _remove_temporary(self) -> None:
+        if self._door.recovery is None and self._recovery is not None:
+            shutil.rmtree(self._recovery.url(), ignore_errors=True)

@@ -1,0 +1,92 @@
+"""The options of `format("outfall")` that are not the sink's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from pydantic import Field
+
+from outfall.capabilities import SupportsPreWriteTopology, check_sink, is_fixed
+from outfall.epoch.committing import CommitPolicy
+from outfall.errors import ConfigurationError
+from outfall.options import SinkOptions, parse_options
+
+BUILT_IN = ("file",)
+"""Sinks of this distribution, for texts."""
+
+
+class DoorOptions(SinkOptions):
+    """Options of the door itself; every other one goes to the sink."""
+
+    sink: str = Field(description="Which sink to write to, for example `file`.")
+    step_id: str = Field(default="sink", description="Names this sink within the query.")
+    checkpoint_location: str | None = Field(
+        default=None, description="Spark's checkpoint location, absolute; also holds the step's log."
+    )
+    recovery: str | None = Field(
+        default=None, description="Where the step's log is, if not with the checkpoint: an absolute path or a URL."
+    )
+    epoch: int | None = Field(default=None, description="Batch jobs only: the number of this job's rows.")
+    adopt_checkpoint: bool = Field(
+        default=False, description="Begin at the batch id that comes although nothing is recorded yet."
+    )
+    commit_deadline: float = Field(default=600.0, description="Seconds for which committing is tried.")
+    on_known_failure: Literal["fail", "drop"] = Field(
+        default="fail", description="What a committable does that the target refuses for a known reason."
+    )
+
+    def commit_policy(self) -> CommitPolicy:
+        """How committing is tried."""
+        return CommitPolicy(deadline=self.commit_deadline, on_known_failure=self.on_known_failure)
+
+
+def split_options(options: Mapping[str, str]) -> tuple[DoorOptions, dict[str, str]]:
+    """Divide the options into the door's and the sink's.
+
+    Raises:
+        ConfigurationError: `sink` is missing, or an option of the door is wrong.
+    """
+    own = {_plain(name) for name in DoorOptions.model_fields}
+    door = {name: value for name, value in options.items() if _plain(name) in own}
+    rest = {name: value for name, value in options.items() if _plain(name) not in own}
+    if not any(_plain(name) == "sink" for name in door):
+        raise ConfigurationError(
+            'the option "sink" is missing', do=f'add .option("sink", …), one of: {", ".join(BUILT_IN)}'
+        )
+    return parse_options(DoorOptions, door), rest
+
+
+def make_sink(name: str, options: Mapping[str, str]) -> Any:
+    """Make a sink from its options: `outfall.<name>.sink_from_options`.
+
+    Raises:
+        ConfigurationError: there is no such sink, an option is wrong, or the sink needs `write_stream`.
+        ImportError: the sink's extra is not installed.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or find_spec(f"outfall.{name}") is None:
+        raise _unknown(name)
+    factory: Callable[[Mapping[str, str]], Any] | None
+    factory = getattr(import_module(f"outfall.{name}"), "sink_from_options", None)
+    if factory is None:
+        raise _unknown(name)
+    sink = factory(options)
+    check_sink(sink)
+    if is_fixed(sink) or isinstance(sink, SupportsPreWriteTopology):
+        raise ConfigurationError(
+            f"the sink {name} with these options routes or reorders rows",
+            why="through options a sink cannot change the DataFrame",
+            do="from outfall.spark import write_stream; write_stream(df, sink, key=…, checkpoint=…).start()",
+        )
+    return sink
+
+
+def _unknown(name: str) -> ConfigurationError:
+    return ConfigurationError(f"there is no sink {name!r}", do=f"use one of: {', '.join(BUILT_IN)}")
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

@@ -1,0 +1,113 @@
+"""Runs one epoch of the objects door: begin, the Spark job, finish."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from outfall.capabilities import SupportsPreWriteTopology, is_fixed
+from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
+from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
+from outfall.errors import EpochAbandonedError
+from outfall.recovery.config import RecoveryConfig
+from outfall.spark.map_in_arrow import map_in_arrow
+from outfall.spark.routing import route
+from outfall.spark.settings import WriteSettings
+from outfall.spark.task_function import ANSWER_SCHEMA, PART_COLUMN, EpochFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
+
+REWRITES = 3
+"""How often an epoch whose written data was lost is written anew before the query fails."""
+
+
+class EpochWriter:
+    """Writes DataFrames through one sink, one epoch each. Picklable."""
+
+    def __init__(
+        self, sink: Any, recovery: RecoveryConfig, settings: WriteSettings, *, any_later: bool = False
+    ) -> None:
+        """Check what can be checked without rows."""
+        settings.check(sink)
+        self._sink = sink
+        self._recovery = recovery
+        self._settings = settings
+        self._any_later = any_later
+
+    def write(self, df: DataFrame, epoch: int, *, query_id: str | None = None, run: str | None = None) -> EpochResult:
+        """Write one epoch, or skip it when it is completed. Called on the driver.
+
+        Args:
+            df: the rows, not streaming.
+            epoch: their number.
+            query_id: Spark's query id, where known.
+            run: identifies this run of the query; see `EpochCoordinator`.
+        """
+        self._settings.check(self._sink, df)
+        for rewrites_left in reversed(range(REWRITES)):
+            coordinator = self._coordinator(run)
+            ticket = coordinator.begin(epoch, query_id=query_id)
+            answers = self._run_tasks(df, ticket, epoch)
+            try:
+                return coordinator.finish(ticket, answers)
+            except EpochAbandonedError as error:
+                if not rewrites_left:
+                    raise
+                _log.warning("%s Writing it anew.", error)
+        raise AssertionError("unreachable")
+
+    def _coordinator(self, run: str | None) -> EpochCoordinator:
+        options = EpochOptions(
+            commit=self._settings.commit,
+            adopt_checkpoint=self._settings.adopt_checkpoint,
+            any_later=self._any_later,
+            worker_count=self._settings.workers or 0,
+        )
+        return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=run)
+
+    def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskAnswer]:
+        frame = df if ticket.skips(epoch) else self._prepared(df, ticket)
+        function = EpochFunction(self._sink, ticket, epoch, self._settings.value)
+        rows = map_in_arrow(frame, function, ANSWER_SCHEMA).collect()
+        if not rows:
+            # Spark saw that there are no rows and ran nothing. A stateful query must be run all the same, or its state
+            # store misses this batch and the query cannot go on.
+            df.write.format("noop").mode("overwrite").save()
+        return [TaskAnswer.decode(bytes(row["answer"])) for row in rows]
+
+    def _prepared(self, df: DataFrame, ticket: Ticket) -> DataFrame:
+        """The rows as the tasks need them: shaped by the sink, routed, and no column more than is written."""
+        settings = self._settings
+        frame = self._sink.add_pre_write_topology(df) if isinstance(self._sink, SupportsPreWriteTopology) else df
+        if is_fixed(self._sink):
+            frame = route(
+                frame,
+                self._sink,
+                len(ticket.parts),
+                key=settings.key,
+                null_key=settings.null_key,
+                tasks=settings.workers or default_parallelism(df),
+                order_by=settings.order_by,
+            )
+        elif settings.workers is not None:
+            frame = frame.repartition(settings.workers)
+        if not is_fixed(self._sink) and settings.order_by:
+            frame = frame.sortWithinPartitions(*settings.order_by)
+        if settings.value is None:
+            return frame
+        return frame.select(settings.value, *([PART_COLUMN] if is_fixed(self._sink) else []))
+
+
+def default_parallelism(df: DataFrame) -> int:
+    """How many tasks run side by side; on Connect, where that is unknown, the number of shuffle partitions."""
+    session = df.sparkSession
+    if _is_connect(df):
+        return int(session.conf.get("spark.sql.shuffle.partitions") or 200)
+    return session.sparkContext.defaultParallelism
+
+
+def _is_connect(df: DataFrame) -> bool:
+    return ".connect." in type(df).__module__

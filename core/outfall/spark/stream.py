@@ -1,0 +1,174 @@
+"""Streaming with sink objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from outfall.epoch.committing import CommitPolicy
+from outfall.errors import ConfigurationError
+from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.spark.epoch_writer import EpochWriter
+from outfall.spark.settings import NullKey, WriteSettings
+from outfall.spark.task_context import QUERY_ID
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class ForEachBatch:
+    """The function that `DataStreamWriter.foreachBatch` calls. Made by `for_each_batch`."""
+
+    def __init__(self, writer: EpochWriter) -> None:
+        """Write through `writer`."""
+        self._writer = writer
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch. Called by Spark on the driver, once or more for each batch id."""
+        if not isinstance(batch_id, int):
+            raise ConfigurationError(f"the batch id is {batch_id!r}", do="pass Spark's batch id on as it came")
+        query_id, run = _query_and_run(df)
+        self._writer.write(df, batch_id, query_id=query_id, run=run)
+
+
+def for_each_batch(
+    sink: Any,
+    *,
+    recovery: str | RecoveryConfig,
+    key: str | None = None,
+    value: str | None = None,
+    step_id: str = "sink",
+    null_key: NullKey = "error",
+    order_by: Sequence[str] = (),
+    workers: int | None = None,
+    adopt_checkpoint: bool = False,
+    commit: CommitPolicy | None = None,
+) -> ForEachBatch:
+    """Make a function for `df.writeStream.foreachBatch`, or to be called inside one of your own.
+
+    Several writes in one function need a `step_id` each.
+
+    Args:
+        sink: where the rows go.
+        recovery: where the step's log is: an absolute path, a URL or a `RecoveryConfig`. Keep it as long as the
+            checkpoint and no longer.
+        key: the column that routes rows to the parts of a fixed sink; cast to string.
+        value: the column to write; all columns as a dict per row when `None`.
+        step_id: names this sink within the query: letters, digits, `.`, `_`, `-`.
+        null_key: what a NULL key does: "error", or "empty" to route it as an empty string.
+        order_by: columns by which the rows of each task are sorted, part by part.
+        workers: how many tasks write; left to Spark when `None`.
+        adopt_checkpoint: begin at the batch id that comes although nothing is recorded yet, for a query that wrote
+            elsewhere before.
+        commit: how long committing is tried.
+
+    Raises:
+        ConfigurationError: something does not fit together.
+    """
+    settings = WriteSettings(
+        step_id=step_id,
+        key=key,
+        value=value,
+        null_key=null_key,
+        order_by=tuple(order_by),
+        workers=workers,
+        adopt_checkpoint=adopt_checkpoint,
+        commit=commit or CommitPolicy(),
+    )
+    return ForEachBatch(EpochWriter(sink, recovery_config(recovery), settings))
+
+
+def write_stream(
+    df: DataFrame,
+    sink: Any,
+    *,
+    key: str | None = None,
+    value: str | None = None,
+    step_id: str = "sink",
+    checkpoint: str | os.PathLike[str] | None = None,
+    recovery: str | RecoveryConfig | None = None,
+    null_key: NullKey = "error",
+    order_by: Sequence[str] = (),
+    workers: int | None = None,
+    adopt_checkpoint: bool = False,
+    commit: CommitPolicy | None = None,
+) -> DataStreamWriter:
+    """Write a streaming DataFrame through a sink.
+
+    ```python
+    write_stream(df, FileSink("/data/out", parts=4), key="carrier", checkpoint="/data/chk").start()
+    ```
+
+    Args:
+        df: the streaming rows.
+        sink: where they go.
+        key: see `for_each_batch`, as all arguments not named here.
+        value: see `for_each_batch`.
+        step_id: see `for_each_batch`.
+        checkpoint: Spark's checkpoint location, absolute; also holds the step's log unless `recovery` is given. Leave
+            it out only when you set `checkpointLocation` yourself and pass `recovery`.
+        recovery: where the step's log is, if not with the checkpoint.
+        null_key: see `for_each_batch`.
+        order_by: see `for_each_batch`.
+        workers: see `for_each_batch`.
+        adopt_checkpoint: see `for_each_batch`.
+        commit: see `for_each_batch`.
+
+    Returns:
+        A `DataStreamWriter`: go on with `trigger`, `queryName`, `outputMode` and `start` as ever.
+
+    Raises:
+        ConfigurationError: something does not fit together; nothing was started.
+    """
+    if not df.isStreaming:
+        raise ConfigurationError("the DataFrame is not a stream", do="use outfall.spark.write for a batch")
+    function = for_each_batch(
+        sink,
+        recovery=recovery if recovery is not None else checkpoint_recovery(checkpoint),
+        key=key,
+        value=value,
+        step_id=step_id,
+        null_key=null_key,
+        order_by=order_by,
+        workers=workers,
+        adopt_checkpoint=adopt_checkpoint,
+        commit=commit,
+    )
+    WriteSettings(key=key, value=value, order_by=tuple(order_by), workers=workers).check(sink, df)
+    writer = df.writeStream.foreachBatch(function)
+    return writer if checkpoint is None else writer.option("checkpointLocation", os.fspath(checkpoint))
+
+
+def checkpoint_recovery(checkpoint: str | os.PathLike[str] | None) -> str:
+    """Return the checkpoint location as a recovery location.
+
+    Raises:
+        ConfigurationError: it is missing or relative.
+    """
+    if checkpoint is None or not os.fspath(checkpoint).strip():
+        raise ConfigurationError(
+            "no checkpoint location is given, so there is nowhere to record what was written",
+            do="give the query's checkpoint location, or recovery=",
+        )
+    location = os.fspath(checkpoint)
+    if not os.path.isabs(location) and not urlsplit(location).scheme:
+        raise ConfigurationError(
+            f"the checkpoint location {location!r} is relative",
+            why="Spark and its workers may run in different directories",
+            do="give an absolute path or a URL",
+        )
+    return location
+
+
+def _query_and_run(df: DataFrame) -> tuple[str | None, str | None]:
+    """Spark's id of the query, and what tells this run of it from others in this process."""
+    if ".connect." in type(df).__module__:
+        # The server runs the function in one process per started query and tells it no id.
+        return None, "process"
+    context = df.sparkSession.sparkContext
+    query_id = context.getLocalProperty(QUERY_ID)
+    # Spark makes the run id the job group of the stream's thread.
+    return query_id, context.getLocalProperty("spark.jobGroup.id") if query_id else None

@@ -1,0 +1,83 @@
+"""The functions that run in Spark's Python workers, for the objects door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.epoch.messages import Ticket
+from outfall.epoch.task import EpochTask
+from outfall.errors import ValueRefusedError
+from outfall.spark.task_context import task_identity
+
+PART_COLUMN = "__outfall_part"
+KEY_COLUMN = "__outfall_key"
+NULL_KEY_PART = -1
+"""Stands in the part column for a NULL key, which the task refuses."""
+
+ANSWER_SCHEMA = "answer binary"
+
+
+@dataclass(frozen=True)
+class EpochFunction:
+    """Writes the rows of one task and yields its answer; for `mapInArrow`."""
+
+    sink: Any
+    ticket: Ticket
+    epoch: int
+    value: str | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row with one column: the answer."""
+        task = EpochTask(self.sink, self.ticket, task_identity(self.epoch), value_column=self.value)
+        answer = task.run(self._routed(batches))
+        yield pa.RecordBatch.from_pydict({"answer": pa.array([answer.encode()], pa.binary())})
+
+    def _routed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        for batch in batches:
+            if PART_COLUMN in batch.schema.names:
+                yield from self._split(batch)
+            else:
+                yield None, batch
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+        """Cut a batch by part; rows of one part keep their order."""
+        column = batch.column(PART_COLUMN)
+        rows = batch.drop_columns([PART_COLUMN])
+        present = pc.unique(column).to_pylist()
+        if NULL_KEY_PART in present:
+            raise ValueRefusedError(
+                "a row's key is NULL",
+                step=self.ticket.step_id,
+                epoch=self.epoch,
+                do='leave such rows out, or pass null_key="empty" to route them as an empty key',
+            )
+        if len(present) == 1:
+            yield self.ticket.parts[present[0]], rows
+            return
+        order = pc.sort_indices(column)  # stable
+        rows, column = rows.take(order), column.take(order)
+        start = 0
+        for run in pc.run_end_encode(column).run_ends.to_pylist():
+            yield self.ticket.parts[column[start].as_py()], rows.slice(start, run - start)
+            start = run
+
+
+@dataclass(frozen=True)
+class PartFunction:
+    """Puts the part's index in place of the key, by a sink's own `part_fn`; for `mapInArrow`."""
+
+    sink: Any
+    parts: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch with the part column last."""
+        for batch in batches:
+            keys = batch.column(KEY_COLUMN).dictionary_encode()
+            indices = [self.sink.part_fn(key) % self.parts for key in keys.dictionary.to_pylist()]
+            parts = pc.fill_null(pc.take(pa.array(indices, pa.int32()), keys.indices), NULL_KEY_PART)
+            yield batch.drop_columns([KEY_COLUMN]).append_column(PART_COLUMN, parts)

@@ -1,0 +1,13 @@
+"""The installed version."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def outfall_version() -> str:
+    """Return the version of the installed distribution; `"0+unknown"` when it runs from bare sources."""
+    try:
+        return version("outfall")
+    except PackageNotFoundError:
+        return "0+unknown"

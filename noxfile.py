@@ -1,0 +1,164 @@
+"""Every check of the repository, each a session.
+
+`nox --no-venv -s …` runs the sessions in the environment that nox itself lives in, which is how the README sets up the
+tests once. Without `--no-venv` each session builds an environment of its own. No session passes settings to a tool:
+those stand in pyproject.toml and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["lint", "types", "unit", "integration"]
+
+ROOT = Path(__file__).parent
+SPARKS = {"3.5": "3.5.9", "4.1": "4.1.4", "4.3": "4.3.0"}
+
+SERVERS = {
+    "OUTFALL_TEST_POSTGRES_DSN": "postgresql://postgres:outfall@127.0.0.1:15432/outfall",
+    "OUTFALL_TEST_S3_ENDPOINT": "http://127.0.0.1:18333",
+    "AWS_ACCESS_KEY_ID": "outfall",
+    "AWS_SECRET_ACCESS_KEY": "outfall-secret",
+    "OUTFALL_TEST_KAFKA": "127.0.0.1:19092",
+}
+"""How compose.yaml's servers are reached, by the variables in which fixtures look before they start their own."""
+
+
+def shares_environment(session: nox.Session) -> bool:
+    """Tell whether this session was started with `--no-venv`."""
+    return session.venv_backend == "none"
+
+
+def python(session: nox.Session) -> str:
+    """Return the interpreter that has the development extras, after installing them if the environment is new."""
+    if shares_environment(session):
+        # Not "python": a virtual environment that is not activated is not on the PATH.
+        return sys.executable
+    session.install("-e", ".[dev]")
+    return "python"
+
+
+def own_environment(session: nox.Session) -> None:
+    """Refuse `--no-venv`, for a session that proves what a certain set of packages does."""
+    if shares_environment(session):
+        session.error("this session needs an environment of its own: run it without --no-venv")
+
+
+def need_java(session: nox.Session) -> None:
+    """Stop before Spark fails with a text that names everything but the cause."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=f"{home}/bin" if home else None) is None:
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
+        session.error(f"Spark needs Java 17 or later, and there is no java {where}.")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check the style and the formatting."""
+    interpreter = python(session)
+    session.run(interpreter, "-m", "ruff", "check")
+    session.run(interpreter, "-m", "ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of everything, tests included."""
+    session.run(python(session), "-m", "mypy")
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """Run the tests that start no server and no Spark."""
+    session.run(python(session), "-m", "pytest", "tests/unit", *_for_pytest(session))
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Run the tests with Spark; `-- --docker` has compose.yaml bring the servers."""
+    need_java(session)
+    interpreter = python(session)
+    if "--docker" not in session.posargs:
+        session.run(interpreter, "-m", "pytest", "tests/integration", *_for_pytest(session))
+        return
+    compose = ("docker", "compose", "--file", str(ROOT / "compose.yaml"))
+    try:
+        session.run(*compose, "up", "--detach", "--wait", external=True)
+        session.run(interpreter, "-m", "pytest", "tests/integration", *_for_pytest(session), env=SERVERS)
+    finally:
+        session.run(*compose, "down", "--volumes", external=True)
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Run the fault suite at full length: fifty kills where the integration tests do a few."""
+    need_java(session)
+    kills = os.environ.get("OUTFALL_TEST_KILLS", "50")
+    session.run(
+        python(session), "-m", "pytest", "-m", "faults", *_for_pytest(session), env={"OUTFALL_TEST_KILLS": kills}
+    )
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run every benchmark, or those named after `--`."""
+    need_java(session)
+    interpreter = python(session)
+    known = {path.stem.removeprefix("bench_"): path for path in sorted(ROOT.glob("benchmarks/bench_*.py"))}
+    unknown = set(session.posargs) - set(known)
+    if unknown:
+        session.error(f"no such benchmark: {', '.join(sorted(unknown))}. There are: {', '.join(known) or 'none'}.")
+    for name in session.posargs or known:
+        session.run(interpreter, str(known[name]))
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build the wheel and use it where there is no checkout, first without any extra and then with Spark."""
+    own_environment(session)
+    need_java(session)
+    session.install("build")
+    check = str(ROOT / "tests" / "wheel" / "check.py")
+    with tempfile.TemporaryDirectory() as scratch:
+        # By way of the source distribution, so that what is missing there is found too.
+        session.run("python", "-m", "build", "--outdir", scratch, str(ROOT))
+        (built,) = Path(scratch).glob("*.whl")
+        session.chdir(scratch)
+        session.install(str(built))
+        session.run("python", "-I", check)
+        session.install(f"outfall[spark] @ {built.as_uri()}")
+        session.run("python", "-I", check, "--spark")
+
+
+@nox.session(python="3.11")
+def lowest(session: nox.Session) -> None:
+    """Run the unit tests with the oldest dependencies that pyproject.toml admits."""
+    own_environment(session)
+    bounds = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
+    session.install(*(bound.replace(">=", "==") for bound in bounds), "hypothesis", "packaging", "pytest")
+    session.install("--no-deps", "-e", ".")
+    session.run("python", "-m", "pytest", "tests/unit", *_for_pytest(session))
+
+
+def spark(session: nox.Session) -> None:
+    """Run the integration tests on one supported Spark."""
+    own_environment(session)
+    need_java(session)
+    version = SPARKS[session.name.removeprefix("spark-")]
+    session.install("-e", ".[dev]", f"pyspark=={version}")
+    session.run("python", "-m", "pytest", "tests/integration", *_for_pytest(session))
+
+
+for _minor in SPARKS:
+    # Spark 3.5 knows no Python beyond 3.11; one interpreter for all makes Spark the only difference.
+    nox.session(name=f"spark-{_minor}", python="3.11")(spark)
+
+
+def _for_pytest(session: nox.Session) -> list[str]:
+    return [argument for argument in session.posargs if argument != "--docker"]
