@@ -416,7 +416,8 @@ class SupportsTarget(ABC, Generic[S]):
         Called on the driver before each epoch's BEGIN is written.
 
         Returns:
-            The state to start from for parts that have none yet but hold data that is to be kept.
+            The state to start from, for parts that have none yet. A sink that writes in place returns one for each such
+            part, also an empty one: `seal` is called for parts with a state only.
 
         Raises:
             TargetNotEmptyError: first contact, and somebody's data is there.

@@ -1,4 +1,4 @@
-"""Options of sinks: one pydantic model each, from which the constructor, the options door and the documentation come."""
+"""Options of sinks: one pydantic model each, from which constructor, options door and documentation come."""
 
 from __future__ import annotations
 

@@ -152,7 +152,11 @@ def _same(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+        # JSON keeps the order of keys, so that they can be compared pairwise: a StrEnum equals its string.
+        return len(left) == len(right) and all(
+            type(mine) is type(other) and mine == other and _same(left[mine], right[other])
+            for mine, other in zip(left, right, strict=True)
+        )
     if isinstance(left, list):
         return len(left) == len(right) and all(map(_same, left, right))
     if isinstance(left, float) and math.isnan(left):

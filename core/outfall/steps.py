@@ -11,7 +11,7 @@ _listeners: list[Listener] = []
 
 def reached(step: str) -> None:
     """Tell the listeners that a step was reached, as `"after BEGIN"`. Connectors name their own side effects too."""
-    for listener in _listeners:
+    for listener in tuple(_listeners):
         listener(step)
 
 

@@ -16,21 +16,30 @@ SUPPORT = Path(__file__).parent / "support"
 
 def spark_environment() -> dict[str, str]:
     """Return what a JVM must inherit so that its Python workers are this Python and import what the tests import."""
-    path = [str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")]
+    path = [str(ROOT), str(SUPPORT), str(SUPPORT / "site"), os.environ.get("PYTHONPATH", "")]
     return {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         # Without it Spark asks for the machine's own address, which a container may be unable to reach.
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # Tests are too short for the optimizing compiler to pay: without it a third of the time is saved.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def crash_order(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that tells Spark's Python processes at which step to die; see `support/site`."""
+    return tmp_path_factory.mktemp("crash") / "order"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, crash_order: Path) -> Iterator[SparkSession]:
     """A classic session on two cores; a test that changes its configuration changes it back."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in spark_environment().items():
             patch.setenv(name, value)
+        patch.setenv("OUTFALL_TEST_CRASH_ORDER", str(crash_order))
         session = (
             SparkSession.builder.master("local[2]")
             .config("spark.driver.bindAddress", "127.0.0.1")

@@ -5,7 +5,6 @@ A test that fails on a new Spark means that Outfall has to be thought over, not 
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import subprocess
@@ -22,11 +21,12 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.integration.conftest import SUPPORT, spark_environment
 from tests.integration.support.murmur import hash_int, salts
-from tests.integration.support.probes import ANSWER, PROPERTIES, SPARK, Calls, answers, events, lingers, record, until
+from tests.integration.support.probes import ANSWER, PROPERTIES, SPARK, Calls, answers, events, lingers, until
 
 pytestmark = pytest.mark.spark
 
@@ -443,9 +443,10 @@ def run_script(name: str, work: Path) -> Path:
     source = write_source(work / "source")
     (work / "logs").mkdir()
     command = [sys.executable, str(SUPPORT / name), str(source), str(work / "logs")]
+    environment = {**os.environ, **spark_environment()}
     with (work / "output").open("wb") as output:
-        status = subprocess.run(command, env={**os.environ, **spark_environment()}, stdout=output, stderr=output)
-    assert status.returncode == 0, (work / "output").read_text()[-5000:]
+        done = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=180, check=False)
+    assert done.returncode == 0, (work / "output").read_text()[-5000:]
     return work / "logs"
 
 

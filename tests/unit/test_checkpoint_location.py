@@ -7,8 +7,8 @@ import pickle
 import sys
 from pathlib import Path
 
-import fsspec
 import pytest
+from fsspec.registry import _registry
 
 from outfall.errors import ConfigurationError
 from outfall.recovery import CheckpointRecoveryConfig, recovery_config
@@ -115,6 +115,6 @@ def test_other_step_ids_are_refused(step_id: object, tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    monkeypatch.delitem(fsspec.registry._registry, "gs", raising=False)
+    monkeypatch.delitem(_registry, "gs", raising=False)
     with pytest.raises(ImportError, match="pip install gcsfs"):
         CheckpointRecoveryConfig("gs://bucket/x").open("sink")

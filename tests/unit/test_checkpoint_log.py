@@ -10,13 +10,15 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
 from fsspec.spec import AbstractFileSystem
 
 from outfall import steps
@@ -132,7 +134,13 @@ def test_read_loads_only_the_newest(local: str, monkeypatch: pytest.MonkeyPatch)
     log = filled(local, 20)
     loaded: list[str] = []
     load = log._load  # type: ignore[attr-defined]
-    monkeypatch.setattr(log, "_load", lambda path: loaded.append(path) or load(path), raising=True)
+
+    def noted(path: str) -> bytes | None:
+        loaded.append(path)
+        data: bytes | None = load(path)
+        return data
+
+    monkeypatch.setattr(log, "_load", noted)
     assert numbers(log, last=2) == [19, 20]
     assert len(loaded) == 2
 
@@ -144,7 +152,7 @@ def test_read_refuses_a_negative_count(location: str) -> None:
 
 def test_an_append_that_would_leave_a_hole_is_refused(location: str) -> None:
     log = filled(location, 2)
-    with pytest.raises(RecordError, match="entry 3 is gone .* newest is now 2"):
+    with pytest.raises(RecordError, match=r"entry 3 is gone .* newest is now 2"):
         log.append(b"x", after=3)
     assert numbers(log) == [1, 2]
 
@@ -173,30 +181,48 @@ def test_what_is_kept_is_bounded(location: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_of_several_writers_exactly_one_wins_each_number(location: str) -> None:
-    goal, won = 60, [0] * 4
-    start, claims, lock = threading.Barrier(len(won)), {}, threading.Lock()
+    writers, rounds = 4, 60
+    won: dict[int, list[bytes]] = {number: [] for number in range(1, rounds + 1)}
+    level = threading.Barrier(writers, timeout=60)
 
     def write(me: int) -> None:
         log = opened(location)
-        start.wait()
-        while (last := max(numbers(log, last=1), default=0)) < goal:
-            data = f"{me}:{uuid.uuid4()}".encode()
-            try:
-                number = log.append(data, after=last)
-            except EntryExistsError:
-                continue
-            with lock:
-                assert number not in claims
-                claims[number] = data
-                won[me] += 1
+        for after in range(rounds):
+            level.wait()
+            data = f"{me} after {after}".encode()
+            with suppress(EntryExistsError):
+                won[log.append(data, after=after)].append(data)
 
-    run_all([lambda me=me: write(me) for me in range(len(won))])  # type: ignore[misc]
-    stored = {entry.number: entry.data for entry in opened(location).read()}
-    assert list(stored) == list(range(1, len(stored) + 1))
-    assert len(stored) >= goal
-    # A writer that was passed before it could look again is refused though its entry stands; never the other way.
-    assert all(stored[number] == data for number, data in claims.items())
-    assert sum(count > 0 for count in won) > 1
+    with all_at_once("log: newest checked", level), switching_often():
+        run_all([partial(write, me) for me in range(writers)])
+    assert [len(winners) for winners in won.values()] == [1] * rounds
+    assert {entry.number: [entry.data] for entry in opened(location).read()} == won
+
+
+@contextmanager
+def all_at_once(step: str, level: threading.Barrier) -> Iterator[None]:
+    """Let nobody pass a step before everybody is there."""
+
+    def listener(reached: str) -> None:
+        if reached == step:
+            level.wait()
+
+    remove = steps.listen(listener)
+    try:
+        yield
+    finally:
+        remove()
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    """Make threads interleave where they would seldom."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_reader_beside_writer_and_sweeper_never_goes_back(location: str) -> None:
@@ -692,13 +718,26 @@ class RefusesWithoutSayingWhy(Store):
             raise OSError(errno.EINVAL, "a pre-condition did not hold") from cause
 
 
-class Fails(Store):
+class MayNotBeWritten(Store):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         raise PermissionError("AccessDenied")
 
 
+class HasNoBucket(Store):
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        raise FileNotFoundError("NoSuchBucket")
+
+
+class CountsWrites(Store):
+    written: ClassVar[list[str]] = []
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        self.written.append(path)
+        super().pipe_file(path, value, mode=mode)
+
+
 def store(monkeypatch: pytest.MonkeyPatch, kind: type[Store]) -> str:
-    monkeypatch.setitem(fsspec.registry._registry, "abfs", kind)
+    monkeypatch.setitem(_registry, "abfs", kind)
     return f"abfs://container@account/{uuid.uuid4().hex}"
 
 
@@ -722,17 +761,18 @@ def test_a_refusal_is_told_from_a_lost_reply(kind: type[Store], monkeypatch: pyt
 
 
 def test_the_probe_runs_once_per_location_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    location, written = store(monkeypatch, Store), []
-    pipe_file = Store.pipe_file
-    monkeypatch.setattr(
-        Store, "pipe_file", lambda fs, path, *rest, **how: (written.append(path), pipe_file(fs, path, *rest, **how))
-    )
+    location = store(monkeypatch, CountsWrites)
     for step in ("a", "b", "a"):
         CheckpointRecoveryConfig(location).open(step)
-    assert len(written) == 2
+    assert len([path for path in CountsWrites.written if location.rpartition("/")[2] in path]) == 2
     assert [path for path in MemoryFileSystem.store if location.rpartition("/")[2] in path] == []
 
 
-def test_a_store_that_may_not_be_written_is_a_wrong_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="AccessDenied"):
-        opened(store(monkeypatch, Fails))
+@pytest.mark.parametrize(
+    ("kind", "text"), [(MayNotBeWritten, "AccessDenied"), (HasNoBucket, "NoSuchBucket.*create its")]
+)
+def test_a_store_that_cannot_be_written_is_a_wrong_configuration(
+    kind: type[Store], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        opened(store(monkeypatch, kind))

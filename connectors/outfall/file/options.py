@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -10,12 +11,14 @@ from pydantic import Field, field_validator
 
 from outfall.options import SinkOptions
 
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
+
 
 class FileOptions(SinkOptions):
     """What `FileSink` takes, in its constructor and as Spark options."""
 
     path: str = Field(
-        description="The directory to write into: a path, or a `file:` URI. A relative path is made absolute once, where"
+        description="The directory to write into: a path or a `file:` URI. A relative path is made absolute once, where"
         " the sink is constructed. Driver and executors must all see it."
     )
     format: Literal["jsonl", "text"] = Field(
@@ -45,7 +48,7 @@ class FileOptions(SinkOptions):
     @classmethod
     def _absolute(cls, value: Any) -> Any:
         if not isinstance(value, str | os.PathLike):
-            raise ValueError("must be a path")  # noqa: TRY004 - pydantic collects ValueErrors only
+            raise ValueError("must be a path")
         return absolute_path(os.fspath(value))
 
 
@@ -58,11 +61,11 @@ def absolute_path(text: str | bytes) -> str:
     text = os.fsdecode(text)
     if "\0" in text:
         raise ValueError("must not hold a NUL character")
-    scheme, colon, rest = text.partition(":")
-    if colon and scheme.lower() == "file":
-        text = _local(rest)
-    elif colon and rest.startswith("/") and scheme.isalnum():
-        raise ValueError(f"the scheme {scheme}: is not supported; supported are local paths and file: URIs")
+    scheme = _SCHEME.match(text)
+    if scheme and scheme[1].lower() == "file":
+        text = _local(text[len("file:") :])
+    elif scheme:
+        raise ValueError(f"the scheme {scheme[1]}: is not supported; local paths and file: URIs are")
     if not text:
         raise ValueError("must not be empty")
     return os.path.abspath(text)

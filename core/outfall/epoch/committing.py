@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.epoch.clock import Clock
-from outfall.errors import CommitError, CommitRefusedError
+from outfall.errors import CommitError, CommitRefusedError, OutfallError
 from outfall.steps import reached
 
 _log = logging.getLogger(__name__)
@@ -79,11 +79,25 @@ class CommitLoop:
                 self._metrics.add("commit_retries")
                 request.offer_again()
         reached("before commit")
-        self._committer.commit(pending)
+        self._call(pending)
         reached("after commit")
         for request in pending:
             self._resolve(request)
         return [request for request in pending if request.outcome.kind == "retry"]
+
+    def _call(self, pending: Sequence[CommitRequest[Any]]) -> None:
+        """Call the committer. What it raises is an unknown failure of the whole call."""
+        try:
+            self._committer.commit(pending)
+        except OutfallError:
+            raise
+        except Exception as error:
+            raise CommitError(
+                f"committing {len(pending)} committables failed",
+                why=f"{type(error).__name__}: {error}",
+                do="see the cause; the next run of the query commits what is recorded",
+                **self._where(),
+            ) from error
 
     def _resolve(self, request: CommitRequest[Any]) -> None:
         outcome = request.outcome

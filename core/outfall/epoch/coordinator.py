@@ -20,7 +20,8 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +48,7 @@ from outfall.epoch.publishing import Publisher
 from outfall.epoch.states import state_serializer
 from outfall.epoch.task import check_query
 from outfall.errors import (
+    AnswersError,
     CapabilityError,
     FencedError,
     ForeignRecordsError,
@@ -57,7 +59,7 @@ from outfall.errors import (
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Begin, Completed, Prepared, Skipped, StoredValue
 from outfall.recovery.log import EntryExistsError
-from outfall.recovery.values import load_value, store_state
+from outfall.recovery.values import copy_value, load_value, store_state
 from outfall.steps import reached
 from outfall.version import outfall_version
 
@@ -159,19 +161,23 @@ class EpochCoordinator:
                 return ticket
         raise self._fenced()
 
-    def resume(self, incarnation: str, generation: int) -> Ticket:
-        """Stand where another process of this driver wrote its BEGIN, to finish from here.
+    def resume(self, answers: Sequence[TaskAnswer]) -> Ticket:
+        """Stand where another process of this driver began, to finish from here.
 
         Args:
-            incarnation: as the answers of the tasks have it.
-            generation: likewise.
+            answers: at least one, which name the BEGIN they were made under.
 
         Raises:
+            AnswersError: there are none.
             FencedError: somebody else went on from that BEGIN.
         """
+        if not answers:
+            raise AnswersError("no task answered", step=self._step_id, do="report this; the epoch can run again")
         view = self._journal.read()
-        if (view.incarnation, view.last) != (incarnation, generation):
-            raise self._fenced(view.open_epoch)
+        # Rows that are skipped needed no BEGIN of their own.
+        stands_at = view.generation if answers[0].skipped else view.last
+        if (view.incarnation, stands_at) != (answers[0].incarnation, answers[0].generation):
+            raise self._fenced(answers[0].epoch)
         return self._ticket(view, self._expected(view, None), self._list_parts(view))
 
     def finish(self, ticket: Ticket, answers: Sequence[TaskAnswer]) -> EpochResult:
@@ -211,7 +217,7 @@ class EpochCoordinator:
             self._announce(view)
         if epoch is not None and epoch == view.completed:
             _log.info("step %s: epoch %d is completed; its rows are skipped", self._step_id, epoch)
-            return self._ticket(view, epoch, ())
+            return replace(self._ticket(view, epoch, ()), began_at=self._clock.time())
         parts = self._list_parts(view)
         number = self._append_begin(view, epoch, query_id)
         view = self._journal.view
@@ -343,8 +349,15 @@ class EpochCoordinator:
         ):
             return []
         names = [name for name in self._sink.compatible_writer_state_names() if name != self._step_id]
-        views = [Journal(self._recovery.open(name), name).read() for name in names]
-        return [state for other in views for state in other.writer_states]
+        return [state for name in names for state in self._states_of(name, generation=view.last + 1)]
+
+    def _states_of(self, step_id: str, *, generation: int) -> list[StoredValue]:
+        """The writer states of another step, as this step's log can hold them."""
+        with closing(self._recovery.open(step_id)) as other:
+            return [
+                copy_value(state, source=other, target=self._journal.log, name=step_id, generation=generation)
+                for state in Journal(other, step_id).read().writer_states
+            ]
 
     def _target(self) -> str | None:
         return self._sink.target() if isinstance(self._sink, SupportsTarget) else None

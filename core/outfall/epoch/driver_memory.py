@@ -18,7 +18,7 @@ class Position:
 
 
 class DriverMemory:
-    """Positions by recovery location and step.
+    """Positions by recovery location, step and run: a run that was overtaken is still known when it wakes.
 
     Without it a driver that was overtaken while it slept would read the newer one's entries as its own past and go on;
     with it the older driver loses, whichever wakes first.
@@ -26,19 +26,18 @@ class DriverMemory:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self._positions: dict[tuple[str, str], Position] = {}
+        self._positions: dict[tuple[str, str, str], Position] = {}
         self._lock = threading.Lock()
 
     def recall(self, url: str, step_id: str, run: str) -> Position | None:
         """Return this run's position; another run's is of no use."""
         with self._lock:
-            position = self._positions.get((url, step_id))
-        return position if position is not None and position.run == run else None
+            return self._positions.get((url, step_id, run))
 
     def remember(self, url: str, step_id: str, position: Position) -> None:
-        """Keep the position in place of the step's former one."""
+        """Keep the position in place of the run's former one."""
         with self._lock:
-            self._positions[(url, step_id)] = position
+            self._positions[(url, step_id, position.run)] = position
 
 
 PROCESS_MEMORY = DriverMemory()

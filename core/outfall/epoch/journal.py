@@ -142,7 +142,7 @@ class Journal:
         """Add an entry after the last one read.
 
         Raises:
-            EntryExistsError: somebody else was there first; nothing was added.
+            EntryExistsError: somebody else went on from here. See `RecoveryLog.append`.
         """
         number = self._log.append(encode_entry(entry), after=self.view.last)
         self.view = self.view.after(number, entry)

@@ -144,7 +144,9 @@ class Publisher:
             len(requests),
             lost[0].outcome.reason,
         )
-        committer.revoke([request for request in requests if request.outcome.kind != "lost"])
+        remaining = [request for request in requests if request.outcome.kind != "lost"]
+        if remaining:
+            committer.revoke(remaining)
         reached("after revoke")
         self._journal.append(
             Abandoned(

@@ -29,7 +29,7 @@ def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
     """Make a configuration from its URL, or return the one given.
 
     A URL is an absolute path, `file:///…`, or `scheme://…` of a filesystem that fsspec knows and
-    `outfall.recovery.checkpoint` lists.
+    `outfall.recovery.location` lists.
 
     Raises:
         ConfigurationError: the URL is relative, or its scheme is not known.

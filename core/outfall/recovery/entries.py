@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -92,6 +93,8 @@ class Begin(_Entry):
     query_id: str | None
     driver: str
     """Host and process id, for people."""
+    nonce: str = Field(default_factory=lambda: secrets.token_hex(8))
+    """Makes two drivers' entries differ, so that a store can tell its own from another's after a lost reply."""
     bases: dict[str, StoredValue] = {}
     """Where parts start that had data before their first epoch."""
     writer_states: list[StoredValue] = []

@@ -29,20 +29,21 @@ class FileLog(RecoveryLog):
     before it began and is not removed meanwhile; nobody ever removes the newest entry.
     """
 
-    def __init__(self, directory: str, step_id: str) -> None:
-        """Say where; nothing is made or read."""
+    def __init__(self, directory: str, step_id: str, where: str | None = None) -> None:
+        """Say where, and how to call it in texts; nothing is made or read."""
         self._directory = directory
+        self._where = where or directory
         self._step_id = step_id
 
     def read(self, *, last: int | None = None) -> list[LogEntry]:
         if last is not None and last < 0:
             raise ValueError(f"last must not be negative, not {last}")
-        with explained("reading the recovery log", self._step_id, self._directory):
+        with explained("reading the recovery log", self._step_id, self._where):
             return self._consistent(last)
 
     def append(self, data: bytes, *, after: int) -> int:
         number = after + 1
-        with explained(f"appending recovery entry {number}", self._step_id, self._directory):
+        with explained(f"appending recovery entry {number}", self._step_id, self._where):
             self._require_newest(after)
             reached("log: newest checked")
             self._create_entry(number, data)
@@ -50,23 +51,23 @@ class FileLog(RecoveryLog):
         return number
 
     def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
-        with explained("sweeping the recovery log", self._step_id, self._directory):
+        with explained("sweeping the recovery log", self._step_id, self._where):
             self._sweep_entries(keep)
             self._sweep_states(states, generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
         stored = names.state_name(name, generation)
-        with explained(f"writing the state {name!r}", self._step_id, self._directory):
+        with explained(f"writing the state {name!r}", self._step_id, self._where):
             self._create_state(stored, data)
         return stored
 
     def read_state(self, name: str) -> bytes:
         names.check_state_name(name)
-        with explained(f"reading the state {name!r}", self._step_id, self._directory):
+        with explained(f"reading the state {name!r}", self._step_id, self._where):
             data = self._load(self._state_path(name))
         if data is None:
             raise RecordError(
-                f"the state {name!r} is not in {self._directory!r}",
+                f"the state {name!r} is not in {self._where!r}",
                 step=self._step_id,
                 why="a record names it, and no sweep removes what is recorded",
                 do="restore the recovery data from a copy, the directory of states with it",
@@ -136,7 +137,7 @@ class FileLog(RecoveryLog):
                 self._make_durable()
                 return [LogEntry(number, found[number]) for number in numbers]
         raise TransientError(
-            f"the recovery log in {self._directory!r} changed {_ROUNDS} times while it was read",
+            f"the recovery log in {self._where!r} changed {_ROUNDS} times while it was read",
             step=self._step_id,
             do="see whether another query uses this recovery location",
         )
@@ -147,7 +148,7 @@ class FileLog(RecoveryLog):
             raise EntryExistsError(after + 1)
         if newest < after:
             raise RecordError(
-                f"recovery entry {after} is gone from {self._directory!r}, where the newest is now {newest}",
+                f"recovery entry {after} is gone from {self._where!r}, where the newest is now {newest}",
                 step=self._step_id,
                 why="the directory was emptied or replaced while the query ran",
                 do="restore the recovery data from a copy, or start the query with a new checkpoint",

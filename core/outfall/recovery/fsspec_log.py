@@ -15,7 +15,7 @@ class FsspecLog(FileLog):
     """Entries are objects, created with the store's own condition that there be none; durable when created."""
 
     def __init__(self, store: ObjectStore, directory: str, step_id: str) -> None:
-        super().__init__(directory, step_id)
+        super().__init__(directory, step_id, f"{store.scheme}://{directory}")
         self._store = store
 
     def _list(self, directory: str) -> list[str]:

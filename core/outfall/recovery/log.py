@@ -51,7 +51,10 @@ class RecoveryLog(ABC):
 
         Raises:
             EntryExistsError: `after` is no longer the newest. Also when the number itself was free because a sweep
-                removed it: a writer that slept through many epochs must not succeed.
+                removed it: a writer that slept through many epochs must not succeed. The entry may be there all the
+                same, and count if whoever came next had read it: stop, and undo nothing.
+            RecordError: `after` lies behind the newest entry; the log was emptied or replaced.
+            TransientError, ConfigurationError: the store failed. The entry may be there or not: read before going on.
         """
 
     @abstractmethod

@@ -41,6 +41,11 @@ class ObjectStore:
         # fsspec's memory looks and then writes; it lives in this process, so that a lock makes one step of it.
         self._guard: AbstractContextManager[Any] = _memory if location.scheme == "memory" else nullcontext()
 
+    @property
+    def scheme(self) -> str:
+        """What URLs of its objects begin with."""
+        return self._location.scheme
+
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, as they are now."""
         self._fs.invalidate_cache(directory)
@@ -107,6 +112,12 @@ class ObjectStore:
             exclusive = self.create(path, b"first") and not self.create(path, b"second")
         except (TypeError, ValueError, NotImplementedError) as error:
             raise self._no_exclusive_create(f"{type(error).__name__}: {error}") from error
+        except FileNotFoundError as error:
+            raise ConfigurationError(
+                f"nothing can be written to {self._location.url()!r}",
+                why=str(error),
+                do="create its bucket or container",
+            ) from error
         if not exclusive:
             raise self._no_exclusive_create("an object was created twice")
 

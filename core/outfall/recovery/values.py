@@ -40,6 +40,21 @@ def store_state(
     return StoredValue(version=serializer.version, blob=blob)
 
 
+def copy_value(
+    stored: StoredValue, *, source: RecoveryLog, target: RecoveryLog, name: str, generation: int
+) -> StoredValue:
+    """Return the value as a record of another log can hold it: a large one is copied beside that log."""
+    if stored.inline() is not None:
+        return stored
+    data = _read_blob(stored, source)
+    blob = BlobRef(
+        name=target.write_state(name, data, generation=generation),
+        length=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+    return StoredValue(version=stored.version, blob=blob)
+
+
 def load_value(serializer: SimpleVersionedSerializer[T], stored: StoredValue, *, log: RecoveryLog | None = None) -> T:
     """Give back the value of a record.
 

@@ -115,10 +115,7 @@ class _Door:
 
     def _finish(self, coordinator: EpochCoordinator, messages: list[AnswerMessage | None]) -> None:
         answers = [TaskAnswer.decode(message.answer) for message in messages if message is not None]
-        if not answers:
-            raise AnswersError("no task answered", step=self._door.step_id, do="report this; the epoch can run again")
-        ticket = coordinator.resume(answers[0].incarnation, answers[0].generation)
-        coordinator.finish(ticket, answers)
+        coordinator.finish(coordinator.resume(answers), answers)
 
 
 class StreamWriter(_Door, DataSourceStreamArrowWriter):

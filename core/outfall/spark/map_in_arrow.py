@@ -46,4 +46,5 @@ def _without_pandas(df: DataFrame, function: ArrowFunction, schema: StructType |
     call = udf._create_udf(function, schema, eval_type)
     column = call(*[frame[name] for name in frame.columns])
     old: Any = Frame
-    return old(frame._jdf.pythonMapInArrow(column._jc.expr(), False), frame.sparkSession)
+    result: DataFrame = old(frame._jdf.pythonMapInArrow(column._jc.expr(), False), frame.sparkSession)
+    return result

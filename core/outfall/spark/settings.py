@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from outfall.capabilities import SupportsWriterState, check_sink, is_fixed
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
+from outfall.recovery.names import check_step_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +32,7 @@ class WriteSettings:
 
     def __post_init__(self) -> None:
         """Refuse what can be seen to be wrong without rows."""
+        check_step_id(self.step_id)
         for name in ("key", "value"):
             column = getattr(self, name)
             if column is not None and not isinstance(column, str):

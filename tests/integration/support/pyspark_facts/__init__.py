@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class Written(WriterCommitMessage):
 
 
 class _Recorder:
-    def __init__(self, options: dict[str, str], overwrite: bool) -> None:
+    def __init__(self, options: Mapping[str, str], overwrite: bool) -> None:
         self.log = options["log"]
         self.fail = options.get("fail")
         self.pickles = 0

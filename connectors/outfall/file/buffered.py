@@ -1,0 +1,105 @@
+"""What both kinds of files share in a task: batches are encoded at once and written in large pieces."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from outfall.capabilities import Metrics
+from outfall.encode import Encoder, encoder, rows_to_batch
+from outfall.errors import TransientError
+
+_PART_BYTES = 1 << 20
+"""Encoded bytes that one file holds back: enough that locking, checking and writing cost nothing beside encoding."""
+
+_PROCESS_BYTES = 32 << 20
+"""Encoded bytes that all files of a process may hold back together, since one task may have many parts open."""
+
+
+class BufferedPartition(ABC):
+    """Encodes batches and hands the bytes on in pieces. Holds nothing back when `finish` has returned."""
+
+    _open: ClassVar[int] = 0
+
+    def __init__(self, format: str, metrics: Metrics) -> None:
+        self._format = format
+        self._metrics = metrics
+        self._encoder: Encoder | None = None
+        self._buffers: list[pa.Buffer] = []
+        self._held = 0
+        self._rows = 0
+        self._broken = False
+        self._closed = False
+        BufferedPartition._open += 1
+
+    def write_batch(self, values: list[Any]) -> None:
+        self.write_record_batch(rows_to_batch(values))
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch, and write once enough is held."""
+        if batch.num_rows == 0:
+            return
+        with self._all_or_broken():
+            if self._encoder is None or not self._encoder.schema.equals(batch.schema):
+                self._encoder = encoder(self._format, batch.schema)
+            self._hold(self._encoder.encode(batch))
+            self._rows += batch.num_rows
+            if self._held >= min(_PART_BYTES, _PROCESS_BYTES // BufferedPartition._open):
+                self._drain()
+
+    def finish(self) -> None:
+        """Write the rest and make everything durable."""
+        with self._all_or_broken():
+            if self._encoder is not None:
+                self._hold(self._encoder.finish())
+                self._encoder = None
+            self._drain()
+            self._sync()
+
+    def close(self) -> None:
+        """Release the file. What is held back is lost on purpose: its epoch does not count."""
+        if not self._closed:
+            self._closed = True
+            BufferedPartition._open -= 1
+            self._release()
+
+    @abstractmethod
+    def _store(self, buffers: list[pa.Buffer]) -> None:
+        """Write bytes after those of the last call."""
+
+    @abstractmethod
+    def _sync(self) -> None:
+        """Make what was stored durable."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Close file descriptors."""
+
+    def _hold(self, buffer: pa.Buffer) -> None:
+        if buffer.size:
+            self._buffers.append(buffer)
+            self._held += buffer.size
+
+    def _drain(self) -> None:
+        if self._buffers:
+            buffers, self._buffers = self._buffers, []
+            self._metrics.add("bytes", self._held)
+            self._held = 0
+            self._store(buffers)
+
+    @contextlib.contextmanager
+    def _all_or_broken(self) -> Iterator[None]:
+        """Refuse everything after a failure: a second fsync may succeed although the first one lost the data."""
+        if self._broken or self._closed:
+            raise TransientError(
+                "this attempt cannot go on writing",
+                why="its file is closed" if self._closed else "an earlier write or fsync of it failed",
+                do="let the task be tried again",
+            )
+        self._broken = True
+        yield
+        self._broken = False

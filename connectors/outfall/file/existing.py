@@ -1,0 +1,88 @@
+"""First contact with a directory: whose data is there, and what becomes of it (`on_existing`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from itertools import islice
+
+from outfall.capabilities import TargetContext
+from outfall.errors import TargetError, TargetNotEmptyError
+from outfall.file.disk import sync_directory
+from outfall.file.layout import Layout
+from outfall.file.options import FileOptions
+from outfall.steps import reached
+
+log = logging.getLogger(__name__)
+
+
+def check_usable(layout: Layout) -> None:
+    """Refuse a path that cannot be written into, before anything is recorded.
+
+    Raises:
+        TargetError: it is no directory, or not writable here.
+    """
+    place = layout.path
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        raise TargetError(f"{place} is not a directory", do="name a directory as path")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise TargetError(
+            f"the directory {place} is not writable for this process",
+            do="correct its owner or mode, mount it for writing, or name another path",
+        )
+
+
+def check_existing(layout: Layout, options: FileOptions, step_id: str, incarnation: str) -> None:
+    """Refuse a directory that holds what is not ours, unless `on_existing` says what to do with it.
+
+    Raises:
+        TargetNotEmptyError: naming what was found.
+    """
+    if options.on_existing == "resume":
+        return
+    if options.on_existing == "overwrite":
+        _refuse_directories(layout, step_id)
+        return
+    found = [entry.name for entry in islice(layout.visible(), 3)]
+    others = [name for name in layout.markers() if name != incarnation]
+    if not found and not others:
+        return
+    raise TargetNotEmptyError(
+        f"{layout.path} is not empty",
+        step=step_id,
+        why=f"it holds {', '.join(found)}" if found else f"another query writes there: {layout.marker(others[0])}",
+        do='empty the directory (with its _outfall), name another path, or set on_existing="resume" to keep what is'
+        ' there or on_existing="overwrite" to delete it',
+    )
+
+
+def delete_existing(layout: Layout, context: TargetContext[object]) -> None:
+    """Delete the visible files, and the markers of others, so that a query that still writes here stops.
+
+    Called before our own marker exists, under the opening lock: never when anything of ours can be there.
+    """
+    _refuse_directories(layout, context.step_id)
+    files = list(layout.visible())
+    others = [layout.marker(name) for name in layout.markers() if name != context.incarnation]
+    if not files and not others:
+        return
+    # Markers first: a query that is about to publish finds its marker gone and stops.
+    for path in [*others, *(entry.path for entry in files)]:
+        os.unlink(path)
+        reached("file: existing deleted")
+    sync_directory(layout.sidecar)
+    sync_directory(layout.path)
+    log.warning("step %r: on_existing=overwrite deleted %d files in %s", context.step_id, len(files), layout.path)
+
+
+def _refuse_directories(layout: Layout, step_id: str) -> None:
+    name = next((entry.name for entry in layout.visible() if entry.is_dir(follow_symlinks=False)), None)
+    if name is not None:
+        raise TargetNotEmptyError(
+            f"{layout.path} holds the directory {name!r}",
+            step=step_id,
+            why='on_existing="overwrite" deletes files, not directories',
+            do="delete it yourself, or name another path",
+        )

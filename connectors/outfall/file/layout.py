@@ -1,0 +1,64 @@
+"""Where things lie in the target's directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+HIDDEN = ("_", ".")
+"""First characters of names that Spark's readers skip."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names below a target's directory. What is not data lies in `_outfall`, which readers skip."""
+
+    path: str
+
+    @property
+    def sidecar(self) -> str:
+        """Locks, markers and staging."""
+        return os.path.join(self.path, "_outfall")
+
+    @property
+    def staging(self) -> str:
+        """Whole files that are written and not published."""
+        return os.path.join(self.sidecar, "staging")
+
+    @property
+    def opening(self) -> str:
+        """The lock under which a step opens the target for the first time."""
+        return os.path.join(self.sidecar, "open.lock")
+
+    def data(self, name: str) -> str:
+        """A visible file."""
+        return os.path.join(self.path, name)
+
+    def staged(self, name: str) -> str:
+        """A whole file before it is published."""
+        return os.path.join(self.staging, name)
+
+    def lock(self, part: str) -> str:
+        """The lock file of a part."""
+        return os.path.join(self.sidecar, f"{part}.lock")
+
+    def marker(self, incarnation: str) -> str:
+        """The file that says that a step writes here."""
+        return os.path.join(self.sidecar, f"{incarnation}.json")
+
+    def visible(self) -> Iterator[os.DirEntry[str]]:
+        """What readers see, lazily: a caller that needs one entry reads one."""
+        try:
+            with os.scandir(self.path) as entries:
+                yield from (entry for entry in entries if not entry.name.startswith(HIDDEN))
+        except FileNotFoundError:
+            return
+
+    def markers(self) -> list[str]:
+        """The incarnations of all steps that write here, or did."""
+        try:
+            names = os.listdir(self.sidecar)
+        except FileNotFoundError:
+            return []
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and name[0] not in HIDDEN)

@@ -1,0 +1,123 @@
+"""The marker: the file that says which step writes into a directory, and how far its commits came.
+
+Its name holds the incarnation, which is random: a task that sees the file sees the driver's directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+
+from outfall.errors import TargetLostError, UnsharedTargetError
+from outfall.file.disk import sync_directory
+from outfall.file.layout import Layout
+from outfall.file.locked import HeldFile, Patience, held, peek
+from outfall.steps import reached
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A marker's content."""
+
+    incarnation: str
+    step: str
+    host: str
+    created: str
+    generation: int = 0
+    """The newest generation whose whole files were published, or were about to be."""
+    epoch: int = -1
+    """The newest such epoch."""
+
+    def line(self) -> str:
+        """Return the marker as a line of JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    def rewound(self, generation: int, epoch: int) -> Marker:
+        """Return the marker as it is after later epochs were taken back."""
+        return replace(self, generation=generation, epoch=epoch)
+
+    @classmethod
+    def parse(cls, line: str | None) -> Marker | None:
+        """Read a line; `None` for none and for one that cannot be read."""
+        try:
+            return cls(**json.loads(line or ""))
+        except (ValueError, TypeError):
+            return None
+
+
+def has_marker(layout: Layout, incarnation: str) -> bool:
+    """Whether the step has opened this directory."""
+    return os.path.exists(layout.marker(incarnation))
+
+
+def read_marker(layout: Layout, incarnation: str) -> Marker | None:
+    """Read a step's marker; `None` when it is missing or cannot be read."""
+    return Marker.parse(peek(layout.marker(incarnation)))
+
+
+def create_marker(layout: Layout, incarnation: str, step: str) -> None:
+    """Write the marker of a step that opens the directory for the first time. Durable when this returns."""
+    made = Marker(incarnation, step[:40], socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
+    temporary = os.path.join(layout.sidecar, f".{incarnation}.{os.getpid()}.tmp")
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        HeldFile(fd).write(made.line())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    reached("file: creating marker")
+    os.rename(temporary, layout.marker(incarnation))
+    sync_directory(layout.sidecar)
+    reached("file: marker created")
+
+
+def advance_marker(layout: Layout, patience: Patience, incarnation: str, *, generation: int, epoch: int) -> None:
+    """Say in the marker, before the first file of an epoch is published, how far publishing came.
+
+    It is not synced: what a power loss takes back can only make a restored checkpoint harder to notice.
+
+    Raises:
+        TargetLostError: the marker is gone; nothing may be published.
+    """
+    with held(layout.marker(incarnation), patience, create=False) as file:
+        found = Marker.parse(file.read()) or Marker(incarnation, "", "", "")
+        after = replace(found, generation=max(found.generation, generation), epoch=max(found.epoch, epoch))
+        if after != found:
+            file.write(after.line())
+    reached("file: marker advanced")
+
+
+def check_shared(layout: Layout, incarnation: str) -> None:
+    """Check in a task that it sees the directory that the driver opened.
+
+    Raises:
+        UnsharedTargetError: naming this host and the path.
+    """
+    if not has_marker(layout, incarnation):
+        raise UnsharedTargetError(
+            f"host {socket.gethostname()} does not see the driver's {layout.path}",
+            why=f"the marker {layout.marker(incarnation)}, which the driver wrote, is not there",
+            do="write to a path that driver and all executors share (NFS, a mounted volume); if they do share it,"
+            " another query has overwritten this directory",
+        )
+
+
+def check_marker(layout: Layout, incarnation: str, completed: int | None) -> bool:
+    """Return whether the directory is ours.
+
+    Raises:
+        TargetLostError: it was ours and is no longer.
+    """
+    if has_marker(layout, incarnation):
+        return True
+    if completed is None:
+        return False
+    raise TargetLostError(
+        f"{layout.path} does not hold what was written there up to epoch {completed}",
+        why=f"the marker {layout.marker(incarnation)} is missing: the directory was deleted, moved, replaced, or"
+        " overwritten by another query",
+        do="bring the directory back, or start the query with a new checkpoint",
+    )

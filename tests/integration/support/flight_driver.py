@@ -1,0 +1,65 @@
+"""A driver process that streams flights into files, made to be killed. Run by the fault tests, never imported."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from outfall.file import FileSink
+from outfall.spark import write_stream
+from tests.integration.support.flights import SCHEMA
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("input", "out", "checkpoint", "mode", "door", "master", "shuffle", "split", "local"):
+        parser.add_argument(f"--{name}", required=True)
+    return parser.parse_args()
+
+
+def session(given: argparse.Namespace) -> SparkSession:
+    spark = (
+        SparkSession.builder.master(given.master)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", given.local)
+        .config("spark.sql.warehouse.dir", given.local)
+        .config("spark.sql.shuffle.partitions", given.shuffle)
+        .config("spark.sql.files.maxPartitionBytes", given.split)
+        .config("spark.task.maxFailures", "6")
+        .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
+    if given.door == "options":
+        options = {"sink": "file", "path": given.out, "checkpointLocation": given.checkpoint}
+        return df.writeStream.format("outfall").options(**options)
+    if given.mode == "growing":
+        return write_stream(df, FileSink(given.out, parts=5), key="carrier", checkpoint=given.checkpoint)
+    return write_stream(df, FileSink(given.out), checkpoint=given.checkpoint)
+
+
+def main() -> None:
+    given = arguments()
+    spark = session(given)
+    df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).csv(given.input)
+    query = writer(df, given).trigger(availableNow=True).start()
+    print("started", flush=True)
+    query.awaitTermination()
+    print("finished", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

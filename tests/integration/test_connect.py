@@ -1,0 +1,40 @@
+"""Both doors on Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outfall.spark.requirement import pyspark_version
+from tests.integration.conftest import spark_environment
+from tests.integration.support import connect_doors
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(pyspark_version() < (4, 0), reason="Connect 3.5 runs no foreachBatch function of this shape"),
+]
+
+
+def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
+    names = ["growing", "whole", *(["options"] if pyspark_version() >= (4, 1) else [])]
+    with (tmp_path / "output").open("wb") as output:
+        status = subprocess.run(
+            [sys.executable, str(connect_doors.__file__), str(tmp_path), *names],
+            check=False,
+            env={**os.environ, **spark_environment()},
+            stdout=output,
+            stderr=output,
+            timeout=300,
+        )
+    assert status.returncode == 0, (tmp_path / "output").read_text(errors="replace")[-5000:]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {name: item["ids"] for name, item in report.items()} == {
+        **dict.fromkeys(names, list(range(20))),
+        "batch": list(range(10)),
+    }
+    assert {report[name]["skipped"] for name in names} == {10}

@@ -1,0 +1,25 @@
+"""The steps that an epoch reaches, as crash points."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.unit.support.setups import Setup
+
+from outfall.testing import crash_at
+
+
+def points(setup_type: type[Setup], epoch: int, name: str, *, recovery: str | None = None) -> list[str]:
+    """Every step of a clean run of the epoch, each time that it is reached: `"after commit"`, `"after commit#2"`."""
+    setup = setup_type(recovery)
+    driver = setup.driver()
+    for before in range(epoch):
+        setup.run(driver, before)
+    with crash_at("never") as seen:
+        setup.run(driver, epoch, name)
+    times: Counter[str] = Counter()
+    specs = []
+    for step in seen:
+        times[step] += 1
+        specs.append(f"{step}#{times[step]}")
+    return specs

@@ -1,0 +1,288 @@
+"""Two drivers on one log: the older one loses, wherever it wakes up. Two attempts at one part: likewise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.unit.support.points import points
+from tests.unit.support.setups import EXACTLY_ONCE, InPlace, Setup, Staging, content, counted
+
+from outfall.epoch.driver_memory import DriverMemory, Position
+from outfall.errors import FencedError, OutfallError, SealError, StaleWriterError, StepInUseError
+from outfall.steps import listen
+from outfall.testing import LocalDriver
+
+
+@contextmanager
+def meanwhile(point: str, act: Callable[[], object]) -> Iterator[None]:
+    """Within the block, run something else the n-th time that a step is reached, and then go on."""
+    step, _, times = point.partition("#")
+    seen: Counter[str] = Counter()
+    acting = False
+
+    def listener(reached: str) -> None:
+        nonlocal acting
+        if acting or reached != step:
+            return
+        seen[step] += 1
+        if seen[step] == int(times or 1):
+            acting = True
+            act()
+            acting = False
+
+    stop = listen(listener)
+    try:
+        yield
+    finally:
+        stop()
+
+
+def error_of(act: Callable[[], object]) -> OutfallError | None:
+    try:
+        act()
+    except OutfallError as error:
+        return error
+    return None
+
+
+def assert_contents(setup: Setup, names: list[set[str]]) -> None:
+    """The target holds, for each epoch, exactly one of the contents named for it."""
+    found = setup.found()
+    for epoch, allowed in enumerate(names):
+        of_epoch = Counter({row: count for row, count in found.items() if row[0] == epoch})
+        assert of_epoch in [counted(content(epoch, name)) for name in allowed]
+    assert {row[0] for row in found} <= set(range(len(names)))
+
+
+@pytest.mark.parametrize("later", [0, 1])
+@pytest.mark.parametrize("setup_type", EXACTLY_ONCE)
+def test_an_old_driver_that_wakes_at_any_step_loses(
+    setup_type: type[Setup], later: int, subtests: pytest.Subtests
+) -> None:
+    steps = points(setup_type, 1, "a")
+    completed = steps.index("after COMPLETED#1")
+    prepared = steps.index("after PREPARED#1")
+    for at, point in enumerate(steps):
+        with subtests.test(point):
+            setup = setup_type()
+            old, new = setup.driver(), setup.driver()
+            setup.run(old, 0)
+
+            def newer(setup: Setup = setup, new: LocalDriver = new) -> None:
+                for epoch in range(1, 2 + later):
+                    setup.run(new, epoch, "b")
+
+            with meanwhile(point, newer):
+                error = error_of(lambda setup=setup, old=old: setup.run(old, 1, "a"))  # type: ignore[misc]
+            if at < completed - 1:
+                assert isinstance(error, FencedError | StaleWriterError), error
+            setup.drain(2 + later)
+            before_prepared = {"b"} if at <= steps.index("before PREPARED#1") else {"a", "b"}
+            of_one = {"a"} if at >= prepared else before_prepared
+            assert_contents(setup, [{"a"}, of_one, *[{"b"}] * later])
+
+
+@pytest.mark.parametrize("setup_type", EXACTLY_ONCE)
+def test_the_step_goes_on_after_an_old_driver_woke_at_any_step(
+    setup_type: type[Setup], subtests: pytest.Subtests
+) -> None:
+    for point in points(setup_type, 0, "a"):
+        with subtests.test(point):
+            setup = setup_type()
+            old, new = setup.driver(), setup.driver()
+            with meanwhile(point, lambda setup=setup, new=new: setup.run(new, 0, "b")):  # type: ignore[misc]
+                error_of(lambda setup=setup, old=old: setup.run(old, 0, "a"))  # type: ignore[misc]
+            setup.run(setup.driver(), 1)
+            setup.drain(2)
+            assert_contents(setup, [{"a", "b"}, {"a"}])
+
+
+def test_a_driver_that_was_overtaken_between_epochs_is_fenced() -> None:
+    setup = Staging()
+    old, new = setup.driver(), setup.driver()
+    setup.run(old, 0)
+    setup.run(new, 1, "b")
+    with pytest.raises(FencedError, match="another driver has taken this step over"):
+        setup.run(old, 1, "a")
+    with pytest.raises(FencedError):
+        setup.run(old, 2, "a")
+    setup.run(new, 2)
+
+
+def test_a_fenced_driver_stays_fenced() -> None:
+    setup = Staging()
+    old, new = setup.driver(), setup.driver()
+    setup.run(old, 0)
+    setup.run(new, 1)
+    for _ in range(3):
+        with pytest.raises(FencedError):
+            setup.run(old, 2)
+
+
+def test_a_starting_driver_wins_against_one_that_still_writes() -> None:
+    setup = Staging()
+    old, new = setup.driver(), setup.driver()
+    old_begin = old.coordinator()
+    ticket = old_begin.begin(0)
+    answers = old.run_tasks(ticket, 0, content(0, "a"))
+    with meanwhile("before BEGIN", lambda: old_begin.finish(ticket, answers)):
+        result = setup.run(new, 0, "b")
+    assert result.skipped
+    assert setup.found() == counted(content(0, "a"))
+
+
+def test_resume_in_another_process_finishes_the_epoch() -> None:
+    setup = Staging()
+    ticket = setup.driver().coordinator().begin(None)
+    answers = setup.driver().run_tasks(ticket, 0, content(0))
+    committing = setup.driver().coordinator()
+    committing.finish(committing.resume(answers[0].incarnation, answers[0].generation), answers)
+    assert setup.found() == counted(content(0))
+
+
+def test_resume_after_another_begin_is_fenced() -> None:
+    setup = Staging()
+    ticket = setup.driver().coordinator().begin(None)
+    setup.driver().coordinator().begin(None)
+    with pytest.raises(FencedError):
+        setup.driver().coordinator().resume(ticket.incarnation, ticket.generation)
+
+
+def test_the_second_write_of_a_step_in_one_epoch_is_an_error() -> None:
+    setup = Staging()
+    driver = setup.driver()
+    setup.run(driver, 0)
+    with pytest.raises(StepInUseError, match="step_id of its own"):
+        setup.run(driver, 0)
+    assert setup.found() == counted(content(0))
+
+
+def test_the_second_write_after_a_skipped_one_is_an_error() -> None:
+    setup = Staging()
+    setup.run(setup.driver(), 0)
+    driver = setup.driver()
+    assert setup.run(driver, 0).skipped
+    with pytest.raises(StepInUseError):
+        setup.run(driver, 0)
+
+
+def test_an_epoch_that_failed_may_be_run_again_by_the_same_driver() -> None:
+    setup = Staging()
+    driver = setup.driver()
+    with setup.warehouse.replies_lost():
+        assert error_of(lambda: setup.run(driver, 0)) is not None
+    assert setup.run(driver, 0, "b").skipped
+    assert setup.found() == counted(content(0, "a"))
+
+
+def test_two_steps_in_one_epoch_do_not_meet() -> None:
+    setup = Staging()
+    for step in ("one", "two"):
+        setup.run(LocalDriver(setup.sink(), setup.recovery, step_id=step), 0)
+    assert setup.found() == counted(content(0) * 2)
+
+
+def test_memory_of_a_driver_knows_each_run() -> None:
+    memory = DriverMemory()
+    memory.remember("url", "sink", Position("old", 4, 0))
+    memory.remember("url", "sink", Position("new", 8, 1))
+    assert memory.recall("url", "sink", "old") == Position("old", 4, 0)
+    assert memory.recall("url", "sink", "new") == Position("new", 8, 1)
+    assert memory.recall("url", "other", "new") is None
+
+
+class Stalled:
+    """A task attempt that stops after its first value, and can be woken."""
+
+    def __init__(self, setup: InPlace) -> None:
+        self.driver = setup.driver()
+        self.coordinator = self.driver.coordinator()
+        self.ticket = self.coordinator.begin(0)
+        self._sink = self.driver.sink
+        self._partition: Any = None
+
+    def write_one(self) -> None:
+        from outfall.capabilities import WriterInitContext
+
+        bound = self._sink.bind(
+            WriterInitContext(
+                "sink", self.ticket.incarnation, self.ticket.generation, epoch=0, part="a", attempt=-1
+            )
+        )
+        self._partition = bound.build_part("sink", "a", None)
+        self._partition.write_batch(["stalled"])
+
+    def wake(self) -> None:
+        with pytest.raises(StaleWriterError):
+            self._partition.write_batch(["late"])
+        with pytest.raises(StaleWriterError):
+            self._partition.snapshot()
+
+    def win(self) -> None:
+        answers = self.driver.run_tasks(self.ticket, 0, [[("0", (0, "a", 0))]])
+        self._finish = lambda: self.coordinator.finish(self.ticket, answers)
+
+    def finish(self) -> None:
+        self._finish()
+
+
+@pytest.mark.parametrize("moment", ["winner wrote", "after PREPARED", "after COMPLETED", "next epoch"])
+def test_a_stalled_attempt_of_the_same_generation_changes_nothing(moment: str) -> None:
+    setup = InPlace()
+    stalled = Stalled(setup)
+    stalled.write_one()
+    stalled.win()
+    if moment == "winner wrote":
+        stalled.wake()
+        stalled.finish()
+    else:
+        with meanwhile(moment, stalled.wake):
+            stalled.finish()
+    if moment == "next epoch":
+        stalled.driver.run_epoch(1, [])
+        stalled.wake()
+    assert setup.found() == Counter([(0, "a", 0)])
+
+
+def test_an_attempt_that_overtakes_the_winner_makes_the_epoch_run_again() -> None:
+    setup = InPlace()
+    driver = setup.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    winner = driver.run_task(ticket, 0, 0, [("a", ["winner"])])
+    driver.run_task(ticket, 0, 0, [("a", ["speculative"])])
+    with pytest.raises(SealError):
+        coordinator.finish(ticket, [winner])
+    setup.run(driver, 0)
+    assert setup.found() == counted(content(0))
+
+
+def test_a_sealed_part_refuses_the_epochs_own_attempts() -> None:
+    setup = InPlace()
+    driver = setup.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    answers = [driver.run_task(ticket, 0, 0, [("a", [(0, "a", 0)])])]
+    with meanwhile("after PREPARED", lambda: error_of(lambda: driver.run_task(ticket, 0, 0, [("a", ["late"])]))):
+        coordinator.finish(ticket, answers)
+    with pytest.raises(StaleWriterError):
+        driver.run_task(ticket, 0, 0, [("b", ["late"])])
+    assert setup.found() == Counter([(0, "a", 0)])
+
+
+def test_an_attempt_of_a_staging_sink_that_is_not_delivered_stays_invisible_and_is_swept() -> None:
+    setup = Staging()
+    driver = setup.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    driver.run_task(ticket, 0, 0, [(None, ["speculative"])])
+    coordinator.finish(ticket, [driver.run_task(ticket, 0, 0, [(None, [(0, "a", 0)])])])
+    driver.run_task(ticket, 0, 0, [(None, ["late"])])
+    assert len(setup.warehouse.staged) == 2
+    setup.run(driver, 1)
+    assert setup.warehouse.staged == {}
+    assert setup.found() == Counter([(0, "a", 0)]) + counted(content(1))

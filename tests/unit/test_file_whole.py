@@ -1,0 +1,452 @@
+"""Whole files: staging, publishing and sweeping, driven by hand."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.capabilities import CommitRequest, Guarantee, check_sink, guarantee_of
+from outfall.errors import (
+    CommitRefusedError,
+    LostCommittableError,
+    TargetAheadError,
+    TargetLostError,
+    TargetNotEmptyError,
+    TransientError,
+    UnsharedTargetError,
+)
+from outfall.file import FileSink
+from outfall.file.names import FileName
+from outfall.file.whole import WholeFileSink
+from outfall.file.whole_part import StagedFile
+from outfall.testing.crash_points import crash_at
+from tests.unit.support.file_target import (
+    OTHERS,
+    OURS,
+    WholeDriver,
+    everything,
+    open_files,
+    rows_in,
+    visible,
+    whole,
+)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def driver(out: Path) -> WholeDriver:
+    return WholeDriver(whole(out))
+
+
+def rows(*numbers: int) -> list[dict[str, int]]:
+    return [{"id": number} for number in numbers]
+
+
+def ids(path: Path) -> list[int]:
+    return [row["id"] for row in rows_in(path)]
+
+
+def staged_names(path: Path) -> list[str]:
+    return sorted(os.listdir(path / "_outfall" / "staging"))
+
+
+def committer(driver: WholeDriver) -> Any:
+    return driver.sink.create_committer(driver.writer())  # type: ignore[arg-type] # has the fields that are read
+
+
+def test_a_sink_without_parts_is_a_whole_one_and_survives_pickling(out: Path) -> None:
+    sink = FileSink(out)
+    back = pickle.loads(pickle.dumps(sink))
+    assert type(sink) is type(back) is WholeFileSink
+    assert back.options == sink.options
+    check_sink(sink)
+    assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
+
+
+def test_rows_are_invisible_until_their_commit(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1, 2))
+    assert visible(out) == []
+    driver.commit(staged)
+    assert ids(out) == [1, 2]
+    assert staged_names(out) == []
+    assert [file.name for file in visible(out)] == [f"part-0000000000-00000-{OURS}-g1-a0.jsonl"]
+    assert staged[0].rows == 2
+    assert staged[0].size == visible(out)[0].stat().st_size
+
+
+def test_an_attempt_without_rows_stages_nothing(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    assert driver.stage([]) == []
+    assert staged_names(out) == []
+    driver.commit([])
+    assert visible(out) == []
+
+
+def test_a_commit_that_is_repeated_changes_nothing(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1)) + driver.stage(rows(2), worker_index=1)
+    driver.commit(staged)
+    before = everything(out)
+    again = driver.commit(staged)
+    assert [request.outcome.kind for request in again] == ["already committed"] * 2
+    assert everything(out) == before
+
+
+@pytest.mark.parametrize("step", ["file: marker advanced", "file: publishing", "file: published"])
+@pytest.mark.parametrize("time", [1, 2, 3])
+def test_a_driver_killed_in_commit_k_of_n_publishes_the_rest_later(
+    driver: WholeDriver, out: Path, step: str, time: int
+) -> None:
+    driver.begin()
+    staged = [file for index in range(3) for file in driver.stage(rows(index), worker_index=index)]
+    with crash_at(f"{step}#{time}"):
+        driver.commit(staged)
+    driver.commit(staged)
+    assert ids(out) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("step", ["file: writing", "file: written", "file: syncing", "file: synced", "file: staged"])
+def test_a_killed_attempt_leaves_nothing_visible_and_is_swept(driver: WholeDriver, out: Path, step: str) -> None:
+    driver.begin()
+    with crash_at(step) as seen:
+        driver.stage(rows(1))
+    assert seen[-1] == step
+    driver.run(rows(1))
+    assert ids(out) == [1]
+    assert staged_names(out) == []
+
+
+def test_half_a_task_that_failed_is_never_published(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    failed = driver.file(attempt=1)
+    failed.write_batch(rows(1))
+    failed.close()
+    driver.commit(driver.stage(rows(1, 2), attempt=2))
+    assert ids(out) == [1, 2]
+
+
+def test_fewer_tasks_on_replay_leave_nothing_of_the_lost_attempt(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    for index in range(200):
+        driver.stage(rows(index), worker_index=index)
+    driver.run(list(rows(*range(100))), list(rows(*range(100, 200))))
+    assert ids(out) == list(range(200))
+    assert staged_names(out) == []
+    for _ in range(50):
+        driver.run(rows())
+    driver.run(*[rows(1000 + index) for index in range(200)])
+    assert len(ids(out)) == 400
+
+
+def test_two_drivers_that_publish_the_same_record_at_once_do_it_once(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1)) + driver.stage(rows(2), worker_index=1)
+    other = driver.restored_copy(whole(out))
+    with _at("file: publishing", lambda: other.commit(staged)):
+        requests = driver.commit(staged)
+    assert {request.outcome.kind for request in requests} == {"already committed"}
+    assert ids(out) == [1, 2]
+
+
+def test_a_rename_between_two_looks_is_not_taken_for_a_foreign_file(
+    driver: WholeDriver, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1))
+    other = driver.restored_copy(whole(out))
+    real, looks = os.lstat, []
+
+    def lstat(path: Any) -> os.stat_result:
+        found = real(path)
+        if not looks:
+            looks.append(path)
+            other.commit(staged)
+        return found
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert [request.outcome.kind for request in driver.commit(staged)] == ["already committed"]
+
+
+def _at(step: str, action: Callable[[], Any]) -> Any:
+    """Run an action once when a step is reached."""
+    from contextlib import ExitStack
+
+    from outfall.steps import listen
+
+    done: list[bool] = []
+
+    def listener(reached: str) -> None:
+        if reached == step and not done:
+            done.append(True)
+            action()
+
+    stack = ExitStack()
+    stack.callback(listen(listener))
+    return stack
+
+
+def test_a_staged_file_that_is_gone_is_lost(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1)) + driver.stage(rows(2), worker_index=1)
+    (out / "_outfall" / "staging" / staged[0].name).unlink()
+    requests = [CommitRequest(file) for file in staged]
+    committer(driver).find_lost(requests)
+    assert [request.outcome.kind for request in requests] == ["lost", "unsignalled"]
+    assert visible(out) == []
+    kinds = [request.outcome.kind for request in driver.commit(staged)]
+    assert kinds == ["lost", "unsignalled"]
+    assert committer(driver).nothing_published([]) is False
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_file_of_another_length_is_refused(driver: WholeDriver, out: Path, published: bool) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1))
+    if published:
+        driver.commit(staged)
+    os.truncate((out if published else out / "_outfall" / "staging") / staged[0].name, 4)
+    before = everything(out)
+    (request,) = driver.commit(staged)
+    assert request.outcome.kind == "known failure"
+    assert isinstance(request.outcome.error, CommitRefusedError)
+    assert f"4 bytes, but {staged[0].size}" in str(request.outcome.error)
+    assert everything(out).keys() == before.keys()
+
+
+def test_a_foreign_file_of_our_name_is_not_replaced(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1))
+    (out / staged[0].name).write_text("somebody's")
+    (request,) = driver.commit(staged)
+    assert request.outcome.kind == "known failure"
+    assert "not ours" in str(request.outcome.error)
+    assert (out / staged[0].name).read_text() == "somebody's"
+
+
+def test_what_is_revoked_cannot_be_published_by_anybody(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1)) + driver.stage(rows(2), worker_index=1)
+    requests = [CommitRequest(file) for file in staged]
+    committer(driver).revoke(requests)
+    committer(driver).revoke(requests)
+    assert [request.outcome.kind for request in driver.commit(staged)] == ["lost", "lost"]
+    assert visible(out) == []
+
+
+def test_what_is_published_cannot_be_revoked(driver: WholeDriver) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1))
+    driver.commit(staged)
+    with pytest.raises(LostCommittableError, match="published"):
+        committer(driver).revoke([CommitRequest(staged[0])])
+
+
+def test_files_are_durable_before_they_are_handed_over_and_renames_before_they_are_told(
+    driver: WholeDriver, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    driver.begin()
+    real_writev, real_fsync, real_rename = os.writev, os.fsync, os.rename
+    monkeypatch.setattr(os, "writev", lambda fd, data: (events.append("write"), real_writev(fd, data))[1])
+    monkeypatch.setattr(os, "rename", lambda a, b: (events.append("rename"), real_rename(a, b))[1])
+
+    def fsync(fd: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        events.append(f"fsync {'file' if name.startswith('part') else name}")
+        real_fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    staged = driver.stage(rows(1)) + driver.stage(rows(2), worker_index=1)
+    assert events == ["write", "fsync file", "fsync staging"] * 2
+    events.clear()
+    driver.commit(staged)
+    assert events == ["rename", "rename", "fsync out", "fsync staging"]
+
+
+@pytest.mark.parametrize("call", ["writev", "fsync"])
+def test_a_disk_error_surfaces_and_is_never_retried_into_success(
+    driver: WholeDriver, out: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    driver.begin()
+    part = driver.file()
+    part.write_batch(rows(1))
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(TransientError, match="staging"):
+            part.prepare_commit()
+    with pytest.raises(TransientError, match="earlier write or fsync"):
+        part.prepare_commit()
+    part.close()
+    driver.run(rows(1))
+    assert ids(out) == [1]
+
+
+def test_sweeping_takes_only_our_own_older_generations(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    driver.stage(rows(1), attempt=1)
+    driver.begin()
+    driver.stage(rows(2), attempt=1)
+    staging = out / "_outfall" / "staging"
+    others = str(FileName(0, 0, OTHERS, 1, 1, ".jsonl"))
+    (staging / others).write_text("")
+    (staging / "notes.txt").write_text("")
+    assert driver.sweep() == 1
+    assert staged_names(out) == sorted(["notes.txt", others, f"part-0000000000-00000-{OURS}-g2-a1.jsonl"])
+
+
+def test_names_read_back_and_sort_by_epoch_and_task() -> None:
+    name = FileName(12, 3, OURS, 45, 6, ".jsonl")
+    assert FileName.parse(str(name)) == name
+    assert FileName.parse("part-00000-0e3a-c000.snappy.parquet") is None
+    order = [str(FileName(epoch, task, OURS, 1, 1, ".txt")) for epoch in (2, 10) for task in (2, 10)]
+    assert order == sorted(order)
+
+
+def test_a_name_belongs_to_one_attempt(driver: WholeDriver) -> None:
+    driver.begin()
+    driver.stage(rows(1))
+    with pytest.raises(TransientError, match="exists"):
+        driver.stage(rows(1))
+
+
+def test_first_contact_with_data_is_refused_unless_told(out: Path) -> None:
+    out.mkdir()
+    (out / "old.jsonl").write_text('{"id":1}\n')
+    before = everything(out)
+    with pytest.raises(TargetNotEmptyError, match=r"old\.jsonl"):
+        WholeDriver(whole(out)).begin()
+    assert everything(out) == before
+    WholeDriver(whole(out, on_existing="resume")).run(rows(2))
+    assert ids(out) == [1, 2] or ids(out) == [2, 1]
+
+
+def test_overwriting_deletes_what_is_there_once_and_stops_the_query_that_wrote_it(out: Path) -> None:
+    first = WholeDriver(whole(out))
+    first.run(rows(1))
+    first.begin()
+    staged = first.stage(rows(2))
+    second = WholeDriver(whole(out, on_existing="overwrite"), incarnation=OTHERS)
+    second.run(rows(3))
+    second.run(rows(4))
+    assert ids(out) == [3, 4]
+    with pytest.raises(TargetLostError, match="overwritten"):
+        first.commit(staged)
+    with pytest.raises(TargetLostError, match="overwritten"):
+        first.check()
+    with pytest.raises(UnsharedTargetError):
+        first.file(attempt=9)
+    assert ids(out) == [3, 4]
+
+
+def test_a_second_query_is_refused_although_nothing_is_published_yet(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    with pytest.raises(TargetNotEmptyError, match="another query"):
+        WholeDriver(whole(out), incarnation=OTHERS).begin()
+
+
+def test_the_checkpoint_deleted_and_the_target_kept_is_refused(driver: WholeDriver, out: Path) -> None:
+    driver.run(rows(1))
+    with pytest.raises(TargetNotEmptyError):
+        WholeDriver(whole(out), incarnation=OTHERS).begin()
+
+
+def test_the_target_deleted_and_the_checkpoint_kept_is_refused(driver: WholeDriver, out: Path) -> None:
+    driver.run(rows(1))
+    out.rename(out.with_name("gone"))
+    with pytest.raises(TargetLostError, match="epoch 0"):
+        driver.check()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 5])
+def test_a_checkpoint_restored_from_an_older_copy_is_refused_or_the_later_epochs_taken_back(
+    driver: WholeDriver, out: Path, epochs: int
+) -> None:
+    driver.run(rows(0))
+    strict = driver.restored_copy(whole(out))
+    taking_back = driver.restored_copy(whole(out, on_rewind="truncate"))
+    for number in range(epochs):
+        driver.run(rows(number + 1))
+    before = everything(out)
+    with pytest.raises(TargetAheadError, match=f"epoch {epochs}"):
+        strict.begin()
+    assert everything(out) == before
+    taking_back.begin(open_target=False)  # killed right after BEGIN
+    taking_back.run(rows(10))
+    taking_back.run(rows(20))
+    assert ids(out) == [0, 10, 20]
+
+
+@pytest.mark.parametrize("step", ["file: publication taken back"])
+def test_taking_back_that_was_killed_is_finished_by_the_next_run(driver: WholeDriver, out: Path, step: str) -> None:
+    driver.run(rows(0))
+    restored = driver.restored_copy(whole(out, on_rewind="truncate"))
+    driver.run(rows(1), rows(2))
+    with crash_at(step) as seen:
+        restored.begin()
+    assert seen[-1] == step
+    restored.run(rows(10))
+    assert ids(out) == [0, 10]
+
+
+def test_an_older_driver_that_wakes_before_taking_back_deletes_nothing(driver: WholeDriver, out: Path) -> None:
+    driver.run(rows(0))
+    late = driver.restored_copy(whole(out, on_rewind="truncate"))
+    driver.run(rows(1))
+    late.begin(open_target=False)
+    newer = late.restored_copy(whole(out, on_rewind="truncate"))
+    newer.run(rows(10))
+    late.open()
+    assert ids(out) == [0, 10]
+
+
+def test_an_epoch_whose_commit_was_cut_off_is_not_taken_for_a_rewind(driver: WholeDriver, out: Path) -> None:
+    driver.run(rows(0))
+    driver.begin()
+    staged = driver.stage(rows(1))
+    with crash_at("file: published"):
+        driver.commit(staged)
+    driver.commit(staged)
+    driver.completed = driver.epoch
+    driver.run(rows(2))
+    assert ids(out) == [0, 1, 2]
+
+
+def test_an_epoch_written_anew_is_not_taken_for_a_rewind(driver: WholeDriver, out: Path) -> None:
+    for number in range(3):
+        driver.begin()
+        driver.stage(rows(number))
+    driver.run(rows(9))
+    driver.run(rows(10))
+    assert ids(out) == [9, 10]
+
+
+def test_many_epochs_leave_only_their_files(driver: WholeDriver, out: Path) -> None:
+    driver.run(rows(0))
+    files, hidden = open_files(), len(list((out / "_outfall").rglob("*")))
+    for number in range(1, 100):
+        driver.run(rows(number), [])
+    assert ids(out) == list(range(100))
+    assert (open_files(), len(list((out / "_outfall").rglob("*")))) == (files, hidden)
+
+
+def test_a_committable_is_stored_as_json_that_names_its_fields(out: Path) -> None:
+    serializer = whole(out).committable_serializer()
+    data = serializer.serialize(StagedFile(name="a", size=1, rows=2))
+    assert data == b'{"name":"a","size":1,"rows":2}'
+    assert serializer.deserialize(1, data) == StagedFile(name="a", size=1, rows=2)
