@@ -76,7 +76,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the tests that start no server and no Spark."""
-    session.run(python(session), "-m", "pytest", "tests/unit", *_for_pytest(session))
+    session.run(python(session), "-m", "pytest", "tests/unit", "-m", "not faults", *_for_pytest(session))
 
 
 @nox.session

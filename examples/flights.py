@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -95,13 +96,13 @@ def main() -> int:
         run(spark, options)
     except KeyboardInterrupt:
         console.print("\nStopped. Start it again with the same options, and it goes on where it was.")
-        return 130
+        # No orderly end: what a crash leaves behind is all that the next run needs.
+        os._exit(130)
     except StreamingQueryException as error:
         console.print(f"\nThe query failed. Spark's own log is {options.spark_log}.", style="red")
         console.print(str(error), markup=False, highlight=False)
         return 1
-    finally:
-        spark.stop()
+    spark.stop()
     return 0 if check(options) else 1
 
 
@@ -109,10 +110,7 @@ def run(spark: SparkSession, options: Options) -> None:
     """Start the query and follow it to its end."""
     flights = read_flights(spark, options)
     query = start_objects(flights, options) if options.door == "objects" else start_options(flights, options)
-    try:
-        follow(query, options)
-    finally:
-        query.stop()
+    follow(query, options)
 
 
 # --- The command line
@@ -274,7 +272,7 @@ def start_spark(options: Options) -> SparkSession:
         "appender.file.layout.pattern = %d %p %c: %m%n%ex\n"
     )
     console.print("Starting Spark …")
-    return (
+    spark = (
         SparkSession.builder.master("local[*]")
         .appName("flights")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={settings.as_uri()}")
@@ -283,6 +281,10 @@ def start_spark(options: Options) -> SparkSession:
         .config("spark.ui.showConsoleProgress", False)
         .getOrCreate()
     )
+    # Spark's own handler cancels the running job, and its stream then dies with a page of traces.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    return spark
 
 
 # --- What is seen while it runs

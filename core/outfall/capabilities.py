@@ -460,6 +460,21 @@ class SupportsSweep(ABC):
         """
 
 
+class SupportsSchemaCheck(ABC):
+    """On a sink: sees the columns before any data moves."""
+
+    @abstractmethod
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse columns that cannot be written. Called on the driver before each epoch.
+
+        Args:
+            schema: the Arrow schema of the batches to come.
+
+        Raises:
+            ConfigurationError: naming each column, its type and what to do.
+        """
+
+
 class DeclaresGuarantee(ABC):
     """On a sink: says what it promises. The conformance suite tries to refute it."""
 

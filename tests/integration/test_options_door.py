@@ -117,7 +117,6 @@ def test_a_batch_job_with_an_epoch_is_written_once_however_often_it_runs(spark: 
         ({"sink": "fiel"}, "there is no sink 'fiel'"),
         ({"sink": "spark"}, "there is no sink 'spark'"),
         ({"parts": "4"}, "write_stream"),
-        ({"checkpointLocation": "relative"}, "is relative"),
         ({"path": "ftp://host/x"}, "ftp"),
         ({"epoch": "1"}, "leave epoch out"),
         ({"adopt_checkpoint": "perhaps"}, "adopt_checkpoint"),
@@ -139,6 +138,12 @@ def test_a_missing_checkpoint_is_refused(spark: SparkSession, tmp_path: Path, so
             run(query.option("path", str(tmp_path / "out")))
     finally:
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+
+def test_a_relative_checkpoint_is_refused(spark: SparkSession, tmp_path: Path, source: Path) -> None:
+    with pytest.raises(PySparkException, match="is relative"):
+        run(writer(spark, tmp_path, checkpointLocation=os.path.relpath(tmp_path / "checkpoint")))
+    assert not visible(tmp_path / "out")
 
 
 def test_complete_mode_is_refused_with_the_way_out(spark: SparkSession, tmp_path: Path, source: Path) -> None:

@@ -169,7 +169,7 @@ def test_tasks_of_the_completed_batch_drop_their_rows_though_the_next_one_began(
     ticket = driver.coordinator().begin(None)
     answers = driver.run_tasks(ticket, 1, content(1, "b"))
     committing = setup.driver().coordinator()
-    assert committing.finish(committing.resume(ticket.incarnation, ticket.generation), answers).skipped
+    assert committing.finish(committing.resume(answers), answers).skipped
     assert setup.driver().coordinator().begin(None).epoch == 2
 
 

@@ -126,8 +126,8 @@ def test_timestamps_without_zone_carry_none(values: list[datetime | None]) -> No
 
 
 def test_timestamps_have_milliseconds_as_sparks_do_and_more_only_where_needed() -> None:
-    values = [datetime(2013, 1, 1, 5), datetime(2013, 1, 1, 5, 0, 0, 120_000), datetime(2013, 1, 1, 5, 0, 0, 1)]
     expected = ["2013-01-01T05:00:00.000", "2013-01-01T05:00:00.120", "2013-01-01T05:00:00.000001"]
+    values = [datetime.fromisoformat(item) for item in expected]
     assert column(values, pa.timestamp("us")) == expected
     assert column(values[:2], pa.timestamp("us")) == expected[:2]
     zoned = [value.replace(tzinfo=timezone(timedelta(hours=1))) for value in values[:1]]
@@ -186,7 +186,9 @@ def test_slices_of_nested_columns_give_their_own_rows() -> None:
 
 
 def test_a_null_list_over_other_values_is_null() -> None:
-    hidden = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), pa.array([1, 2, 3]), mask=pa.array([True, False]))
+    hidden = pa.ListArray.from_arrays(
+        pa.array([0, 2, 3], pa.int32()), pa.array([1, 2, 3]), mask=pa.array([True, False])
+    )
     assert encode(pa.record_batch({"c": hidden})) == b'{}\n{"c":[3]}\n'
 
 

@@ -17,7 +17,10 @@ def encode(values: pa.Array) -> bytes:
 
 
 @settings(deadline=None)
-@given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"))), st.integers(0, 3))
+@given(
+    st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"))),
+    st.integers(0, 3),
+)
 def test_every_line_is_its_value_and_null_is_empty(values: list[str | None], skipped: int) -> None:
     for kind in (pa.string(), pa.large_string()):
         expected = "".join(f"{value or ''}\n" for value in values[skipped:])

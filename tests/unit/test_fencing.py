@@ -12,7 +12,7 @@ from tests.unit.support.points import points
 from tests.unit.support.setups import EXACTLY_ONCE, InPlace, Setup, Staging, content, counted
 
 from outfall.epoch.driver_memory import DriverMemory, Position
-from outfall.errors import FencedError, OutfallError, SealError, StaleWriterError, StepInUseError
+from outfall.errors import AnswersError, FencedError, OutfallError, SealError, StaleWriterError, StepInUseError
 from outfall.steps import listen
 from outfall.testing import LocalDriver
 
@@ -140,16 +140,24 @@ def test_resume_in_another_process_finishes_the_epoch() -> None:
     ticket = setup.driver().coordinator().begin(None)
     answers = setup.driver().run_tasks(ticket, 0, content(0))
     committing = setup.driver().coordinator()
-    committing.finish(committing.resume(answers[0].incarnation, answers[0].generation), answers)
+    committing.finish(committing.resume(answers), answers)
     assert setup.found() == counted(content(0))
 
 
 def test_resume_after_another_begin_is_fenced() -> None:
     setup = Staging()
     ticket = setup.driver().coordinator().begin(None)
+    answers = setup.driver().run_tasks(ticket, 0, content(0))
     setup.driver().coordinator().begin(None)
     with pytest.raises(FencedError):
-        setup.driver().coordinator().resume(ticket.incarnation, ticket.generation)
+        setup.driver().coordinator().resume(answers)
+
+
+def test_resume_without_answers_is_refused() -> None:
+    setup = Staging()
+    setup.driver().coordinator().begin(None)
+    with pytest.raises(AnswersError):
+        setup.driver().coordinator().resume([])
 
 
 def test_the_second_write_of_a_step_in_one_epoch_is_an_error() -> None:

@@ -260,12 +260,21 @@ def test_two_queries_that_meet_an_empty_directory_at_once_do_not_both_get_it(out
         second.check()
 
 
+def test_a_query_that_was_killed_before_its_first_epoch_does_not_bar_the_next(out: Path) -> None:
+    with crash_at("file: creating marker") as seen:
+        GrowingDriver(growing(out)).begin()
+    assert seen[-1] == "file: creating marker"
+    GrowingDriver(growing(out), incarnation=OTHERS).run({PART: rows(1)})
+    assert ids(out) == [1]
+
+
 def test_a_stalled_attempt_that_wakes_changes_nothing(driver: GrowingDriver, out: Path) -> None:
     driver.begin()
     stalled = driver.part(attempt=1)
     stalled.write_batch(rows(0))
     answers = driver.write({PART: rows(1)}, attempt=2)
     _wakes_in_vain(stalled, out)  # after the winner has written
+    _wakes_in_vain(driver_part(driver, attempt=1), out)
     driver.seal(answers)
     _wakes_in_vain(driver_part(driver, attempt=3), out)  # sealed
     driver.complete(answers)
@@ -277,12 +286,12 @@ def test_a_stalled_attempt_that_wakes_changes_nothing(driver: GrowingDriver, out
     assert ids(out) == [1, 2]
 
 
-def driver_part(driver: GrowingDriver, **writer: int) -> Any:
+def driver_part(driver: GrowingDriver, *, attempt: int, generation: int | None = None) -> Any:
     """An attempt that is opened only when it wakes."""
 
     class Late:
         def snapshot(self) -> None:
-            driver.part(**writer)
+            driver.part(attempt=attempt, generation=generation)
 
     return Late()
 

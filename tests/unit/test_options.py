@@ -17,10 +17,10 @@ from outfall.options import SinkOptions, make_options, options_table, parse_opti
 
 
 class Options(SinkOptions):
-    max_bytes: int = Field(10, ge=1, description="How many.")
-    mode: Literal["a", "b"] = Field("a", description="Which | way.")
-    flush: bool = Field(False, description="Whether.")
-    token: SecretStr | None = Field(None, min_length=3, description="Secret.")
+    max_bytes: int = Field(default=10, ge=1, description="How many.")
+    mode: Literal["a", "b"] = Field(default="a", description="Which | way.")
+    flush: bool = Field(default=False, description="Whether.")
+    token: SecretStr | None = Field(default=None, min_length=3, description="Secret.")
     address: str = Field(description="Where.")
 
 

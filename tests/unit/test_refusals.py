@@ -16,6 +16,7 @@ from tests.unit.support.warehouse import BundlingSink, StagingSink
 from outfall.errors import (
     CapabilityError,
     ForeignRecordsError,
+    RecordError,
     TargetAheadError,
     TargetLostError,
     TargetNotEmptyError,
@@ -25,7 +26,9 @@ from outfall.errors import (
 from outfall.testing import LocalDriver, crash_at
 
 
-def refused(setup: Setup, epoch: int, error: type[Exception], match: str, **driver: Any) -> str:
+def refused(
+    setup: Setup, epoch: int, error: type[Exception] | tuple[type[Exception], ...], match: str, **driver: Any
+) -> str:
     """Begin, and check that it is refused with nothing written to log or target. Returns the text."""
     before, found = entries(setup.recovery), setup.found()
     with pytest.raises(error, match=match) as caught:
@@ -152,11 +155,23 @@ def test_a_checkpoint_restored_from_an_older_copy_is_refused(tmp_path: Path) -> 
     refused(setup, 1, TargetAheadError, "ahead")
 
 
-def test_lost_newest_entries_are_refused_and_nothing_is_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_lost_newest_entries_are_refused_and_nothing_is_cut(tmp_path: Path, lost: int) -> None:
     setup = in_place(tmp_path, 4)
-    for file in entry_files(tmp_path / "chk")[-3:]:
+    for file in entry_files(tmp_path / "chk")[-lost:]:
         file.unlink()
-    refused(setup, 4, UnexpectedEpochError, "epochs are missing")
+    refused(setup, 5, (UnexpectedEpochError, RecordError), "epochs are missing|entries were lost")
+
+
+def test_a_log_restored_from_an_older_copy_refuses_the_newer_batch(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path / "chk"))
+    driver = setup.driver()
+    setup.run(driver, 0)
+    shutil.copytree(tmp_path / "chk", tmp_path / "copy")
+    setup.run(driver, 1)
+    setup.run(driver, 2)
+    restored = Staging(str(tmp_path / "copy"))
+    refused(restored, 3, UnexpectedEpochError, "epochs are missing")
 
 
 def test_a_task_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

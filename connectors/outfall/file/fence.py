@@ -10,9 +10,12 @@ import json
 import os
 import socket
 from dataclasses import dataclass, field
+from functools import cache
 
 from outfall.capabilities import WriterId
 from outfall.errors import StaleWriterError
+
+_host = cache(socket.gethostname)
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class WriterRecord:
     incarnation: str
     writer: WriterId
     sealed: bool = False
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=_host)
     pid: int = field(default_factory=os.getpid)
 
     def line(self) -> str:

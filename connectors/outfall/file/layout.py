@@ -19,33 +19,33 @@ class Layout:
     @property
     def sidecar(self) -> str:
         """Locks, markers and staging."""
-        return os.path.join(self.path, "_outfall")
+        return f"{self.path}/_outfall"
 
     @property
     def staging(self) -> str:
         """Whole files that are written and not published."""
-        return os.path.join(self.sidecar, "staging")
+        return f"{self.path}/_outfall/staging"
 
     @property
     def opening(self) -> str:
         """The lock under which a step opens the target for the first time."""
-        return os.path.join(self.sidecar, "open.lock")
+        return f"{self.path}/_outfall/open.lock"
 
     def data(self, name: str) -> str:
         """A visible file."""
-        return os.path.join(self.path, name)
+        return f"{self.path}/{name}"
 
     def staged(self, name: str) -> str:
         """A whole file before it is published."""
-        return os.path.join(self.staging, name)
+        return f"{self.path}/_outfall/staging/{name}"
 
     def lock(self, part: str) -> str:
         """The lock file of a part."""
-        return os.path.join(self.sidecar, f"{part}.lock")
+        return f"{self.path}/_outfall/{part}.lock"
 
     def marker(self, incarnation: str) -> str:
         """The file that says that a step writes here."""
-        return os.path.join(self.sidecar, f"{incarnation}.json")
+        return f"{self.path}/_outfall/{incarnation}.json"
 
     def visible(self) -> Iterator[os.DirEntry[str]]:
         """What readers see, lazily: a caller that needs one entry reads one."""

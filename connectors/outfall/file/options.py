@@ -22,24 +22,24 @@ class FileOptions(SinkOptions):
         " the sink is constructed. Driver and executors must all see it."
     )
     format: Literal["jsonl", "text"] = Field(
-        "jsonl",
+        default="jsonl",
         description="`jsonl`: one JSON object per row, as Spark's JSON writer writes it. `text`: one string column, one"
         " line per row.",
     )
     parts: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=100_000,
         description="Without it: whole files, published when their epoch is committed. With it: this many growing files"
         " that rows are appended to, routed by key (`write_stream` and `write` only).",
     )
     on_existing: Literal["error", "resume", "overwrite"] = Field(
-        "error",
+        default="error",
         description="What to do on first contact with a directory that holds data: refuse it, keep the data and write"
         " after or beside it, or delete the visible files.",
     )
     on_rewind: Literal["error", "truncate"] = Field(
-        "error",
+        default="error",
         description="What to do when the directory holds later epochs than the recovery data, as after a checkpoint"
         " restored from an older copy: refuse, or take the later epochs' rows back.",
     )
@@ -62,7 +62,7 @@ def absolute_path(text: str | bytes) -> str:
     if "\0" in text:
         raise ValueError("must not hold a NUL character")
     scheme = _SCHEME.match(text)
-    if scheme and scheme[1].lower() == "file":
+    if text.lower().startswith("file:"):
         text = _local(text[len("file:") :])
     elif scheme:
         raise ValueError(f"the scheme {scheme[1]}: is not supported; local paths and file: URIs are")
@@ -73,6 +73,8 @@ def absolute_path(text: str | bytes) -> str:
 
 def _local(rest: str) -> str:
     """The path of a `file:` URI, taken as it is typed: Hadoop does not decode `%20` either."""
+    if not rest.startswith("/"):
+        raise ValueError("a file: URI must hold an absolute path")
     if not rest.startswith("//"):
         return rest
     host = urlsplit(f"file:{rest}").netloc

@@ -11,6 +11,7 @@ import pyarrow as pa
 from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
+    SupportsSchemaCheck,
     SupportsTarget,
     SupportsWriterContext,
     TargetContext,
@@ -26,9 +27,10 @@ from outfall.file.marker import check_marker, create_marker
 from outfall.file.options import FileOptions
 from outfall.options import make_options
 from outfall.sinks import Sink
+from outfall.steps import reached
 
 
-class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
+class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSchemaCheck, DeclaresGuarantee):
     """Writes rows into the files of a directory, as JSON lines or text.
 
     Item type: rows (dicts or Arrow batches) for `jsonl`, one string column for `text`.
@@ -93,11 +95,6 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGu
         return bound
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse columns that the format does not carry, before any data moves.
-
-        Raises:
-            ConfigurationError: naming the column and its type.
-        """
         check_schema(self.options.format, schema)
 
     def target(self) -> str:
@@ -119,6 +116,7 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGu
     def _open_first(self, context: TargetContext[Any]) -> None:
         """Take possession under a lock, so that neither a second query nor an older driver that wakes late does too."""
         layout = self.layout
+        reached("file: opening")
         with held(layout.opening, self.patience):
             if check_marker(layout, context.incarnation, context.completed):
                 return

@@ -61,15 +61,15 @@ class JournalView:
         return None if self.begin is None else self.begin.incarnation
 
     def after(self, number: int, entry: Entry) -> JournalView:
-        """Return the view after one more entry."""
-        if self.incarnation not in (None, entry.incarnation):
-            raise RecordError(
-                f"recovery entry {number} is of incarnation {entry.incarnation}, the entries before it of"
-                f" {self.incarnation}",
-                step=entry.step,
-                why="two recovery directories were mixed",
-                do="restore the recovery data from one copy",
-            )
+        """Return the view after one more entry.
+
+        Raises:
+            RecordError: an entry before it is missing, or it is of another incarnation.
+        """
+        if self.last and number != self.last + 1:
+            raise _missing(number - 1, entry.step)
+        if self.incarnation is not None:
+            _check_incarnation(number, entry, self.incarnation)
         return replace(self._applied(number, entry), last=number)
 
     def _applied(self, number: int, entry: Entry) -> JournalView:
@@ -166,15 +166,30 @@ class Journal:
         start = completed[-1].generation if completed else 0
         if not whole and (not completed or entries[0][0] > start):
             return None
-        if completed and start not in {number for number, _ in entries}:
-            raise RecordError(
-                f"recovery entry {start} is missing, where epoch {completed[-1].epoch} began",
-                step=self._step_id,
-                why="newer entries were lost, as in an incomplete copy",
-                do="restore the recovery data from a complete copy",
-            )
+        if entries and (start or 1) not in {number for number, _ in entries}:
+            raise _missing(start or 1, self._step_id)
         view = JournalView()
         for number, entry in entries:
+            _check_incarnation(number, entry, entries[-1][1].incarnation)
             if number >= start:
                 view = view.after(number, entry)
         return view
+
+
+def _check_incarnation(number: int, entry: Entry, expected: str) -> None:
+    if entry.incarnation != expected:
+        raise RecordError(
+            f"recovery entry {number} is of incarnation {entry.incarnation}, others are of {expected}",
+            step=entry.step,
+            why="two recovery directories were mixed",
+            do="restore the recovery data from one copy",
+        )
+
+
+def _missing(number: int, step_id: str) -> RecordError:
+    return RecordError(
+        f"recovery entry {number} is missing",
+        step=step_id,
+        why="entries were lost, as in an incomplete copy",
+        do="restore the recovery data from a complete copy",
+    )

@@ -26,6 +26,7 @@ from outfall.epoch.messages import TaskAnswer, Ticket
 from outfall.epoch.task import EpochTask
 from outfall.errors import AnswersError, ConfigurationError
 from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.spark.arrow_schema import check_schema
 from outfall.spark.batch import TEMPORARY_PREFIX
 from outfall.spark.door_options import DoorOptions, make_sink, split_options
 from outfall.spark.stream import checkpoint_recovery
@@ -66,7 +67,7 @@ class OutfallDataSource(DataSource):
         if door.epoch is not None:
             raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="leave epoch out")
         location = door.recovery or checkpoint_recovery(door.checkpoint_location)
-        return StreamWriter(make_sink(door.sink, rest), door, recovery_config(location))
+        return StreamWriter(_checked_sink(door, rest, schema), door, recovery_config(location))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Make the writer of a batch job. Has no side effect."""
@@ -80,7 +81,13 @@ class OutfallDataSource(DataSource):
                 "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
             )
         recovery = None if door.recovery is None else recovery_config(door.recovery)
-        return BatchWriter(make_sink(door.sink, rest), door, recovery)
+        return BatchWriter(_checked_sink(door, rest, schema), door, recovery)
+
+
+def _checked_sink(door: DoorOptions, options: Mapping[str, str], schema: StructType) -> Any:
+    sink = make_sink(door.sink, options)
+    check_schema(sink, schema)
+    return sink
 
 
 class _Door:

@@ -10,6 +10,7 @@ from outfall.capabilities import SupportsWriterState, check_sink, is_fixed
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.recovery.names import check_step_id
+from outfall.spark.arrow_schema import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,6 +64,7 @@ class WriteSettings:
             )
         if df is not None:
             self._check_columns(df)
+            check_schema(sink, (df if self.value is None else df.select(self.value)).schema)
 
     def _check_key(self, sink: Any) -> None:
         parts = len(sink.list_parts())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,24 @@ from outfall.file.growing_part import FileState, GrowingPart
 from outfall.file.locked import Patience
 from outfall.file.whole import WholeFileSink
 from outfall.file.whole_part import StagedFile, WholeFile
+from outfall.steps import listen
 
 OURS = "00000000000000aa"
 OTHERS = "00000000000000bb"
+
+
+def meanwhile(step: str, action: Callable[[], Any]) -> ExitStack:
+    """Run an action once, when a step is reached within the block."""
+    done: list[bool] = []
+
+    def listener(reached: str) -> None:
+        if reached == step and not done:
+            done.append(True)
+            action()
+
+    stack = ExitStack()
+    stack.callback(listen(listener))
+    return stack
 
 
 @dataclass

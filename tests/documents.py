@@ -1,0 +1,76 @@
+"""The Python blocks of README.md and docs/*.md, and how they are run.
+
+Every block is run, in the order of its page and in one namespace per page, unless the line before it says
+`<!-- not executed: reason -->`. A block that needs Spark is given `spark`, `flights` (a stream of a few flights) and
+`day` (the same as a batch). Paths below /data/ are replaced by paths of the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(
+    r"(?:^ *<!-- not executed: (?P<reason>[^\n]+) -->\n)?^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+_SPARK = re.compile(r"outfall\.spark|\bpyspark\b|\bspark\.|(?:read|write)Stream|\bwrite_stream\(")
+_OPTIONS = re.compile(r'format\("outfall"\)')
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of Python."""
+
+    page: Path
+    line: int
+    code: str
+    reason: str | None
+    """Why it is not run; `None` where it is."""
+
+    @property
+    def needs_spark(self) -> bool:
+        return bool(_SPARK.search(self.code))
+
+    @property
+    def needs_options_door(self) -> bool:
+        return bool(_OPTIONS.search(self.code))
+
+    def run(self, names: dict[str, Any], data: Path) -> None:
+        """Run it with what the blocks before it have left in `names`."""
+        code = self.code.replace("/data/", f"{data}/")
+        # The line numbers of a traceback are those of the page.
+        exec(compile("\n" * self.line + code, str(self.page), "exec"), names)
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(
+            page,
+            text.count("\n", 0, match.start("code")),
+            textwrap.dedent(match["code"]),
+            match["reason"],
+        )
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+@contextlib.contextmanager
+def unchanged_environment() -> Iterator[None]:
+    """Take back what a block does to the environment."""
+    before: Mapping[str, str] = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,68 @@
+"""The blocks of README.md and docs/*.md run on Spark, in the order of their page."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from outfall.spark.requirement import pyspark_version
+from tests.documents import PAGES, Block, blocks, unchanged_environment
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "carrier string, flight int, origin string, dest string, distance int"
+ROWS = [
+    {"carrier": carrier, "flight": number, "origin": "JFK", "dest": "LAX", "distance": 2475}
+    for number, carrier in enumerate(["UA", "AA", "B6", "DL"] * 5)
+]
+WITH_SPARK = [page for page in PAGES if any(block.needs_spark and block.reason is None for block in blocks(page))]
+
+
+def runs_here(block: Block) -> bool:
+    if block.needs_options_door and pyspark_version() < (4, 1):
+        return False
+    return "bytewax" not in block.code or find_spec("bytewax") is not None
+
+
+@pytest.mark.parametrize("page", WITH_SPARK, ids=lambda page: page.name)
+def test_blocks_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "flights.json").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    day = spark.read.schema(SCHEMA).json(str(source))
+    names: dict[str, Any] = {
+        "spark": spark,
+        "day": day,
+        "flights": spark.readStream.schema(SCHEMA).json(str(source)),
+    }
+    with unchanged_environment():
+        for block in blocks(page):
+            if block.reason is None and runs_here(block):
+                block.run(names, tmp_path)
+                finish_queries(spark)
+
+
+def finish_queries(spark: SparkSession) -> None:
+    """Let each query that a block has started write what there is; one that fails raises here."""
+    for query in spark.streams.active:
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+
+def test_the_lines_of_the_readme_write_each_row_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = PAGES[0]
+    test_blocks_run(readme, spark, tmp_path, monkeypatch)
+    targets = ["carriers", "flights"] if pyspark_version() >= (4, 1) else ["carriers"]
+    for target in targets:
+        lines = [line for path in (tmp_path / target).glob("part-*") for line in path.read_text().splitlines()]
+        assert sorted(json.loads(line)["flight"] for line in lines) == list(range(len(ROWS)))

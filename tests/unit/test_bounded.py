@@ -1,0 +1,99 @@
+"""Nothing grows with the number of epochs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.support.setups import InPlace, Staging
+from tests.unit.test_states import StateSink
+
+from outfall.epoch.driver_memory import DriverMemory
+from outfall.epoch.journal import KEPT_EPOCHS
+from outfall.recovery import history
+from outfall.testing import LocalDriver
+
+
+def files(recovery: Path) -> int:
+    return sum(1 for path in recovery.rglob("*") if path.is_file())
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def run_in_place(setup: InPlace, driver: LocalDriver, epochs: range) -> None:
+    for epoch in epochs:
+        setup.shelf.file("a").values.clear()
+        driver.run_epoch(epoch, [[("1", epoch)]])
+
+
+def test_entries_are_bounded_over_hundreds_of_epochs(tmp_path: Path) -> None:
+    setup = InPlace(str(tmp_path))
+    driver = setup.driver()
+    run_in_place(setup, driver, range(KEPT_EPOCHS + 20))
+    after = files(tmp_path)
+    run_in_place(setup, driver, range(KEPT_EPOCHS + 20, KEPT_EPOCHS + 150))
+    assert files(tmp_path) == after <= KEPT_EPOCHS + 10
+    assert setup.found().total() == KEPT_EPOCHS + 150
+
+
+def test_large_states_are_bounded(tmp_path: Path) -> None:
+    for epoch in range(12):
+        LocalDriver(StateSink(), str(tmp_path)).run_epoch(epoch, [[("0", "x" * 100_000)]])
+    assert len(list(tmp_path.glob("outfall/sink/states/*"))) <= 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts /proc/self/fd")
+def test_open_files_stay_flat_over_drivers_and_epochs(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    setup.run(setup.driver(), 0)
+    gc.collect()
+    before = open_files()
+    for epoch in range(1, 30):
+        setup.run(setup.driver(), epoch)
+    assert open_files() == before
+
+
+def test_what_a_driver_remembers_is_bounded() -> None:
+    setup = Staging()
+    memory = DriverMemory()
+    driver = setup.driver()
+    driver._memory = memory
+    for epoch in range(20):
+        setup.run(driver, epoch)
+    assert len(memory._positions) == 1
+
+
+def test_a_restart_reads_few_entries_whatever_came_before() -> None:
+    setup = Staging()
+    driver = setup.driver()
+    for epoch in range(30):
+        setup.run(driver, epoch)
+    log = setup.driver().recovery.open("sink")
+    sizes: list[int | None] = []
+    original = type(log).read
+
+    def counting(self: object, *, last: int | None = None) -> object:
+        sizes.append(last)
+        return original(log, last=last)
+
+    coordinator = setup.driver().coordinator()
+    coordinator._journal._log.read = counting.__get__(log)  # type: ignore[method-assign]
+    coordinator.begin(30)
+    assert all(size is not None and size < 20 for size in sizes)
+
+
+@pytest.mark.faults
+def test_nothing_grows_over_ten_thousand_epochs(tmp_path: Path) -> None:
+    setup = InPlace(str(tmp_path))
+    driver = setup.driver()
+    run_in_place(setup, driver, range(200))
+    after, opened = files(tmp_path), open_files()
+    for epoch in range(200, 10_000):
+        driver.run_epoch(epoch, [[("1", epoch)]])
+    assert (files(tmp_path), open_files()) == (after, opened)
+    assert len(history(str(tmp_path))) == KEPT_EPOCHS

@@ -1,0 +1,290 @@
+"""What a sink must have for what it promises, checked before any data moves."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.support.setups import Staging
+from tests.unit.support.shelf import Shelf, ShelfSink
+from tests.unit.support.warehouse import BundlingSink, HoldingSink, PlainSink, StagingSink, Warehouse
+
+from outfall.capabilities import (
+    Committer,
+    CommitRequest,
+    DeclaresGuarantee,
+    Guarantee,
+    Metrics,
+    SupportsCommitter,
+    SupportsPostCommitTopology,
+    SupportsPreCommitTopology,
+    SupportsSeal,
+    SupportsStateSerializer,
+    SupportsWriterContext,
+    SupportsWriterState,
+    WithCompatibleState,
+    WriterInitContext,
+    check_sink,
+    guarantee_of,
+    kind_of,
+    requirements_of,
+)
+from outfall.errors import CapabilityError
+from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
+from outfall.testing import LocalDriver
+
+
+class Fixed(FixedPartitionedSink[Any, Any]):
+    def list_parts(self) -> list[str]:
+        return ["p"]
+
+    def part_fn(self, item_key: str) -> int:
+        return 0
+
+    def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Any:
+        return object()
+
+
+class Dynamic(DynamicSink[Any]):
+    built: Any = None
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
+        return self.built
+
+
+def sink_with(base: type, *mixins: type) -> Any:
+    """Make a sink of a class that has the mixins, whatever they leave abstract."""
+    made = type("Made", (base, *mixins), {})
+    made.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+    return made()
+
+
+@pytest.mark.parametrize("sink", [StagingSink, BundlingSink, HoldingSink])
+def test_whole_sinks_pass(sink: type) -> None:
+    check_sink(sink(Warehouse()))
+    check_sink(ShelfSink(Shelf()))
+    check_sink(PlainSink())
+
+
+@pytest.mark.parametrize(
+    ("base", "mixins", "text"),
+    [
+        (Dynamic, [SupportsPreCommitTopology], "SupportsPreCommitTopology but not SupportsCommitter"),
+        (Dynamic, [SupportsPostCommitTopology], "SupportsPostCommitTopology but not SupportsCommitter"),
+        (Dynamic, [WithCompatibleState], "WithCompatibleState but not SupportsWriterState"),
+        (Fixed, [SupportsSeal], "SupportsSeal but not SupportsWriterContext"),
+        (Dynamic, [SupportsSeal, SupportsWriterContext], "SupportsSeal but no parts"),
+        (Dynamic, [SupportsStateSerializer], "SupportsStateSerializer but no parts"),
+        (Fixed, [SupportsWriterState], "SupportsWriterState and fixed parts"),
+        (object, [], "neither list_parts and build_part nor build"),
+        (Fixed, [Dynamic], "both list_parts/build_part and build"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name(base: type, mixins: list[type], text: str) -> None:
+    sink = sink_with(base, *mixins)
+    with pytest.raises(CapabilityError, match=text) as caught:
+        check_sink(sink)
+    assert str(caught.value).startswith("Made has ")
+    assert "What to do" in str(caught.value)
+    with pytest.raises(CapabilityError):
+        LocalDriver(sink, Staging().recovery).coordinator()
+
+
+def test_ancestry_does_not_matter() -> None:
+    class Duck:
+        def build(self, step_id: str, worker_index: int, worker_count: int) -> Any: ...
+
+    check_sink(Duck())
+
+
+class WriteOnly:
+    closed = False
+
+    def write_batch(self, values: list[Any]) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ArrowOnly:
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.to_pylist()
+
+    def close(self) -> None: ...
+
+
+class Closing:
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("mixins", "built", "method"),
+    [
+        ([], Closing, "write_batch"),
+        ([SupportsCommitter], WriteOnly, "prepare_commit"),
+        ([SupportsWriterState], WriteOnly, "snapshot_state"),
+    ],
+)
+def test_a_partition_without_what_its_sink_promises_is_refused_and_closed(
+    mixins: list[type], built: type, method: str
+) -> None:
+    sink = sink_with(Dynamic, *mixins)
+    sink.built = built()
+    driver = LocalDriver(sink, Staging().recovery)
+    ticket = driver.coordinator().begin(0)
+    with pytest.raises(CapabilityError, match=rf"Made built a {built.__name__} that has no {method}\(\)"):
+        driver.run_task(ticket, 0, 0, [(None, [1])])
+    assert getattr(sink.built, "closed", True)
+
+
+def test_a_part_without_a_snapshot_is_refused() -> None:
+    class Sink(Fixed):
+        def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Any:
+            return WriteOnly()
+
+    with pytest.raises(CapabilityError, match=r"has no snapshot\(\)"):
+        LocalDriver(Sink(), Staging().recovery).run_epoch(0, [[("k", 1)]])
+
+
+def test_an_arrow_partition_needs_no_write_batch() -> None:
+    sink = Dynamic()
+    sink.built = ArrowOnly()
+    LocalDriver(sink, Staging().recovery).run_epoch(0, [[{"a": 1}, {"a": 2}]])
+    assert sink.built.rows == [{"a": 1}, {"a": 2}]
+
+
+def test_a_partition_is_driven_in_order_and_flushed_at_the_end() -> None:
+    calls: list[str] = []
+
+    class Partition(StatelessSinkPartition[Any]):
+        def write_batch(self, values: list[Any]) -> None:
+            calls.append(f"write {values}")
+
+        def flush(self, end_of_input: bool) -> None:
+            calls.append(f"flush {end_of_input}")
+
+        def prepare_commit(self) -> Sequence[Any]:
+            calls.append("prepare_commit")
+            return []
+
+        def snapshot_state(self, epoch: int) -> Sequence[Any]:
+            calls.append(f"snapshot_state {epoch}")
+            return []
+
+        def close(self) -> None:
+            calls.append("close")
+
+    sink = sink_with(Dynamic, SupportsCommitter, SupportsWriterState)
+    sink.built = Partition()
+    sink.committable_serializer = sink.writer_state_serializer = lambda: None
+    driver = LocalDriver(sink, Staging().recovery)
+    ticket = driver.coordinator().begin(0)
+    driver.run_task(ticket, 0, 0, [(None, [1]), (None, [2, 3])])
+    assert calls == ["write [1]", "write [2, 3]", "flush True", "prepare_commit", "snapshot_state 0", "close"]
+
+
+def test_an_error_on_closing_fails_the_attempt_and_hides_no_other() -> None:
+    class Unclosable(StatelessSinkPartition[Any]):
+        def write_batch(self, values: list[Any]) -> None:
+            if values == ["bad"]:
+                raise ValueError("refused")
+
+        def close(self) -> None:
+            raise OSError("disk full")
+
+    sink = Dynamic()
+    sink.built = Unclosable()
+    driver = LocalDriver(sink, Staging().recovery)
+    ticket = driver.coordinator().begin(0)
+    with pytest.raises(OSError, match="disk full"):
+        driver.run_task(ticket, 0, 0, [(None, [1])])
+    with pytest.raises(ValueError, match="refused"):
+        driver.run_task(ticket, 0, 0, [(None, ["bad"])])
+
+
+def test_a_context_says_who_writes() -> None:
+    contexts: list[WriterInitContext] = []
+
+    class Sink(ShelfSink):
+        def bind(self, context: WriterInitContext) -> Any:
+            contexts.append(context)
+            return super().bind(context)
+
+    driver = LocalDriver(Sink(Shelf()), Staging().recovery)
+    driver.run_epoch(0, [[("0", 1), ("2", 2)]])
+    driver.run_epoch(1, [[("0", 1)]])
+    assert [(c.part, c.epoch, c.generation) for c in contexts] == [("a", 0, 1), ("c", 0, 1), ("a", 1, 4)]
+    attempts = [context.attempt for context in contexts]
+    assert attempts == sorted(set(attempts))
+    assert len({context.incarnation for context in contexts}) == 1
+
+
+def test_an_undeclared_guarantee_is_at_least_once() -> None:
+    assert guarantee_of(PlainSink()) is Guarantee.AT_LEAST_ONCE
+    assert requirements_of(PlainSink()) == ()
+
+
+def test_a_declared_guarantee_needs_a_writer_context() -> None:
+    class Claims(PlainSink, DeclaresGuarantee):
+        def guarantee(self) -> Guarantee:
+            return Guarantee.EXACTLY_ONCE
+
+        def requires(self) -> Sequence[str]:
+            return ["luck"]
+
+    assert guarantee_of(Claims()) is Guarantee.AT_LEAST_ONCE
+    assert requirements_of(Claims()) == ("luck",)
+    assert guarantee_of(StagingSink(Warehouse())) is Guarantee.EXACTLY_ONCE
+
+
+def test_guarantees_are_ordered() -> None:
+    assert Guarantee.AT_LEAST_ONCE < Guarantee.EFFECTIVELY_ONCE < Guarantee.EXACTLY_ONCE
+
+
+def test_a_kind_is_the_classs_full_name() -> None:
+    assert kind_of(PlainSink()) == "tests.unit.support.warehouse.PlainSink"
+
+
+def test_metrics_sum_and_give_copies() -> None:
+    metrics = Metrics({"rows": 1})
+    metrics.add("rows", 2)
+    metrics.add_all({"rows": 3, "bytes": 4})
+    counts = metrics.counts
+    counts["rows"] = 0
+    assert metrics.counts == {"rows": 6, "bytes": 4}
+
+
+def test_a_committer_has_no_evidence_and_revokes_nothing_unless_it_says_so() -> None:
+    class Plain(Committer[str]):
+        def commit(self, requests: Sequence[CommitRequest[str]]) -> None: ...
+
+    requests = [CommitRequest("a")]
+    Plain().find_lost(requests)
+    assert requests[0].outcome.kind == "unsignalled"
+    assert not Plain().nothing_published(requests)
+    with pytest.raises(CapabilityError, match="Plain cannot revoke"):
+        Plain().revoke(requests)
+
+
+def test_tickets_and_contexts_pickle() -> None:
+    setup = Staging()
+    ticket = setup.driver().coordinator().begin(0)
+    assert pickle.loads(pickle.dumps(ticket)) == ticket
+    context = WriterInitContext("s", "i", 1, 2, "p", 3)
+    assert pickle.loads(pickle.dumps(context)) == context
+
+
+def test_partitions_close_without_doing_anything_by_default() -> None:
+    class Stateful(StatefulSinkPartition[Any, int]):
+        def write_batch(self, values: list[Any]) -> None: ...
+
+        def snapshot(self) -> int:
+            return 0
+
+    Stateful().close()

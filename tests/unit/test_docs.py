@@ -1,0 +1,121 @@
+"""The pages are complete, their links lead somewhere, and their blocks that need no Spark run."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall import errors
+from outfall.recovery import entries
+from outfall.recovery.log import LogEntry
+from tests.documents import PAGES, ROOT, blocks, unchanged_environment
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_REFERENCE = re.compile(r"^\[([^\]]+)\]: ", re.MULTILINE)
+_USED = re.compile(r"\[([^\]\[]+)\](?!\(|: )(?:\[([^\]]+)\])?")
+
+
+def page_name(page: Path) -> str:
+    return page.name
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    return re.sub(r"`[^`\n]+`", "", re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_blocks_without_spark_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    with unchanged_environment():
+        for block in blocks(page):
+            if block.reason is None and not block.needs_spark:
+                block.run(names, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_block_of_python_is_found(page: Path) -> None:
+    assert len(blocks(page)) == page.read_text().count("```python\n")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    targets = [target.split("#")[0] for target in _LINK.findall(prose(page)) if "://" not in target]
+    assert [target for target in targets if target and not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_references_are_defined(page: Path) -> None:
+    text = prose(page)
+    defined = {name.lower() for name in _REFERENCE.findall(text)}
+    if defined:
+        used = {(second or first).replace("\n", " ").lower() for first, second in _USED.findall(text)}
+        assert used >= defined, "defined and not used"
+        assert used <= defined, "used and not defined"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_no_page_names_a_machine(page: Path) -> None:
+    assert not re.search(r"/(?:work|home|root|Users|tmp)/", page.read_text())
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert [
+        page.name for page in PAGES if f"({page.name})" not in index and page.name not in ("README.md", "index.md")
+    ] == []
+
+
+FORMAT = (ROOT / "docs" / "recovery-format.md").read_text()
+
+
+def section(heading: str) -> str:
+    found = re.search(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##|\Z)", FORMAT, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/recovery-format.md has no section {heading!r}"
+    return found[1]
+
+
+MODELS = [model for _, model in inspect.getmembers(entries, inspect.isclass) if issubclass(model, entries.Record)]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_the_recovery_format_names_every_field(model: type[entries.Record]) -> None:
+    if model is entries.Record:
+        return
+    common = set(entries._Entry.model_fields) | {"kind"}
+    fields = set(model.model_fields)
+    if model is entries._Entry:
+        described, fields = section("Fields of every entry"), common
+    else:
+        described = section(model.__name__)
+        fields -= common if issubclass(model, entries._Entry) else set()
+    assert set(re.findall(r"^\| `(\w+)` \|", described, re.MULTILINE)) == fields
+
+
+def test_the_recovery_format_gives_entries_that_are_read() -> None:
+    examples = re.findall(r"^```json\n(.*?)^```", FORMAT, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 3
+    for example in examples:
+        document = json.loads(example)
+        entry = entries.decode_entry(LogEntry(1, example.encode()), document["step"])
+        assert json.loads(entries.encode_entry(entry)).keys() == document.keys()
+
+
+def test_the_recovery_format_is_that_of_the_code() -> None:
+    assert f"Format {entries.FORMAT}," in FORMAT
+    assert f"| `format` | {entries.FORMAT} |" in FORMAT
+
+
+def test_the_protocol_lists_every_error() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    terminal, _, transient = page.partition("### Transient")
+    for name, error in inspect.getmembers(errors, inspect.isclass):
+        if error not in (errors.OutfallError, errors.TerminalError, errors.TransientError):
+            where = terminal if issubclass(error, errors.TerminalError) else transient
+            assert f"| `{name}` |" in where, name

@@ -1,0 +1,58 @@
+"""One family; texts that say what, where, why and what to do; errors that travel between processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from outfall import errors
+from outfall.errors import OutfallError, TerminalError, TransientError, missing_extra
+
+FAMILY = [
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, OutfallError) and value is not OutfallError
+]
+
+
+def test_a_text_has_place_event_cause_and_advice_in_this_order() -> None:
+    error = OutfallError("the file is short.", step="s", epoch=0, part="p", why="it was cut", do="restore it")
+    assert str(error) == (
+        "[step 's', epoch 0, part 'p'] the file is short. it was cut. What to do: restore it."
+    )
+    assert (error.step, error.epoch, error.part) == ("s", 0, "p")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OutfallError("what"), "what."),
+        (OutfallError("what", do="this"), "what. What to do: this."),
+        (OutfallError("what", part=""), "[part ''] what."),
+    ],
+)
+def test_what_is_unknown_is_left_out(error: OutfallError, text: str) -> None:
+    assert str(error) == text
+
+
+@pytest.mark.parametrize("kind", FAMILY, ids=lambda kind: kind.__name__)
+def test_every_error_is_terminal_or_transient(kind: type[OutfallError]) -> None:
+    assert issubclass(kind, TerminalError) != issubclass(kind, TransientError)
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize("kind", [OutfallError, *FAMILY], ids=lambda kind: kind.__name__)
+def test_every_error_survives_pickling(kind: type[OutfallError]) -> None:
+    error = kind("what happened", step="s", epoch=3, part="p", why="because", do="this")
+    travelled = pickle.loads(pickle.dumps(error))
+    assert type(travelled) is kind
+    assert str(travelled) == str(error)
+    assert (travelled.step, travelled.epoch, travelled.part) == ("s", 3, "p")
+    assert str(pickle.loads(pickle.dumps(travelled))) == str(error)
+
+
+def test_a_missing_extra_names_its_install_line() -> None:
+    error = missing_extra("psycopg", "postgres")
+    assert isinstance(error, ImportError)
+    assert "pip install 'outfall[postgres]'" in str(error)

@@ -1,0 +1,103 @@
+"""What a step's last epochs counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.unit.support.journals import entry_files
+from tests.unit.support.setups import Staging, content
+
+from outfall.epoch.journal import KEPT_EPOCHS
+from outfall.errors import RecordError
+from outfall.recovery import history, recovery_config
+from outfall.testing import FakeClock, LocalDriver, crash_at
+
+
+def test_no_epochs_have_no_history(tmp_path: Path) -> None:
+    assert history(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_epoch_is_summed_up_oldest_first(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    driver = setup.driver()
+    for epoch in range(3):
+        setup.run(driver, epoch, "ab"[epoch % 2])
+    summaries = history(str(tmp_path))
+    assert [(summary.epoch, summary.rows) for summary in summaries] == [(0, 6), (1, 3), (2, 6)]
+    assert all(datetime.now(UTC) - summary.completed_at < timedelta(minutes=1) for summary in summaries)
+
+
+def test_skipped_rows_are_told_apart(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    setup.run(setup.driver(), 0, "a")
+    setup.run(setup.driver(), 0, "b")
+    summaries = history(str(tmp_path))
+    assert [(summary.epoch, summary.rows, summary.skipped) for summary in summaries] == [(0, 6, 0), (0, 0, 3)]
+
+
+def test_retries_of_tasks_and_of_commits_are_summed(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    driver = setup.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    answers = [driver.run_task(ticket, 0, 0, [(None, [1])], retries=2)]
+    coordinator.finish(ticket, answers)
+    (summary,) = history(str(tmp_path))
+    assert summary.retries == 2
+    assert summary.counts["retries"] == 2
+
+
+def test_seconds_are_from_begin_to_completed(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    clock = FakeClock()
+    driver = LocalDriver(setup.sink(), setup.recovery, clock=clock)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    answers = driver.run_tasks(ticket, 0, content(0))
+    clock.sleep(90)
+    setup.warehouse.after_commit = lambda: clock.sleep(30)
+    coordinator.finish(ticket, answers)
+    assert history(str(tmp_path))[0].seconds == 120
+
+
+def test_an_unfinished_epoch_is_not_in_it(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    setup.run(setup.driver(), 0)
+    with crash_at("before COMPLETED"):
+        setup.run(setup.driver(), 1)
+    assert [summary.epoch for summary in history(str(tmp_path))] == [0]
+
+
+def test_an_epoch_that_a_later_run_finished_is_in_it(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    with crash_at("after PREPARED"):
+        setup.run(setup.driver(), 0, "a")
+    setup.run(setup.driver(), 0, "b")
+    assert [(s.epoch, s.rows, s.skipped) for s in history(str(tmp_path))] == [(0, 6, 0), (0, 0, 3)]
+
+
+def test_the_last_hundred_are_kept() -> None:
+    setup = Staging()
+    driver = setup.driver()
+    for epoch in range(KEPT_EPOCHS + 5):
+        driver.run_epoch(epoch, [])
+    assert [summary.epoch for summary in history(setup.recovery)] == list(range(5, KEPT_EPOCHS + 5))
+
+
+def test_steps_have_histories_of_their_own(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    setup.run(LocalDriver(setup.sink(), str(tmp_path), step_id="orders"), 0)
+    assert len(history(str(tmp_path), "orders")) == 1
+    assert history(recovery_config(str(tmp_path))) == []
+
+
+def test_a_damaged_entry_is_an_error(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    setup.run(setup.driver(), 0)
+    entry_files(tmp_path)[0].chmod(0o600)
+    entry_files(tmp_path)[0].write_bytes(b"")
+    with pytest.raises(RecordError):
+        history(str(tmp_path))
