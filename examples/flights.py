@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 import zipfile
 from collections import Counter
@@ -54,6 +55,7 @@ INPUT_FILES = 40
 PARTS = 4
 
 console = Console()
+interrupted = threading.Event()
 
 
 # --- The job
@@ -91,9 +93,10 @@ def main() -> int:
     prepare_input(options)
     prepare_output(options)
     say_what_was_found(options)
-    spark = start_spark(options)
     try:
+        spark = start_spark(options)
         run(spark, options)
+        spark.stop()
     except KeyboardInterrupt:
         console.print("\nStopped. Start it again with the same options, and it goes on where it was.")
         # No orderly end: what a crash leaves behind is all that the next run needs.
@@ -102,7 +105,6 @@ def main() -> int:
         console.print(f"\nThe query failed. Spark's own log is {options.spark_log}.", style="red")
         console.print(str(error), markup=False, highlight=False)
         return 1
-    spark.stop()
     return 0 if check(options) else 1
 
 
@@ -281,9 +283,8 @@ def start_spark(options: Options) -> SparkSession:
         .config("spark.ui.showConsoleProgress", False)
         .getOrCreate()
     )
-    # Spark's own handler cancels the running job, and its stream then dies with a page of traces.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # In place of Spark's own handler, which cancels the running job: its stream then dies with pages of traces.
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     return spark
 
 
@@ -312,6 +313,8 @@ def follow(query: StreamingQuery, options: Options) -> None:
         ended = False
         while not ended:
             ended = bool(query.awaitTermination(1))
+            if interrupted.is_set():
+                raise KeyboardInterrupt
             epochs = history(str(options.checkpoint))
             for epoch in epochs[shown:]:
                 progress.console.print(epoch_line(epoch), highlight=False)

@@ -406,6 +406,10 @@ class SupportsWriterContext(ABC):
 class SupportsTarget(ABC, Generic[S]):
     """On a sink: knows its target, and compares it with the recovery data."""
 
+    def kind(self) -> str:
+        """Return a stable name of the sink's kind. The default is the class's; a built-in keeps its own when moved."""
+        return _class_name(self)
+
     @abstractmethod
     def target(self) -> str:
         """Return a stable name of the target, free of secrets. A change of it between restarts stops the query."""
@@ -510,7 +514,11 @@ def requirements_of(sink: object) -> Sequence[str]:
 
 
 def kind_of(sink: object) -> str:
-    """Name the sink's class as the recovery data stores it."""
+    """Name the sink's kind as the recovery data stores it."""
+    return sink.kind() if isinstance(sink, SupportsTarget) else _class_name(sink)
+
+
+def _class_name(sink: object) -> str:
     return f"{type(sink).__module__}.{type(sink).__qualname__}"
 
 

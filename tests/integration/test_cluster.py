@@ -7,23 +7,21 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from tests.integration.conftest import spark_environment
 from tests.integration.support import cluster_driver
 from tests.integration.support.reading import found_ids, visible, write_source
+from tests.integration.support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
 EXECUTOR = "CoarseGrainedExecutorBackend"
-T = TypeVar("T")
 MODES = pytest.mark.parametrize("mode", ["growing", "whole"])
 
 
@@ -35,6 +33,7 @@ def driver(root: Path, mode: str) -> Iterator[subprocess.Popen[str]]:
     with (root / "stderr").open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, str(cluster_driver.__file__), str(root), mode],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -88,15 +87,6 @@ def executor_of(worker: int) -> int:
     while EXECUTOR not in command_of(worker):
         worker = parent_of(worker)
     return worker
-
-
-def until(find: Callable[[], T], what: str, seconds: float = 90) -> T:
-    """Poll until something is found."""
-    deadline = time.monotonic() + seconds
-    while not (found := find()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
-        time.sleep(0.02)
-    return found
 
 
 def rows_grow(root: Path) -> Callable[[], bool]:

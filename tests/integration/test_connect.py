@@ -34,7 +34,7 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
     assert status.returncode == 0, (tmp_path / "output").read_text(errors="replace")[-5000:]
     report = json.loads((tmp_path / "report.json").read_text())
     assert {name: item["ids"] for name, item in report.items()} == {
-        **dict.fromkeys(names, list(range(20))),
+        **{name: list(range(20)) for name in names},
         "batch": list(range(10)),
     }
     assert {report[name]["skipped"] for name in names} == {10}

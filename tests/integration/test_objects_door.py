@@ -25,7 +25,6 @@ from outfall.spark.task_function import PART_COLUMN
 from outfall.steps import listen
 from tests.integration.support.reading import (
     forget_commit,
-    found,
     found_ids,
     read_stream,
     run,
@@ -51,7 +50,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-class Boom(Exception):
+class InjectedError(Exception):
     """An error that a test puts in."""
 
 
@@ -65,7 +64,7 @@ class FailsAt:
     def __call__(self, step: str) -> None:
         if self._armed and step == self._step:
             self._armed = False
-            raise Boom(step)
+            raise InjectedError(step)
 
 
 @pytest.fixture

@@ -516,6 +516,8 @@ def test_with_speculation_two_attempts_may_finish_and_one_is_delivered(cluster: 
 @since_4_1
 def test_a_failed_attempt_is_retried_without_an_abort(cluster: Path) -> None:
     writes = events(str(cluster / "retry"), "write")
-    assert sorted((write["partition"], write["retry"]) for write in writes) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    # A slow machine may see a speculative copy beside the retry.
+    tries = {(write["partition"], write["retry"] > 0) for write in writes}
+    assert tries == {(0, False), (0, True), (1, False), (1, True)}
     (commit,) = events(str(cluster / "retry"), "commit", "abort")
     assert [message["partition"] for message in commit["messages"]] == [0, 1]

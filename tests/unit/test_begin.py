@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from tests.unit.support.journals import entries, kinds
-from tests.unit.support.setups import InPlace, Setup, Staging, content, counted
-from tests.unit.support.warehouse import PlainSink
 
 from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import UnexpectedEpochError
 from outfall.testing import FakeClock, LocalDriver, crash_at
+from tests.unit.support.journals import entries, kinds
+from tests.unit.support.setups import InPlace, Setup, Staging, content, counted
+from tests.unit.support.warehouse import PlainSink
 
 
 def completed(epochs: int) -> Staging:

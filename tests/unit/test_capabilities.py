@@ -8,13 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.support.setups import Staging
-from tests.unit.support.shelf import Shelf, ShelfSink
-from tests.unit.support.warehouse import BundlingSink, HoldingSink, PlainSink, StagingSink, Warehouse
 
 from outfall.capabilities import (
-    Committer,
     CommitRequest,
+    Committer,
     DeclaresGuarantee,
     Guarantee,
     Metrics,
@@ -35,6 +32,9 @@ from outfall.capabilities import (
 from outfall.errors import CapabilityError
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import LocalDriver
+from tests.unit.support.setups import Staging
+from tests.unit.support.shelf import Shelf, ShelfSink
+from tests.unit.support.warehouse import BundlingSink, HoldingSink, PlainSink, StagingSink, Warehouse
 
 
 class Fixed(FixedPartitionedSink[Any, Any]):

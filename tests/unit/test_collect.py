@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.unit.support.journals import entries, kinds
-from tests.unit.support.setups import InPlace, Setup, Staging, content, counted
 
 from outfall.epoch.messages import TaskAnswer, Ticket
 from outfall.errors import AnswersError, FencedError, TerminalError
+from tests.unit.support.journals import entries, kinds
+from tests.unit.support.setups import InPlace, Setup, Staging, content, counted
 
 
 def begun(setup: Setup) -> tuple[Any, Ticket, list[TaskAnswer]]:

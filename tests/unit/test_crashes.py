@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.unit.support.points import points
-from tests.unit.support.setups import EXACTLY_ONCE, Setup, Staging, content, counted
 
 from outfall.testing import crash_at
+from tests.unit.support.points import points
+from tests.unit.support.setups import EXACTLY_ONCE, Setup, Staging, content, counted
 
 
 def outcome(steps: list[str], point: str, name: str) -> set[str]:
@@ -38,8 +38,7 @@ def assert_once(setup: Setup, epoch: int, names: set[str]) -> None:
     assert setup.found() in [before + counted(content(epoch, name)) for name in names]
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
-@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize(("epoch", "name"), [(0, "a"), (1, "a"), (1, "b")])
 @pytest.mark.parametrize("setup_type", EXACTLY_ONCE)
 def test_a_crash_at_any_step_leaves_exactly_one_content(
     setup_type: type[Setup], epoch: int, name: str, subtests: pytest.Subtests

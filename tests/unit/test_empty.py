@@ -6,11 +6,11 @@ from collections import Counter
 from itertools import chain
 
 import pytest
+
+from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.journals import kinds
 from tests.unit.support.setups import EXACTLY_ONCE, InPlace, Setup, Staging, content, counted
 from tests.unit.support.shelf import Shelf, ShelfSink
-
-from outfall.testing import LocalDriver, crash_at
 
 
 @pytest.mark.parametrize("tasks", [[], [[]], [[], [], []]], ids=["no task", "one task", "three tasks"])

@@ -14,11 +14,7 @@ from outfall.capabilities import CommitRequest, Guarantee, check_sink, guarantee
 from outfall.errors import (
     CommitRefusedError,
     LostCommittableError,
-    TargetAheadError,
-    TargetLostError,
-    TargetNotEmptyError,
     TransientError,
-    UnsharedTargetError,
 )
 from outfall.file import FileSink
 from outfall.file.names import FileName
@@ -30,9 +26,10 @@ from tests.unit.support.file_target import (
     OURS,
     WholeDriver,
     everything,
+    ids,
     meanwhile,
     open_files,
-    rows_in,
+    rows,
     visible,
     whole,
 )
@@ -46,14 +43,6 @@ def out(tmp_path: Path) -> Path:
 @pytest.fixture
 def driver(out: Path) -> WholeDriver:
     return WholeDriver(whole(out))
-
-
-def rows(*numbers: int) -> list[dict[str, int]]:
-    return [{"id": number} for number in numbers]
-
-
-def ids(path: Path) -> list[int]:
-    return [row["id"] for row in rows_in(path)]
 
 
 def staged_names(path: Path) -> list[str]:
@@ -309,133 +298,6 @@ def test_a_name_belongs_to_one_attempt(driver: WholeDriver) -> None:
     driver.stage(rows(1))
     with pytest.raises(TransientError, match="exists"):
         driver.stage(rows(1))
-
-
-def test_first_contact_with_data_is_refused_unless_told(out: Path) -> None:
-    out.mkdir()
-    (out / "old.jsonl").write_text('{"id":1}\n')
-    before = everything(out)
-    with pytest.raises(TargetNotEmptyError, match=r"old\.jsonl"):
-        WholeDriver(whole(out)).begin()
-    assert everything(out) == before
-    WholeDriver(whole(out, on_existing="resume")).run(rows(2))
-    assert ids(out) == [1, 2] or ids(out) == [2, 1]
-
-
-def test_overwriting_deletes_what_is_there_once_and_stops_the_query_that_wrote_it(out: Path) -> None:
-    first = WholeDriver(whole(out))
-    first.run(rows(1))
-    first.begin()
-    staged = first.stage(rows(2))
-    second = WholeDriver(whole(out, on_existing="overwrite"), incarnation=OTHERS)
-    second.run(rows(3))
-    second.run(rows(4))
-    assert ids(out) == [3, 4]
-    with pytest.raises(TargetLostError, match="overwritten"):
-        first.commit(staged)
-    with pytest.raises(TargetLostError, match="overwritten"):
-        first.check()
-    with pytest.raises(UnsharedTargetError):
-        first.file(attempt=9)
-    assert ids(out) == [3, 4]
-
-
-@pytest.mark.parametrize("asleep", [True, False])
-def test_an_older_driver_that_wakes_before_overwriting_deletes_nothing(out: Path, asleep: bool) -> None:
-    out.mkdir()
-    (out / "old.jsonl").write_text("old\n")
-    late = WholeDriver(whole(out, on_existing="overwrite"))
-    late.begin(open_target=False)
-    newer = late.restored_copy(whole(out, on_existing="overwrite"))
-    if asleep:
-        newer.run(rows(1))
-        late.open()
-    else:
-        with meanwhile("file: opening", lambda: newer.run(rows(1))):
-            late.open()
-    assert ids(out) == [1]
-
-
-def test_a_second_query_is_refused_although_nothing_is_published_yet(driver: WholeDriver, out: Path) -> None:
-    driver.begin()
-    with pytest.raises(TargetNotEmptyError, match="another query"):
-        WholeDriver(whole(out), incarnation=OTHERS).begin()
-
-
-def test_the_checkpoint_deleted_and_the_target_kept_is_refused(driver: WholeDriver, out: Path) -> None:
-    driver.run(rows(1))
-    with pytest.raises(TargetNotEmptyError):
-        WholeDriver(whole(out), incarnation=OTHERS).begin()
-
-
-def test_the_target_deleted_and_the_checkpoint_kept_is_refused(driver: WholeDriver, out: Path) -> None:
-    driver.run(rows(1))
-    out.rename(out.with_name("gone"))
-    with pytest.raises(TargetLostError, match="epoch 0"):
-        driver.check()
-    assert not out.exists()
-
-
-@pytest.mark.parametrize("epochs", [1, 2, 5])
-def test_a_checkpoint_restored_from_an_older_copy_is_refused_or_the_later_epochs_taken_back(
-    driver: WholeDriver, out: Path, epochs: int
-) -> None:
-    driver.run(rows(0))
-    strict = driver.restored_copy(whole(out))
-    taking_back = driver.restored_copy(whole(out, on_rewind="truncate"))
-    for number in range(epochs):
-        driver.run(rows(number + 1))
-    before = everything(out)
-    with pytest.raises(TargetAheadError, match=f"epoch {epochs}"):
-        strict.begin()
-    assert everything(out) == before
-    taking_back.begin(open_target=False)  # killed right after BEGIN
-    taking_back.run(rows(10))
-    taking_back.run(rows(20))
-    assert ids(out) == [0, 10, 20]
-
-
-def test_taking_back_that_was_killed_is_finished_by_the_next_run(driver: WholeDriver, out: Path) -> None:
-    driver.run(rows(0))
-    restored = driver.restored_copy(whole(out, on_rewind="truncate"))
-    driver.run(rows(1), rows(2))
-    with crash_at("file: publication taken back") as seen:
-        restored.begin()
-    assert seen[-1] == "file: publication taken back"
-    restored.run(rows(10))
-    assert ids(out) == [0, 10]
-
-
-def test_an_older_driver_that_wakes_before_taking_back_deletes_nothing(driver: WholeDriver, out: Path) -> None:
-    driver.run(rows(0))
-    late = driver.restored_copy(whole(out, on_rewind="truncate"))
-    driver.run(rows(1))
-    late.begin(open_target=False)
-    newer = late.restored_copy(whole(out, on_rewind="truncate"))
-    newer.run(rows(10))
-    late.open()
-    assert ids(out) == [0, 10]
-
-
-def test_an_epoch_whose_commit_was_cut_off_is_not_taken_for_a_rewind(driver: WholeDriver, out: Path) -> None:
-    driver.run(rows(0))
-    driver.begin()
-    staged = driver.stage(rows(1))
-    with crash_at("file: published"):
-        driver.commit(staged)
-    driver.commit(staged)
-    driver.completed = driver.epoch
-    driver.run(rows(2))
-    assert ids(out) == [0, 1, 2]
-
-
-def test_an_epoch_written_anew_is_not_taken_for_a_rewind(driver: WholeDriver, out: Path) -> None:
-    for number in range(3):
-        driver.begin()
-        driver.stage(rows(number))
-    driver.run(rows(9))
-    driver.run(rows(10))
-    assert ids(out) == [9, 10]
 
 
 def test_many_epochs_leave_only_their_files(driver: WholeDriver, out: Path) -> None:

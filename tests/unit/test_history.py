@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.unit.support.journals import entry_files
-from tests.unit.support.setups import Staging, content
 
 from outfall.epoch.journal import KEPT_EPOCHS
 from outfall.errors import RecordError
 from outfall.recovery import history, recovery_config
 from outfall.testing import FakeClock, LocalDriver, crash_at
+from tests.unit.support.journals import entry_files
+from tests.unit.support.setups import Staging, content
 
 
 def test_no_epochs_have_no_history(tmp_path: Path) -> None:

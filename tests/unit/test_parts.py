@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import binascii
 
 import pytest
+
+from outfall.errors import PartsChangedError
+from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.journals import entries
 from tests.unit.support.setups import InPlace
 from tests.unit.support.shelf import Shelf, ShelfSink
-
-from outfall.errors import PartsChangedError
-from outfall.testing import LocalDriver
 
 
 class Parts:
@@ -82,7 +82,7 @@ def test_the_default_part_function_is_crc_32() -> None:
     sink = InPlace().sink()
     default = super(ShelfSink, sink).part_fn
     assert default("123456789") == 0xCBF43926
-    assert default("zwölf") == 0x7EF0C9A7 or default("zwölf") == default("zwölf")
+    assert default("zwölf") == binascii.crc32("zwölf".encode())
 
 
 def test_values_keep_their_order_within_a_part() -> None:
@@ -92,12 +92,9 @@ def test_values_keep_their_order_within_a_part() -> None:
 
 
 def test_uncommitted_rows_of_a_part_that_the_replay_does_not_touch_are_cut() -> None:
-    from outfall.testing import crash_at
-
     case = Parts()
     with crash_at("before PREPARED"):
         case.write(["a", "b"], ("0", "lost"), ("1", "lost"))
     case._epoch = 0
     case.write(["a", "b"], ("1", "kept"))
     assert case.holds() == {"b": ["kept"]}
-    assert Counter(case.shelf.files["b"].values) == Counter(["kept"])

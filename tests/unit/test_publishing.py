@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.unit.support.journals import kinds
-from tests.unit.support.setups import Bundling, InPlace, Setup, Staging, content, counted
-from tests.unit.support.warehouse import Staged, StagingCommitter, StagingSink
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext, SweepContext
 from outfall.epoch.committing import CommitPolicy
 from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import CapabilityError, CommitError, CommitRefusedError, EpochAbandonedError, LostCommittableError
 from outfall.testing import LocalDriver, crash_at
+from tests.unit.support.journals import kinds
+from tests.unit.support.setups import Bundling, InPlace, Setup, Staging, content, counted
+from tests.unit.support.warehouse import Staged, StagingCommitter, StagingSink
 
 
 def die(setup: Setup, point: str) -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from tests.unit.support.setups import InPlace, Row, Setup, Staging
 
 from outfall.epoch.coordinator import EpochCoordinator
 from outfall.epoch.messages import TaskAnswer, Ticket
 from outfall.errors import FencedError, OutfallError, StaleWriterError
 from outfall.testing import LocalDriver, crash_at
+from tests.unit.support.setups import InPlace, Row, Setup, Staging
 
 # Each value is a part's index or a task's, so that a list of them is a content's routing.
 ROUTES = st.lists(st.lists(st.integers(0, 2), max_size=3), max_size=4)
@@ -81,7 +81,9 @@ class Schedules(RuleBasedStateMachine):
     def bring(self, epoch: int, routes: list[list[int]]) -> list[list[Any]]:
         known = self.contents.setdefault(epoch, [])
         name = f"content {len(known)}"
-        tasks = [[(epoch, name, index * 100 + i * 3 + route) for i, route in enumerate(r)] for index, r in enumerate(routes)]
+        tasks = [
+            [(epoch, name, index * 100 + i * 3 + route) for i, route in enumerate(r)] for index, r in enumerate(routes)
+        ]
         known.append([row for task in tasks for row in task])
         return self.keyed(tasks)
 
@@ -135,7 +137,7 @@ class Schedules(RuleBasedStateMachine):
     @precondition(lambda self: self.completed)
     def a_completed_epoch_is_brought_again(self, routes: list[list[int]]) -> None:
         if self.of_epoch(self.epoch):
-            return
+            return None
         again = self.epoch - 1
         self.restart()
         try:
@@ -267,7 +269,7 @@ MACHINES = [Schedules, InPlaceSchedules]
 
 
 def run(machine: type[Schedules], examples: int, steps: int) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
@@ -280,10 +282,10 @@ def run(machine: type[Schedules], examples: int, steps: int) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_any_short_schedule_writes_each_epoch_once(machine: type[Schedules]) -> None:
-    run(machine, examples=25, steps=15)
+    run(machine, examples=25, steps=20)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("machine", MACHINES)
 def test_any_long_schedule_writes_each_epoch_once(machine: type[Schedules]) -> None:
-    run(machine, examples=1000, steps=50)
+    run(machine, examples=300, steps=40)

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.support.journals import entry_files
-from tests.unit.support.setups import InPlace, Staging
 
 from outfall.epoch.journal import JournalView
 from outfall.errors import RecordError
@@ -32,6 +30,8 @@ from outfall.recovery.entries import (
     encode_entry,
 )
 from outfall.testing import crash_at
+from tests.unit.support.journals import entry_files
+from tests.unit.support.setups import InPlace, Staging
 
 ENTRIES: list[Entry] = [
     Begin(

@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.support.journals import entries, entry_files
-from tests.unit.support.setups import InPlace, Setup, Staging, content, counted
-from tests.unit.support.shelf import PartFile, ShelfSink
-from tests.unit.support.warehouse import BundlingSink, StagingSink
 
 from outfall.errors import (
     CapabilityError,
@@ -24,6 +20,10 @@ from outfall.errors import (
     UnexpectedEpochError,
 )
 from outfall.testing import LocalDriver, crash_at
+from tests.unit.support.journals import entries, entry_files
+from tests.unit.support.setups import InPlace, Setup, Staging, content, counted
+from tests.unit.support.shelf import PartFile, ShelfSink
+from tests.unit.support.warehouse import BundlingSink, StagingSink
 
 
 def refused(
@@ -87,7 +87,7 @@ def test_another_kind_of_sink_is_refused() -> None:
     setup = Staging()
     setup.run(setup.driver(), 0)
     driver = LocalDriver(BundlingSink(setup.warehouse), setup.recovery)
-    with pytest.raises(ForeignRecordsError, match="of the sink tests.unit.support.warehouse.StagingSink, not of"):
+    with pytest.raises(ForeignRecordsError, match=r"of the sink tests\.unit\.support\.warehouse\.StagingSink, not of"):
         driver.coordinator().begin(1)
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.support.journals import entries, entry_files
-from tests.unit.support.setups import Staging
 
 from outfall.capabilities import SupportsStateSerializer
 from outfall.errors import CapabilityError, RecordError, SerializationError
 from outfall.serde import PickleSerializer, SimpleVersionedSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
 from outfall.testing import LocalDriver, crash_at
+from tests.unit.support.journals import entries, entry_files
+from tests.unit.support.setups import Staging
 
 
 class Given(StatefulSinkPartition[Any, Any]):
@@ -141,7 +141,7 @@ def test_pickle_stores_what_json_cannot_when_named(tmp_path: Path) -> None:
 
 
 def test_pickle_names_the_part_that_it_cannot_store(tmp_path: Path) -> None:
-    with pytest.raises(SerializationError, match="part 'p'.*cannot be pickled"):
+    with pytest.raises(SerializationError, match=r"part 'p'.*cannot be pickled"):
         write(SerializedSink(PickleSerializer()), tmp_path, 0, lambda: None)
 
 

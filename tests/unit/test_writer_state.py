@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.unit.support.journals import entries
-from tests.unit.support.setups import Staging
-from tests.unit.support.warehouse import HoldingSink, Warehouse, rows_of
 
 from outfall.epoch.coordinator import EpochOptions
 from outfall.testing import LocalDriver, crash_at
+from tests.unit.support.journals import entries
+from tests.unit.support.setups import Staging
+from tests.unit.support.warehouse import HoldingSink, Warehouse, rows_of
 
 
 class Case:

@@ -36,6 +36,9 @@ class GrowingFileSink(
     _ahead: Mapping[str, WriterRecord] = {}
     """The parts that `check_target` saw to be ahead."""
 
+    def kind(self) -> str:
+        return "file/growing"
+
     def list_parts(self) -> list[str]:
         return [f"part-{index:05d}{self.suffix}" for index in range(self.options.parts or 0)]
 

@@ -34,6 +34,9 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], S
     _ahead: Marker | None = None
     """The marker that `check_target` saw to be ahead."""
 
+    def kind(self) -> str:
+        return "file/whole"
+
     def build(self, step_id: str, worker_index: int, worker_count: int) -> WholeFile:
         context = self._writer()
         check_shared(self.layout, context.incarnation)

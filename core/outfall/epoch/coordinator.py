@@ -219,17 +219,17 @@ class EpochCoordinator:
             _log.info("step %s: epoch %d is completed; its rows are skipped", self._step_id, epoch)
             return replace(self._ticket(view, epoch, ()), began_at=self._clock.time())
         parts = self._list_parts(view)
-        number = self._append_begin(view, epoch, query_id)
-        view = self._journal.view
-        self._open_target(view, epoch, number)
-        return self._ticket(view, self._expected(view, epoch), parts)
+        self._append_begin(view, epoch, query_id)
+        begun = self._journal.view
+        self._open_target(view, begun, epoch)
+        return self._ticket(begun, self._expected(begun, epoch), parts)
 
-    def _append_begin(self, view: JournalView, epoch: int | None, query_id: str | None) -> int:
+    def _append_begin(self, view: JournalView, epoch: int | None, query_id: str | None) -> None:
         expected = self._expected(view, epoch)
         bases = self._check_target(view, expected)
         adopted = self._adopt_writer_states(view)
         reached("before BEGIN")
-        number = self._journal.append(
+        self._journal.append(
             Begin(
                 step=self._step_id,
                 incarnation=view.incarnation or secrets.token_hex(8),
@@ -245,7 +245,6 @@ class EpochCoordinator:
             )
         )
         reached("after BEGIN")
-        return number
 
     def _expected(self, view: JournalView, epoch: int | None) -> int | None:
         """The epoch to write: the one asked for, else the one that comes next; `None` when any would do."""
@@ -321,9 +320,11 @@ class EpochCoordinator:
             if part not in view.states
         }
 
-    def _open_target(self, view: JournalView, epoch: int | None, generation: int) -> None:
+    def _open_target(self, before: JournalView, begun: JournalView, epoch: int | None) -> None:
         if isinstance(self._sink, SupportsTarget):
-            self._sink.open_target(self._target_context(view, epoch, generation=generation))
+            context = self._target_context(begun, epoch, generation=begun.generation)
+            first = before.begin is None
+            self._sink.open_target(replace(context, first_contact=first, last_generation=before.generation))
             reached("after open target")
 
     def _target_context(self, view: JournalView, epoch: int | None, *, generation: int) -> TargetContext[Any]:

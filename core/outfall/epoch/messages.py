@@ -126,7 +126,7 @@ def unexpected_epoch(step_id: str, found: int, *, completed: int | None, expecte
     if completed is None and expected == 0:
         why = f"{last}: the recovery data is new although the query is not"
         do = "restore the recovery data, or pass adopt_checkpoint=True to start it at this batch id"
-    elif completed is not None and found < completed:
+    elif completed is not None and found <= completed:
         why = f"{last}: Spark's checkpoint was rewound or is another one"
         do = "restore the checkpoint and the recovery data from copies of the same time"
     else:

@@ -50,6 +50,7 @@ def main(root: Path, mode: str) -> None:
     print("started", flush=True)
     query.awaitTermination()
     print("finished", flush=True)
+    sys.stdin.read()  # the executors live on until the test has looked at them
     spark.stop()
 
 

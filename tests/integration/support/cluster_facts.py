@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from tests.integration.support.probes import ANSWER, SPARK, answer, events, record, task
 
 HOME = Path(pyspark.__file__).parent
-SPECULATION = {"interval": "50ms", "multiplier": "1.1", "quantile": "0.1", "minTaskRuntime": "100ms"}
+SPECULATION = {"interval": "50ms", "multiplier": "1.1", "quantile": "0.1", "minTaskRuntime": "1s"}
 
 
 @contextmanager

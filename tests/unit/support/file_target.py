@@ -199,6 +199,15 @@ def rows_in(path: Path) -> list[Any]:
     return [json.loads(line) for file in visible(path) for line in file.read_text().splitlines()]
 
 
+def rows(*numbers: int) -> list[dict[str, int]]:
+    return [{"id": number} for number in numbers]
+
+
+def ids(path: Path) -> list[int]:
+    """The rows that readers see."""
+    return [row["id"] for row in rows_in(path)]
+
+
 def everything(path: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 

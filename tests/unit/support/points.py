@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.unit.support.setups import Setup
-
 from outfall.testing import crash_at
+from tests.unit.support.setups import Setup
 
 
 def points(setup_type: type[Setup], epoch: int, name: str, *, recovery: str | None = None) -> list[str]:

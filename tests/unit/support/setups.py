@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tests.unit.support.shelf import Shelf, ShelfSink, values_on
-from tests.unit.support.warehouse import BundlingSink, HoldingSink, StagingSink, Warehouse, rows_of
-
 from outfall.epoch.coordinator import EpochOptions
 from outfall.testing import LocalDriver
+from tests.unit.support.shelf import Shelf, ShelfSink, values_on
+from tests.unit.support.warehouse import BundlingSink, HoldingSink, StagingSink, Warehouse, rows_of
 
 Row = tuple[int, str, int]
 """Epoch, content, and which of its rows."""

@@ -278,9 +278,7 @@ class HoldingSink(StagingSink, SupportsWriterState[Any, list[Any]], WithCompatib
         assert self._context is not None
         return HoldingPartition(self.warehouse, staging_name(self._context), [])
 
-    def restore_writer(
-        self, context: WriterInitContext, recovered: Sequence[list[Any]]
-    ) -> StatelessSinkPartition[Any]:
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[list[Any]]) -> StatelessSinkPartition[Any]:
         return HoldingPartition(self.warehouse, staging_name(context), recovered)
 
     def writer_state_serializer(self) -> SimpleVersionedSerializer[list[Any]]:

@@ -1,7 +1,8 @@
 """Python imports this in every process that has this folder on its path: it lets tests kill or stop Spark's processes.
 
-`$OUTFALL_TEST_CRASH_ORDER` names a file. A process that reaches the step that the file names takes the file away and
-dies; for `stop <step>` it leaves its id in `<file>.stopped` and stops until somebody continues it.
+`$OUTFALL_TEST_CRASH_ORDER` names a file. The first process that reaches the step in it takes the file away, and then
+dies (`kill <step>`), leaves its id in `<file>.told` and goes on (`tell <step>`), or leaves it in `<file>.stopped` and
+stops until somebody continues it (`stop <step>`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def _watch(order: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         with open(f"{order}.new", "w") as file:
             file.write(str(os.getpid()))
-        os.rename(f"{order}.new", f"{order}.stopped")
+        os.rename(f"{order}.new", f"{order}.told" if command == "tell" else f"{order}.stopped")
+        if command == "tell":
+            return
         os.kill(os.getpid(), signal.SIGSTOP)
         with open(f"{order}.continued", "w"):
             pass

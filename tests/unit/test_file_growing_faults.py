@@ -1,0 +1,209 @@
+"""Growing files: what is durable when, kills, disk errors and bounds."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.errors import (
+    TargetError,
+    TransientError,
+    ValueRefusedError,
+)
+from outfall.file.growing_part import FileState
+from outfall.testing.crash_points import crash_at
+from tests.unit.support.file_target import (
+    GrowingDriver,
+    growing,
+    ids,
+    open_files,
+    rows,
+)
+
+PART = "part-00000.jsonl"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def driver(out: Path) -> GrowingDriver:
+    return GrowingDriver(growing(out, parts=2))
+
+
+def test_a_path_that_is_a_file_or_not_writable_is_refused_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(TargetError, match="not a directory"):
+            GrowingDriver(growing(path)).check()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(TargetError, match="not writable"):
+        GrowingDriver(growing(tmp_path / "a" / "b")).check()
+    assert not (tmp_path / "a").exists()
+
+
+def test_bytes_are_durable_before_the_offset_is_told(
+    driver: GrowingDriver, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    for name in ("pwritev", "fsync"):
+        _record(monkeypatch, name, events)
+    driver.begin()
+    part = driver.part()
+    events.clear()
+    part.write_batch(rows(1))
+    part.snapshot()
+    assert events == [f"pwritev {PART}", f"fsync {PART}", "fsync out"]
+    part.close()
+    driver.states[PART] = FileState(offset=9)
+    part = driver.part(attempt=1)
+    events.clear()
+    part.write_batch(rows(2))
+    part.snapshot()
+    assert events == [f"pwritev {PART}", f"fsync {PART}"]
+
+
+def test_a_cut_is_durable_before_the_offset_is_told(
+    driver: GrowingDriver, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.run({PART: rows(1)})
+    driver.begin()
+    driver.write({PART: rows(2)})
+    part = driver.part(attempt=1)
+    events: list[str] = []
+    _record(monkeypatch, "fsync", events)
+    part.snapshot()
+    assert events == [f"fsync {PART}"]
+
+
+def _record(monkeypatch: pytest.MonkeyPatch, name: str, events: list[str]) -> None:
+    real = getattr(os, name)
+
+    def recorded(fd: int, *args: Any) -> Any:
+        events.append(f"{name} {Path(os.readlink(f'/proc/self/fd/{fd}')).name}")
+        return real(fd, *args)
+
+    monkeypatch.setattr(os, name, recorded)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "file: part taken over",
+        "file: cutting",
+        "file: cut",
+        "file: writing",
+        "file: written",
+        "file: syncing",
+        "file: synced",
+        "file: directory synced",
+        "file: sealing",
+        "file: sealed",
+    ],
+)
+@pytest.mark.parametrize("completed", [0, 1])
+def test_a_kill_anywhere_leaves_each_row_once(out: Path, step: str, completed: int) -> None:
+    driver = GrowingDriver(growing(out, parts=2))
+    if completed:
+        driver.run({PART: rows(0)})
+    driver.begin()
+    driver.write({PART: rows(8, 9)})  # bytes to cut
+    driver.begin()
+    with crash_at(step) as seen:
+        driver.seal(driver.write({PART: rows(1)}, attempt=1))
+    assert seen[-1] == step or (step == "file: directory synced" and completed)
+    driver.run({PART: rows(1)})
+    driver.run({PART: rows(2), "part-00001.jsonl": rows(3)})
+    assert ids(out) == [*([0] if completed else []), 1, 2, 3]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call", ["pwritev", "fsync"])
+def test_a_disk_error_surfaces_and_is_never_retried_into_success(
+    driver: GrowingDriver, out: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    driver.run({PART: rows(1)})
+    driver.begin()
+    part = driver.part()
+    part.write_batch(rows(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, _failing(code))
+        with pytest.raises(TransientError, match=str(out / PART)) as caught:
+            part.snapshot()
+        assert os.strerror(code) in str(caught.value)
+    with pytest.raises(TransientError, match="earlier write or fsync"):
+        part.snapshot()
+    part.close()
+    driver.run({PART: rows(3)})
+    assert ids(out) == [1, 3]
+
+
+def _failing(code: int) -> Any:
+    def fail(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_a_write_that_takes_some_of_the_bytes_goes_on(
+    driver: GrowingDriver, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: real(fd, bytes(buffers[0])[:3], at))
+    driver.begin()
+    part = driver.part()
+    for number in range(5):
+        part.write_batch(rows(number))
+    assert part.snapshot().offset == 45
+    assert ids(out) == list(range(5))
+
+
+def test_a_refused_value_leaves_what_counts_untouched(out: Path) -> None:
+    driver = GrowingDriver(growing(out, format="text"))
+    driver.run({"part-00000.txt": ["a", "b"]})
+    driver.begin()
+    part = driver.part()
+    with pytest.raises(ValueRefusedError, match="row 1"):
+        part.write_batch(["c", "d\ne"])
+    with pytest.raises(TransientError):
+        part.snapshot()
+    part.close()
+    assert (out / "part-00000.txt").read_text() == "a\nb\n"
+
+
+def test_much_data_is_written_before_the_end_and_little_is_held_back(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    part = driver.part()
+    part.write_batch([{"s": "x" * 2_000_000}])
+    assert (out / PART).stat().st_size > 2_000_000
+    part.write_batch(rows(1))
+    assert part.snapshot().offset == (out / PART).stat().st_size
+
+
+def test_many_epochs_leave_no_more_behind_than_one(driver: GrowingDriver, out: Path) -> None:
+    driver.run({PART: rows(0), "part-00001.jsonl": rows(0)})
+    names, files = len(list(out.rglob("*"))), open_files()
+    for number in range(300):
+        driver.run({PART: rows(number)})
+    assert (len(list(out.rglob("*"))), open_files()) == (names, files)
+
+
+def test_a_thousand_parts_have_one_open_file_each_and_share_their_memory(out: Path) -> None:
+    driver = GrowingDriver(growing(out, parts=100))
+    driver.begin()
+    before = open_files()
+    parts = [driver.part(name) for name in driver.sink.list_parts()]
+    assert open_files() - before == len(parts)
+    parts[0].write_batch([{"s": "x" * 400_000}])
+    assert (out / PART).stat().st_size > 400_000
+    for part in parts:
+        part.close()
+    assert open_files() == before

@@ -1,0 +1,245 @@
+"""Growing files: who may write a part, and who may no longer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.capabilities import WriterId
+from outfall.errors import (
+    FencedError,
+    SealError,
+    StaleWriterError,
+    TargetLostError,
+    TargetNotEmptyError,
+    TransientError,
+    UnsharedTargetError,
+)
+from outfall.file.fence import WriterRecord
+from outfall.file.locked import peek
+from outfall.testing.crash_points import crash_at
+from tests.unit.support.file_target import (
+    OTHERS,
+    GrowingDriver,
+    everything,
+    growing,
+    ids,
+    rows,
+)
+
+PART = "part-00000.jsonl"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def driver(out: Path) -> GrowingDriver:
+    return GrowingDriver(growing(out, parts=2))
+
+
+@pytest.mark.parametrize("on_existing", ["error", "resume", "overwrite"])
+def test_of_two_queries_on_one_target_the_second_is_refused_or_the_first_is_fenced(
+    driver: GrowingDriver, out: Path, on_existing: str
+) -> None:
+    driver.run({PART: rows(1)})
+    second = GrowingDriver(growing(out, parts=2, on_existing=on_existing), incarnation=OTHERS)
+    driver.begin()
+    stalled = driver.part()
+    stalled.write_batch(rows(2))
+    if on_existing == "error":
+        with pytest.raises(TargetNotEmptyError):
+            second.begin()
+        return
+    second.begin()
+    with pytest.raises(StaleWriterError, match=OTHERS):
+        stalled.snapshot()
+    with pytest.raises((StaleWriterError, TargetLostError)):
+        driver.check()
+    with pytest.raises((StaleWriterError, UnsharedTargetError)):
+        driver.part(attempt=1)
+    with pytest.raises(StaleWriterError):
+        driver.seal({})
+
+
+def test_two_queries_that_meet_an_empty_directory_at_once_do_not_both_get_it(out: Path) -> None:
+    first, second = GrowingDriver(growing(out)), GrowingDriver(growing(out), incarnation=OTHERS)
+    first.begin(open_target=False)
+    second.begin(open_target=False)
+    first.open()
+    with pytest.raises(TargetNotEmptyError):
+        second.open()
+    with pytest.raises(TargetNotEmptyError):
+        second.check()
+
+
+def test_a_query_that_was_killed_before_its_first_epoch_does_not_bar_the_next(out: Path) -> None:
+    with crash_at("file: creating marker") as seen:
+        GrowingDriver(growing(out)).begin()
+    assert seen[-1] == "file: creating marker"
+    GrowingDriver(growing(out), incarnation=OTHERS).run({PART: rows(1)})
+    assert ids(out) == [1]
+
+
+def test_a_stalled_attempt_that_wakes_changes_nothing(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    stalled = driver.part(attempt=1)
+    stalled.write_batch(rows(0))
+    answers = driver.write({PART: rows(1)}, attempt=2)
+    _wakes_in_vain(stalled, out)  # after the winner has written
+    _wakes_in_vain(driver_part(driver, attempt=1), out)
+    driver.seal(answers)
+    _wakes_in_vain(driver_part(driver, attempt=3), out)  # sealed
+    driver.complete(answers)
+    driver.begin()
+    _wakes_in_vain(driver_part(driver, attempt=4, generation=1), out)
+    answers = driver.write({PART: rows(2)})
+    driver.seal(answers)
+    _wakes_in_vain(driver_part(driver, attempt=5, generation=1), out)
+    assert ids(out) == [1, 2]
+
+
+def driver_part(driver: GrowingDriver, *, attempt: int, generation: int | None = None) -> Any:
+    """An attempt that is opened only when it wakes."""
+
+    class Late:
+        def snapshot(self) -> None:
+            driver.part(attempt=attempt, generation=generation)
+
+    return Late()
+
+
+def _wakes_in_vain(attempt: Any, out: Path) -> None:
+    before = everything(out)
+    with pytest.raises(StaleWriterError, match="What to do"):
+        attempt.snapshot()
+    assert everything(out) == before
+
+
+def test_a_driver_killed_between_seal_and_record_runs_the_epoch_again(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    driver.seal(driver.write({PART: rows(1)}, attempt=9))
+    driver.run({PART: rows(2)})
+    assert ids(out) == [2]
+
+
+def test_sealing_needs_the_recorded_winner_and_its_length(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    answers = driver.write({PART: rows(1)}, attempt=1)
+    with open(out / PART, "ab") as file:
+        file.write(b"x")
+    with pytest.raises(SealError, match=str(answers[PART].state.offset)):
+        driver.seal(answers)
+    os.truncate(out / PART, answers[PART].state.offset)
+    driver.seal(answers)
+    driver.seal(answers)
+    driver.begin()
+    first = driver.write({PART: rows(1)}, attempt=1)
+    driver.write({PART: rows(1)}, attempt=2)  # a loser that wrote last
+    with pytest.raises(SealError, match="attempt 1"):
+        driver.seal(first)
+
+
+def test_a_part_that_only_losers_wrote_is_cut_and_closed(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    loser = driver.part(attempt=7)
+    loser.write_batch(rows(1))
+    loser.snapshot()
+    driver.seal({})
+    assert (out / PART).read_bytes() == b""
+    _wakes_in_vain(driver_part(driver, attempt=8), out)
+
+
+def test_an_older_driver_that_wakes_before_sealing_is_fenced(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    answers = driver.write({PART: rows(1)})
+    newer = driver.restored_copy(growing(out, parts=2))
+    newer.run({PART: rows(2)})
+    with pytest.raises(FencedError, match="generation 2"):
+        driver.seal(answers)
+    with pytest.raises(FencedError):
+        driver.seal({})
+    assert ids(out) == [2]
+
+
+def test_a_record_that_cannot_be_read_counts_as_absent(driver: GrowingDriver, out: Path) -> None:
+    driver.run({PART: rows(1)})
+    (out / "_outfall" / f"{PART}.lock").write_bytes(b'{"incarnation": "00\0\0')
+    driver.run({PART: rows(2)})
+    assert ids(out) == [1, 2]
+
+
+def test_a_writer_does_not_write_without_its_record(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    part = driver.part()
+    part.write_batch(rows(1))
+    (out / "_outfall" / f"{PART}.lock").write_bytes(b"")
+    with pytest.raises(StaleWriterError, match="without a record"):
+        part.snapshot()
+
+
+def test_lock_files_are_never_replaced(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    inode = (out / "_outfall" / f"{PART}.lock").stat().st_ino
+    for _ in range(3):
+        driver.run({PART: rows(1)})
+    assert (out / "_outfall" / f"{PART}.lock").stat().st_ino == inode
+
+
+def _zombie(out: Path, where: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.unit.support.file_zombie", str(out), where],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "stopping\n"
+    os.waitpid(process.pid, os.WUNTRACED)
+    return process
+
+
+def test_a_stopped_process_that_wakes_late_changes_nothing(out: Path) -> None:
+    driver = GrowingDriver(growing(out))
+    driver.begin()
+    zombie = _zombie(out, "between writes")
+    try:
+        answers = driver.write({PART: rows(1)}, attempt=2)
+        zombie.send_signal(signal.SIGCONT)
+        assert zombie.communicate(timeout=30)[0] == "StaleWriterError\n"
+    finally:
+        zombie.kill()
+    driver.seal(answers)
+    assert ids(out) == [1]
+
+
+def test_a_process_that_is_stopped_with_the_lock_is_named_and_its_end_frees_the_part(out: Path) -> None:
+    driver = GrowingDriver(growing(out))
+    driver.begin()
+    zombie = _zombie(out, "file: writing")
+    try:
+        with pytest.raises(TransientError, match=f'"pid": {zombie.pid}') as caught:
+            driver.part(attempt=2)
+        assert "What to do" in str(caught.value)
+    finally:
+        zombie.kill()
+        zombie.communicate()
+    driver.seal(driver.write({PART: rows(1)}, attempt=3))
+    assert ids(out) == [1]
+
+
+def test_the_record_says_who_wrote(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    driver.part(attempt=5).close()
+    found = WriterRecord.parse(peek(str(out / "_outfall" / f"{PART}.lock")))
+    assert found is not None
+    assert found.writer == WriterId(1, 0, 5)
+    assert (found.host, found.pid, found.sealed) == (os.uname().nodename, os.getpid(), False)
