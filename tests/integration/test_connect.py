@@ -16,7 +16,7 @@ from tests.integration.support import connect_doors
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(pyspark_version() < (4, 0), reason="Connect 3.5 runs no foreachBatch function of this shape"),
+    pytest.mark.skipif(pyspark_version() < (4, 0), reason="PySpark 3.5 brings no Connect server"),
 ]
 
 

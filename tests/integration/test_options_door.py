@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from outfall.recovery import history
+from outfall.spark import register
 from outfall.spark.requirement import pyspark_version
 from tests.integration.support.reading import forget_commit, found_ids, read_stream, run, visible, write_source
 
@@ -162,3 +163,9 @@ def test_the_log_is_where_recovery_says(spark: SparkSession, tmp_path: Path, sou
     run(writer(spark, tmp_path, recovery=str(tmp_path / "log"), stepId="mine"))
     assert [item.rows for item in history(str(tmp_path / "log"), "mine")] == [10, 10]
     assert "outfall" not in os.listdir(tmp_path / "checkpoint")
+
+
+def test_a_session_can_register_the_format_by_hand(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    spark.range(3).write.format("outfall").option("sink", "file").mode("append").save(str(tmp_path / "out"))
+    assert found_ids(tmp_path / "out") == [0, 1, 2]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from outfall.capabilities import CommitRequest
 from outfall.epoch.journal import KEPT_EPOCHS
 from outfall.errors import RecordError
 from outfall.recovery import history, recovery_config
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.journals import entry_files
 from tests.unit.support.setups import Staging, content
+from tests.unit.support.warehouse import Staged, StagingCommitter
 
 
 def test_no_epochs_have_no_history(tmp_path: Path) -> None:
@@ -38,16 +41,29 @@ def test_skipped_rows_are_told_apart(tmp_path: Path) -> None:
     assert [(summary.epoch, summary.rows, summary.skipped) for summary in summaries] == [(0, 6, 0), (0, 0, 3)]
 
 
+class OnceMore(StagingCommitter):
+    """Asks for its first offer to be repeated."""
+
+    def commit(self, requests: Sequence[CommitRequest[Staged]]) -> None:
+        for request in requests:
+            if request.number_of_retries == 0:
+                request.retry_later()
+            else:
+                self._commit_one(request)
+
+
 def test_retries_of_tasks_and_of_commits_are_summed(tmp_path: Path) -> None:
     setup = Staging(str(tmp_path))
-    driver = setup.driver()
+    sink = setup.sink()
+    sink.create_committer = lambda context: OnceMore(setup.warehouse)
+    driver = LocalDriver(sink, setup.recovery, clock=FakeClock())
     coordinator = driver.coordinator()
     ticket = coordinator.begin(0)
     answers = [driver.run_task(ticket, 0, 0, [(None, [1])], retries=2)]
     coordinator.finish(ticket, answers)
     (summary,) = history(str(tmp_path))
-    assert summary.retries == 2
-    assert summary.counts["retries"] == 2
+    assert summary.retries == 3
+    assert (summary.counts["retries"], summary.counts["commit_retries"]) == (2, 1)
 
 
 def test_seconds_are_from_begin_to_completed(tmp_path: Path) -> None:
