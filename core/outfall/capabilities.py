@@ -348,7 +348,10 @@ class SupportsPreWriteTopology(ABC):
 
     @abstractmethod
     def add_pre_write_topology(self, df: DataFrame) -> DataFrame:
-        """Repartition, sort or cast. Called on the driver, once per epoch."""
+        """Repartition, sort or cast. Called on the driver, once per epoch.
+
+        Every partition of `df` must still be read: after `limit` a stateful query cannot go on.
+        """
 
 
 class SupportsPreCommitTopology(ABC, Generic[W, C]):

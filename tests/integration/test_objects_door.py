@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.errors import ConfigurationError, ForeignRecordsError, TargetNotEmptyError
+from outfall.errors import ConfigurationError, ForeignRecordsError, TargetNotEmptyError, UnexpectedEpochError
 from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.sinks import DynamicSink, StatelessSinkPartition
@@ -323,6 +323,8 @@ def test_a_batch_job_is_written_once_however_often_it_runs(spark: SparkSession, 
     results = [write(spark.range(10), FileSink(out), epoch=20261121, recovery=recovery) for _ in range(2)]
     later = write(spark.range(10, 20), FileSink(out), epoch=20261122, recovery=recovery)
     assert [result.skipped for result in (*results, later)] == [False, True, False]
+    with pytest.raises(UnexpectedEpochError, match="larger epoch"):
+        write(spark.range(10), FileSink(out), epoch=20261120, recovery=recovery)
     assert found_ids(out) == list(range(20))
 
 

@@ -43,7 +43,7 @@ from outfall.epoch.collect import CollectedAnswers
 from outfall.epoch.committing import CommitPolicy
 from outfall.epoch.driver_memory import PROCESS_MEMORY, DriverMemory, Position
 from outfall.epoch.journal import Journal, JournalView
-from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket, unexpected_epoch
+from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket, earlier_epoch, unexpected_epoch
 from outfall.epoch.publishing import Publisher
 from outfall.epoch.states import state_serializer
 from outfall.epoch.task import check_query
@@ -267,6 +267,8 @@ class EpochCoordinator:
             later = self._options.any_later and (view.completed is None or epoch > view.completed)
             fits = later or expected is None or epoch in (view.completed, expected)
         if not fits:
+            if self._options.any_later:
+                raise earlier_epoch(self._step_id, epoch, completed=view.completed)
             raise unexpected_epoch(self._step_id, epoch, completed=view.completed, expected=expected)
 
     def _check_identity(self, view: JournalView, query_id: str | None) -> None:

@@ -45,6 +45,8 @@ class Ticket:
             return True
         if self.epoch is None or epoch == self.epoch or (self.any_later and epoch > self.epoch):
             return False
+        if self.any_later:
+            raise earlier_epoch(self.step_id, epoch, completed=self.completed)
         raise unexpected_epoch(self.step_id, epoch, completed=self.completed, expected=self.epoch)
 
 
@@ -133,3 +135,13 @@ def unexpected_epoch(step_id: str, found: int, *, completed: int | None, expecte
         why = f"{last}: epochs are missing, as in recovery data restored from an older copy"
         do = "restore the recovery data and the checkpoint from copies of the same time"
     return UnexpectedEpochError(f"Spark brings batch {found}, expected was {expected}", step=step_id, why=why, do=do)
+
+
+def earlier_epoch(step_id: str, found: int, *, completed: int | None) -> OutfallError:
+    """Make the refusal of a batch job's epoch."""
+    return UnexpectedEpochError(
+        f"epoch {found} was asked for",
+        step=step_id,
+        why=f"epoch {completed} is the last completed one, and what came before it is not known any more",
+        do="give each job a larger epoch than the one before, or another step_id or recovery location",
+    )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-REWRITES = 3
+REWRITES = 2
 """How often an epoch whose written data was lost is written anew before the query fails."""
 
 
@@ -47,17 +47,17 @@ class EpochWriter:
             run: identifies this run of the query; see `EpochCoordinator`.
         """
         self._settings.check(self._sink, df)
-        for rewrites_left in reversed(range(REWRITES)):
-            coordinator = self._coordinator(run)
-            ticket = coordinator.begin(epoch, query_id=query_id)
-            answers = self._run_tasks(df, ticket, epoch)
+        for _ in range(REWRITES):
             try:
-                return coordinator.finish(ticket, answers)
+                return self._write_once(df, epoch, query_id, run)
             except EpochAbandonedError as error:
-                if not rewrites_left:
-                    raise
                 _log.warning("%s Writing it anew.", error)
-        raise AssertionError("unreachable")
+        return self._write_once(df, epoch, query_id, run)
+
+    def _write_once(self, df: DataFrame, epoch: int, query_id: str | None, run: str | None) -> EpochResult:
+        coordinator = self._coordinator(run)
+        ticket = coordinator.begin(epoch, query_id=query_id)
+        return coordinator.finish(ticket, self._run_tasks(df, ticket, epoch))
 
     def _coordinator(self, run: str | None) -> EpochCoordinator:
         options = EpochOptions(
