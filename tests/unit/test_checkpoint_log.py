@@ -746,7 +746,7 @@ def test_a_store_without_exclusive_create_is_refused(kind: type[Store], monkeypa
     location = store(monkeypatch, kind)
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=r"has no exclusive create.*upgrade adlfs.*POSIX"):
-            opened(location)
+            opened(location).append(b"entry", after=0)
     assert [path for path in MemoryFileSystem.store if location.rpartition("/")[2] in path] == []
 
 
@@ -762,10 +762,15 @@ def test_a_refusal_is_told_from_a_lost_reply(kind: type[Store], monkeypatch: pyt
 
 def test_the_probe_runs_once_per_location_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     location = store(monkeypatch, CountsWrites)
-    for step in ("a", "b", "a"):
-        CheckpointRecoveryConfig(location).open(step)
-    assert len([path for path in CountsWrites.written if location.rpartition("/")[2] in path]) == 2
-    assert [path for path in MemoryFileSystem.store if location.rpartition("/")[2] in path] == []
+    for step in ("a", "b", "c"):
+        CheckpointRecoveryConfig(location).open(step).append(b"entry", after=0)
+    probes = [path for path in CountsWrites.written if location.rpartition("/")[2] in path and "probe" in path]
+    assert len(probes) == 2
+    assert [path for path in MemoryFileSystem.store if location.rpartition("/")[2] in path and "probe" in path] == []
+
+
+def test_who_only_reads_writes_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened(store(monkeypatch, MayNotBeWritten)).read() == []
 
 
 @pytest.mark.parametrize(
@@ -775,4 +780,4 @@ def test_a_store_that_cannot_be_written_is_a_wrong_configuration(
     kind: type[Store], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
-        opened(store(monkeypatch, kind))
+        opened(store(monkeypatch, kind)).append(b"entry", after=0)

@@ -30,10 +30,13 @@ class CheckpointRecoveryConfig(RecoveryConfig):
         object.__setattr__(self, "location", Location.parse(self.location).url())
 
     def open(self, step_id: str) -> RecoveryLog:
-        """Open the log of one step. An object store is asked to prove, once per process, that it creates exclusively.
+        """Open the log of one step.
+
+        An object store is asked before the first append of a process to prove that it creates exclusively: tasks and
+        `history` open the log too, often without the right to write.
 
         Raises:
-            ConfigurationError: the step id or the store will not do.
+            ConfigurationError: the step id will not do.
             ImportError: the store's package is missing; the text names it.
         """
         location = Location.parse(self.location)
@@ -42,14 +45,10 @@ class CheckpointRecoveryConfig(RecoveryConfig):
             from outfall.recovery.local_log import LocalLog
 
             return LocalLog(directory, step_id)
-        from outfall.recovery.failures import explained
         from outfall.recovery.fsspec_log import FsspecLog
         from outfall.recovery.objects import ObjectStore
 
-        store = ObjectStore(location)
-        with explained("opening the recovery log", step_id, self.location):
-            store.prove_exclusive_create()
-        return FsspecLog(store, directory, step_id)
+        return FsspecLog(ObjectStore(location), directory, step_id)
 
     def url(self) -> str:
         return self.location

@@ -28,6 +28,7 @@ class FsspecLog(FileLog):
         return self._store.load(list(paths))
 
     def _create_entry(self, number: int, data: bytes) -> None:
+        self._store.prove_exclusive_create()
         if not self._store.create(self._path(names.entry_name(number)), data):
             raise EntryExistsError(number)
         reached("log: object created")
