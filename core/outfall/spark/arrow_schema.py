@@ -42,7 +42,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     for field in schema.fields:
         try:
             fields.append(pa.field(field.name, convert(field.dataType, **options), field.nullable))
-        except PySparkException as error:
+        except (PySparkException, ValueError) as error:
             raise ConfigurationError(
                 f"the column {field.name!r} has the type {field.dataType.simpleString()}",
                 why="Spark cannot send it to Python as Arrow",
