@@ -1,18 +1,27 @@
 """Optional features of sinks, one small class each, combined freely (FLIP-372's mixins).
 
-`check_sink` looks at a sink before any data moves and says what is missing.
+Their contexts (`outfall.contexts`) and committers (`outfall.committer`) can be imported from here too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from outfall.errors import CapabilityError
+from outfall.committer import CommitRequest, Committer, Outcome
+from outfall.contexts import (
+    CommittableMessage,
+    CommitterInitContext,
+    Metrics,
+    PartSeal,
+    SealContext,
+    SweepContext,
+    TargetContext,
+    WriterId,
+    WriterInitContext,
+)
 from outfall.serde import SimpleVersionedSerializer
 
 if TYPE_CHECKING:
@@ -28,6 +37,40 @@ W = TypeVar("W")
 C_co = TypeVar("C_co", covariant=True)
 S_co = TypeVar("S_co", covariant=True)
 
+__all__ = [
+    "CommitRequest",
+    "CommittableMessage",
+    "Committer",
+    "CommitterInitContext",
+    "CommittingSinkPartition",
+    "DeclaresGuarantee",
+    "Guarantee",
+    "Metrics",
+    "Outcome",
+    "PartSeal",
+    "SealContext",
+    "SnapshotsWriterState",
+    "SupportsArrow",
+    "SupportsCommitter",
+    "SupportsFlush",
+    "SupportsPostCommitTopology",
+    "SupportsPreCommitTopology",
+    "SupportsPreWriteTopology",
+    "SupportsSchemaCheck",
+    "SupportsSeal",
+    "SupportsStateSerializer",
+    "SupportsSweep",
+    "SupportsTarget",
+    "SupportsWriterContext",
+    "SupportsWriterState",
+    "SweepContext",
+    "TargetContext",
+    "WithCompatibleState",
+    "WriterId",
+    "WriterInitContext",
+    "class_name",
+]
+
 
 class Guarantee(IntEnum):
     """What a reader of the target finds, weakest first."""
@@ -38,245 +81,6 @@ class Guarantee(IntEnum):
     """Every row once, if the receiver honours the idempotency key that it is sent."""
     EXACTLY_ONCE = 3
     """Every row once."""
-
-
-class Metrics:
-    """Counters of one part, one task or one epoch: whole numbers under a name, summed on the way to the record."""
-
-    def __init__(self, counts: Mapping[str, int] | None = None) -> None:
-        """Start from given counts, or from nothing."""
-        self._counts: Counter[str] = Counter(counts or {})
-
-    def add(self, name: str, amount: int = 1) -> None:
-        """Add to the counter `name`."""
-        self._counts[name] += amount
-
-    def add_all(self, counts: Mapping[str, int]) -> None:
-        """Add each of `counts` to the counter of its name."""
-        self._counts.update(counts)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The counters as a plain dict of their own."""
-        return dict(self._counts)
-
-
-@dataclass(frozen=True)
-class WriterInitContext:
-    """Who writes, in which attempt. Handed to `SupportsWriterContext.bind` before a part is built.
-
-    (`generation`, `epoch`, `attempt`) orders all writers of one part: only the highest may write.
-    """
-
-    step_id: str
-    incarnation: str
-    """Random id of the step's recovery data: 16 hexadecimal digits."""
-    generation: int
-    """Number of the driver's BEGIN entry: the fencing token."""
-    epoch: int
-    part: str | None
-    """The part's name; `None` for a dynamic sink."""
-    attempt: int
-    """Unique and increasing among the attempts of one generation (Spark's task attempt id)."""
-    worker_index: int = 0
-    worker_count: int = 0
-    metrics: Metrics = field(default_factory=Metrics, compare=False)
-
-
-@dataclass(frozen=True)
-class CommitterInitContext:
-    """Whose committables are to be committed. Handed to `SupportsCommitter.create_committer`."""
-
-    step_id: str
-    incarnation: str
-    generation: int
-    """The generation that wrote the committables, which may be older than the driver that commits them."""
-    epoch: int
-    metrics: Metrics = field(default_factory=Metrics, compare=False)
-
-
-@dataclass(frozen=True)
-class TargetContext(Generic[S]):
-    """What the recovery data knows of the target when an epoch begins."""
-
-    step_id: str
-    incarnation: str
-    epoch: int | None
-    """The epoch that begins; `None` where the door learns it only in the tasks."""
-    completed: int | None
-    """The last completed epoch; `None` before the first."""
-    first_contact: bool
-    """Whether no BEGIN was ever written: what the target holds is not ours."""
-    states: Mapping[str, S]
-    """The recorded state of each part that has one."""
-    last_generation: int = 0
-    """The newest generation in the recovery data before this epoch; a target that carries a higher one is ahead."""
-    generation: int = 0
-    """The generation that begins; 0 while the target is only being checked."""
-
-
-@dataclass(frozen=True, order=True)
-class WriterId:
-    """Identity of an attempt at a part. A higher one fences a lower one."""
-
-    generation: int
-    epoch: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class PartSeal(Generic[S]):
-    """One part to be sealed: its state after the epoch, and who wrote it last."""
-
-    part: str
-    state: S
-    writer: WriterId | None
-    """The recorded winner; `None` when no task of this epoch answered for the part."""
-
-
-@dataclass(frozen=True)
-class SealContext:
-    """Which epoch seals its parts."""
-
-    step_id: str
-    incarnation: str
-    generation: int
-    epoch: int
-
-
-@dataclass(frozen=True)
-class SweepContext:
-    """Bounds of a sweep: names of this incarnation with a generation below this one, that stand in no record."""
-
-    step_id: str
-    incarnation: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class CommittableMessage(Generic[C]):
-    """A committable, or a write result on its way to become one, with where it comes from."""
-
-    value: C
-    epoch: int
-    worker_index: int
-    part: str | None = None
-
-
-class CommitRequest(Generic[C]):
-    """One committable offered to a committer. It ends as committed unless one of the signals says otherwise."""
-
-    def __init__(self, committable: C, number_of_retries: int = 0) -> None:
-        """Offer `committable`, after `number_of_retries` earlier offers."""
-        self._committable = committable
-        self._number_of_retries = number_of_retries
-        self._outcome: Outcome = Outcome("unsignalled")
-
-    @property
-    def committable(self) -> C:
-        """What is to be committed."""
-        return self._committable
-
-    @property
-    def number_of_retries(self) -> int:
-        """How often this committable was offered before."""
-        return self._number_of_retries
-
-    @property
-    def outcome(self) -> Outcome:
-        """What was signalled."""
-        return self._outcome
-
-    def signal_committed(self) -> None:
-        """Say that it is committed. Needed only for a strict committer; others commit by saying nothing."""
-        self._outcome = Outcome("committed")
-
-    def signal_already_committed(self) -> None:
-        """Say that an earlier try had committed it, as after a lost reply or a replay."""
-        self._outcome = Outcome("already committed")
-
-    def retry_later(self) -> None:
-        """Ask to be offered it again, after a pause."""
-        self._outcome = Outcome("retry")
-
-    def update_and_retry_later(self, committable: C) -> None:
-        """Ask to be offered `committable` in its place, after a pause."""
-        self._committable = committable
-        self._outcome = Outcome("retry")
-
-    def signal_failed_with_known_reason(self, error: Exception) -> None:
-        """Say that it will never commit, for a reason the sink understands: it fails the query, or is dropped."""
-        self._outcome = Outcome("known failure", error)
-
-    def signal_failed_with_unknown_reason(self, error: Exception) -> None:
-        """Say that it failed for a reason the sink does not understand: fails the query."""
-        self._outcome = Outcome("unknown failure", error)
-
-    def signal_lost(self, reason: str) -> None:
-        """Say that the data behind it is gone although nothing of it was published.
-
-        For an unlogged staging table emptied by a server's crash, or an upload taken by a lifecycle rule.
-        """
-        self._outcome = Outcome("lost", reason=reason)
-
-    def offer_again(self) -> None:
-        """Clear the signal before the next offer. Called by the engine."""
-        self._outcome = Outcome("unsignalled")
-        self._number_of_retries += 1
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a commit request."""
-
-    kind: str
-    error: Exception | None = None
-    reason: str = ""
-
-
-class Committer(ABC, Generic[C]):
-    """Publishes committables, on the driver, after they are recorded.
-
-    Committing must be idempotent: after a crash the same committables are offered again, also by a second driver while
-    the first still runs.
-    """
-
-    strict: bool = False
-    """Whether each request must be resolved by a signal, so that saying nothing is an error."""
-
-    @abstractmethod
-    def commit(self, requests: Sequence[CommitRequest[C]]) -> None:
-        """Publish the committables of one epoch.
-
-        Called with all requests, then again with those that asked for a retry, after a pause. A raised error counts as
-        an unknown failure of the whole call.
-        """
-
-    def find_lost(self, requests: Sequence[CommitRequest[C]]) -> None:
-        """Signal each committable whose data is gone, without publishing any.
-
-        Called when a driver finds recorded committables that nobody has begun to commit.
-        """
-
-    def revoke(self, requests: Sequence[CommitRequest[C]]) -> None:
-        """Make these committables unpublishable for ever, by anybody, before their epoch is written anew.
-
-        Called when another committable of the epoch is lost and none was published. The default refuses.
-        """
-        raise CapabilityError(
-            f"{type(self).__name__} cannot revoke committables, so an epoch that lost one cannot be written anew",
-            do="implement Committer.revoke, or restore the lost data",
-        )
-
-    def nothing_published(self, requests: Sequence[CommitRequest[C]]) -> bool:
-        """Tell from conclusive evidence in the target, read under a lock, that nothing of the epoch was published.
-
-        Called when a committable is lost after committing has begun. The default has no evidence and says no.
-        """
-        return False
-
-    def close(self) -> None:
-        """Release resources. Called once, after errors too."""
 
 
 class SupportsCommitter(ABC, Generic[C]):
@@ -411,7 +215,7 @@ class SupportsTarget(ABC, Generic[S]):
 
     def kind(self) -> str:
         """Return a stable name of the sink's kind. The default is the class's; a built-in keeps its own when moved."""
-        return _class_name(self)
+        return class_name(self)
 
     @abstractmethod
     def target(self) -> str:
@@ -494,86 +298,6 @@ class DeclaresGuarantee(ABC):
         return ()
 
 
-def is_fixed(sink: object) -> bool:
-    """Whether the sink has a fixed list of parts."""
-    return callable(getattr(sink, "list_parts", None)) and callable(getattr(sink, "build_part", None))
-
-
-def is_dynamic(sink: object) -> bool:
-    """Whether the sink is built per task."""
-    return callable(getattr(sink, "build", None))
-
-
-def guarantee_of(sink: object) -> Guarantee:
-    """Return what the sink declares; `AT_LEAST_ONCE` when it declares nothing or cannot be fenced."""
-    if isinstance(sink, DeclaresGuarantee) and isinstance(sink, SupportsWriterContext):
-        return sink.guarantee()
-    return Guarantee.AT_LEAST_ONCE
-
-
-def requirements_of(sink: object) -> Sequence[str]:
-    """Return what the sink's guarantee needs from its surroundings."""
-    return tuple(sink.requires()) if isinstance(sink, DeclaresGuarantee) else ()
-
-
-def kind_of(sink: object) -> str:
-    """Name the sink's kind as the recovery data stores it."""
-    return sink.kind() if isinstance(sink, SupportsTarget) else _class_name(sink)
-
-
-def _class_name(sink: object) -> str:
+def class_name(sink: object) -> str:
+    """Name a sink's class with its module."""
     return f"{type(sink).__module__}.{type(sink).__qualname__}"
-
-
-def check_sink(sink: Any) -> None:
-    """Check a sink's shape before any data moves.
-
-    Raises:
-        CapabilityError: naming what is missing or does not go together.
-    """
-    name = type(sink).__name__
-    if is_fixed(sink) == is_dynamic(sink):
-        has = (
-            "both list_parts/build_part and build" if is_fixed(sink) else "neither list_parts and build_part nor build"
-        )
-        raise CapabilityError(
-            f"{name} has {has}", do="make it a FixedPartitionedSink or a DynamicSink (outfall.sinks), not both"
-        )
-    for mixin, needs in _NEEDS.items():
-        if isinstance(sink, mixin) and not isinstance(sink, needs):
-            raise CapabilityError(f"{name} has {mixin.__name__} but not {needs.__name__}", do=f"add {needs.__name__}")
-    for mixin in (SupportsSeal, SupportsStateSerializer):
-        if isinstance(sink, mixin) and not is_fixed(sink):
-            raise CapabilityError(
-                f"{name} has {mixin.__name__} but no parts", do="make it a FixedPartitionedSink, or drop the mixin"
-            )
-    if isinstance(sink, SupportsWriterState) and is_fixed(sink):
-        raise CapabilityError(
-            f"{name} has SupportsWriterState and fixed parts", do="keep the state of a part in its snapshot()"
-        )
-
-
-def check_partition(sink: Any, partition: Any) -> None:
-    """Check an open partition against what its sink promises, before the first row is written.
-
-    Raises:
-        CapabilityError: naming the method that is missing.
-    """
-    needed = ["write_batch"] if not isinstance(partition, SupportsArrow) else []
-    needed += ["snapshot"] if is_fixed(sink) else []
-    needed += ["prepare_commit"] if isinstance(sink, SupportsCommitter) else []
-    needed += ["snapshot_state"] if isinstance(sink, SupportsWriterState) else []
-    for method in needed:
-        if not callable(getattr(partition, method, None)):
-            raise CapabilityError(
-                f"{type(sink).__name__} built a {type(partition).__name__} that has no {method}()",
-                do=f"add {method}() to the partition, or drop the capability that needs it from the sink",
-            )
-
-
-_NEEDS: dict[type, type] = {
-    SupportsPreCommitTopology: SupportsCommitter,
-    SupportsPostCommitTopology: SupportsCommitter,
-    WithCompatibleState: SupportsWriterState,
-    SupportsSeal: SupportsWriterContext,
-}

@@ -8,8 +8,9 @@ from zlib import adler32
 import pytest
 from pyspark.sql import SparkSession
 
-from outfall.capabilities import Guarantee, guarantee_of
+from outfall.capabilities import Guarantee
 from outfall.recovery import history
+from outfall.sink_shape import guarantee_of
 from outfall.spark import write_stream
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source
 

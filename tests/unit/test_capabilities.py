@@ -24,12 +24,9 @@ from outfall.capabilities import (
     SupportsWriterState,
     WithCompatibleState,
     WriterInitContext,
-    check_sink,
-    guarantee_of,
-    kind_of,
-    requirements_of,
 )
 from outfall.errors import CapabilityError
+from outfall.sink_shape import check_sink, guarantee_of, kind_of, requirements_of
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import LocalDriver
 from tests.unit.support.setups import Staging

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.capabilities import Guarantee, check_sink, guarantee_of
+from outfall.capabilities import Guarantee
 from outfall.errors import (
     TargetAheadError,
     TargetLostError,
@@ -19,6 +19,7 @@ from outfall.errors import (
 from outfall.file import FileSink
 from outfall.file.growing import GrowingFileSink
 from outfall.file.growing_part import FileState
+from outfall.sink_shape import check_sink, guarantee_of
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     GrowingDriver,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outfall.capabilities import CommitRequest, Guarantee, check_sink, guarantee_of
+from outfall.capabilities import CommitRequest, Guarantee
 from outfall.errors import (
     CommitRefusedError,
     LostCommittableError,
@@ -20,6 +20,7 @@ from outfall.file import FileSink
 from outfall.file.names import FileName
 from outfall.file.whole import WholeFileSink
 from outfall.file.whole_part import StagedFile
+from outfall.sink_shape import check_sink, guarantee_of
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from outfall.capabilities import CommitRequest, Committer, CommitterInitContext, SweepContext
+from outfall.capabilities import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    SweepContext,
+)
 from outfall.epoch.committing import CommitPolicy
 from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import CapabilityError, CommitError, CommitRefusedError, EpochAbandonedError, LostCommittableError

@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.capabilities import CommittableMessage, Metrics, PartSeal, SupportsPreCommitTopology
+from outfall.capabilities import (
+    CommittableMessage,
+    Metrics,
+    PartSeal,
+    SupportsPreCommitTopology,
+)
 from outfall.epoch.messages import TaskAnswer, Ticket, check_version, stored_committables, writer_id
 from outfall.epoch.states import hand_over_serializer, state_serializer
 from outfall.errors import AnswersError, FencedError

@@ -32,11 +32,6 @@ from outfall.capabilities import (
     SupportsWriterState,
     TargetContext,
     WithCompatibleState,
-    check_sink,
-    guarantee_of,
-    is_fixed,
-    kind_of,
-    requirements_of,
 )
 from outfall.epoch.clock import Clock, SystemClock
 from outfall.epoch.collect import CollectedAnswers
@@ -60,6 +55,7 @@ from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Begin, Completed, Prepared, Skipped, StoredValue
 from outfall.recovery.log import EntryExistsError
 from outfall.recovery.values import copy_value, load_value, store_state
+from outfall.sink_shape import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
 from outfall.steps import reached
 from outfall.version import outfall_version
 

@@ -17,8 +17,6 @@ from outfall.capabilities import (
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
-    check_partition,
-    is_fixed,
 )
 from outfall.epoch.messages import PartAnswer
 from outfall.epoch.states import hand_over_serializer, state_serializer
@@ -27,6 +25,7 @@ from outfall.errors import CapabilityError, SerializationError
 from outfall.recovery.entries import StoredValue, WriterRecord
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.values import load_value, store_state, store_value
+from outfall.sink_shape import check_partition, is_fixed
 from outfall.steps import reached
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from outfall.capabilities import (
     SupportsPostCommitTopology,
     SupportsSweep,
     SweepContext,
-    guarantee_of,
 )
 from outfall.epoch.clock import Clock
 from outfall.epoch.committing import CommitLoop, CommitPlace, CommitPolicy, closing
@@ -24,6 +23,7 @@ from outfall.epoch.journal import Journal
 from outfall.errors import EpochAbandonedError, LostCommittableError
 from outfall.recovery.entries import Abandoned, Committing, Completed, Prepared
 from outfall.recovery.values import load_value
+from outfall.sink_shape import guarantee_of
 from outfall.steps import reached
 
 _log = logging.getLogger(__name__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Completed, Skipped, decode_entry
+from outfall.recovery.url import recovery_config
 
 
 @dataclass(frozen=True)

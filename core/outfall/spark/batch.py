@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from outfall.epoch.committing import CommitPolicy
 from outfall.epoch.messages import EpochResult
 from outfall.errors import ConfigurationError
-from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import NullKey, WriteSettings
 

@@ -25,7 +25,8 @@ from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
 from outfall.epoch.messages import TaskAnswer, Ticket
 from outfall.epoch.task import EpochTask
 from outfall.errors import AnswersError, ConfigurationError
-from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.url import recovery_config
 from outfall.spark.arrow_schema import check_schema
 from outfall.spark.batch import TEMPORARY_PREFIX
 from outfall.spark.door_options import DoorOptions, make_sink, split_options

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from outfall.capabilities import SupportsPreWriteTopology, check_sink, is_fixed
+from outfall.capabilities import SupportsPreWriteTopology
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, parse_options
+from outfall.sink_shape import check_sink, is_fixed
 
 BUILT_IN = ("file",)
 """Sinks of this distribution, for texts."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from outfall.capabilities import SupportsPreWriteTopology, is_fixed
+from outfall.capabilities import SupportsPreWriteTopology
 from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.errors import EpochAbandonedError
 from outfall.recovery.config import RecoveryConfig
+from outfall.sink_shape import is_fixed
 from outfall.spark.map_in_arrow import map_in_arrow
 from outfall.spark.routing import route
 from outfall.spark.settings import WriteSettings

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from outfall.capabilities import SupportsWriterState, check_sink, is_fixed
+from outfall.capabilities import SupportsWriterState
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.recovery.names import check_step_id
+from outfall.sink_shape import check_sink, is_fixed
 from outfall.spark.arrow_schema import check_schema
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
-from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import NullKey, WriteSettings
 from outfall.spark.task_context import QUERY_ID

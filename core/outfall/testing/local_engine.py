@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from outfall.capabilities import is_fixed
 from outfall.epoch.clock import Clock
 from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
 from outfall.epoch.driver_memory import DriverMemory
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.epoch.task import EpochTask, TaskIdentity
-from outfall.recovery.config import RecoveryConfig, recovery_config
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.url import recovery_config
+from outfall.sink_shape import is_fixed
 
 _runs = itertools.count()
 

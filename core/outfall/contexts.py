@@ -1,0 +1,134 @@
+"""What the engine tells a sink: who writes, what is recorded, which epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+S = TypeVar("S")
+C = TypeVar("C")
+
+
+class Metrics:
+    """Counters of one part, one task or one epoch: whole numbers under a name, summed on the way to the record."""
+
+    def __init__(self, counts: Mapping[str, int] | None = None) -> None:
+        """Start from given counts, or from nothing."""
+        self._counts: Counter[str] = Counter(counts or {})
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Add to the counter `name`."""
+        self._counts[name] += amount
+
+    def add_all(self, counts: Mapping[str, int]) -> None:
+        """Add each of `counts` to the counter of its name."""
+        self._counts.update(counts)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counters as a plain dict of their own."""
+        return dict(self._counts)
+
+
+@dataclass(frozen=True)
+class WriterInitContext:
+    """Who writes, in which attempt. Handed to `SupportsWriterContext.bind` before a part is built.
+
+    (`generation`, `epoch`, `attempt`) orders all writers of one part: only the highest may write.
+    """
+
+    step_id: str
+    incarnation: str
+    """Random id of the step's recovery data: 16 hexadecimal digits."""
+    generation: int
+    """Number of the driver's BEGIN entry: the fencing token."""
+    epoch: int
+    part: str | None
+    """The part's name; `None` for a dynamic sink."""
+    attempt: int
+    """Unique and increasing among the attempts of one generation (Spark's task attempt id)."""
+    worker_index: int = 0
+    worker_count: int = 0
+    metrics: Metrics = field(default_factory=Metrics, compare=False)
+
+
+@dataclass(frozen=True)
+class CommitterInitContext:
+    """Whose committables are to be committed. Handed to `SupportsCommitter.create_committer`."""
+
+    step_id: str
+    incarnation: str
+    generation: int
+    """The generation that wrote the committables, which may be older than the driver that commits them."""
+    epoch: int
+    metrics: Metrics = field(default_factory=Metrics, compare=False)
+
+
+@dataclass(frozen=True)
+class TargetContext(Generic[S]):
+    """What the recovery data knows of the target when an epoch begins."""
+
+    step_id: str
+    incarnation: str
+    epoch: int | None
+    """The epoch that begins; `None` where the door learns it only in the tasks."""
+    completed: int | None
+    """The last completed epoch; `None` before the first."""
+    first_contact: bool
+    """Whether no BEGIN was ever written: what the target holds is not ours."""
+    states: Mapping[str, S]
+    """The recorded state of each part that has one."""
+    last_generation: int = 0
+    """The newest generation in the recovery data before this epoch; a target that carries a higher one is ahead."""
+    generation: int = 0
+    """The generation that begins; 0 while the target is only being checked."""
+
+
+@dataclass(frozen=True, order=True)
+class WriterId:
+    """Identity of an attempt at a part. A higher one fences a lower one."""
+
+    generation: int
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class PartSeal(Generic[S]):
+    """One part to be sealed: its state after the epoch, and who wrote it last."""
+
+    part: str
+    state: S
+    writer: WriterId | None
+    """The recorded winner; `None` when no task of this epoch answered for the part."""
+
+
+@dataclass(frozen=True)
+class SealContext:
+    """Which epoch seals its parts."""
+
+    step_id: str
+    incarnation: str
+    generation: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class SweepContext:
+    """Bounds of a sweep: names of this incarnation with a generation below this one, that stand in no record."""
+
+    step_id: str
+    incarnation: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class CommittableMessage(Generic[C]):
+    """A committable, or a write result on its way to become one, with where it comes from."""
+
+    value: C
+    epoch: int
+    worker_index: int
+    part: str | None = None

@@ -1,0 +1,104 @@
+"""What a given sink is and has, and whether that goes together. The engine checks behaviour, not ancestry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outfall.capabilities import (
+    DeclaresGuarantee,
+    Guarantee,
+    SupportsArrow,
+    SupportsCommitter,
+    SupportsPostCommitTopology,
+    SupportsPreCommitTopology,
+    SupportsSeal,
+    SupportsStateSerializer,
+    SupportsTarget,
+    SupportsWriterContext,
+    SupportsWriterState,
+    WithCompatibleState,
+    class_name,
+)
+from outfall.errors import CapabilityError
+
+
+def is_fixed(sink: object) -> bool:
+    """Whether the sink has a fixed list of parts."""
+    return callable(getattr(sink, "list_parts", None)) and callable(getattr(sink, "build_part", None))
+
+
+def is_dynamic(sink: object) -> bool:
+    """Whether the sink is built per task."""
+    return callable(getattr(sink, "build", None))
+
+
+def guarantee_of(sink: object) -> Guarantee:
+    """Return what the sink declares; `AT_LEAST_ONCE` when it declares nothing or cannot be fenced."""
+    if isinstance(sink, DeclaresGuarantee) and isinstance(sink, SupportsWriterContext):
+        return sink.guarantee()
+    return Guarantee.AT_LEAST_ONCE
+
+
+def requirements_of(sink: object) -> Sequence[str]:
+    """Return what the sink's guarantee needs from its surroundings."""
+    return tuple(sink.requires()) if isinstance(sink, DeclaresGuarantee) else ()
+
+
+def kind_of(sink: object) -> str:
+    """Name the sink's kind as the recovery data stores it."""
+    return sink.kind() if isinstance(sink, SupportsTarget) else class_name(sink)
+
+
+def check_sink(sink: Any) -> None:
+    """Check a sink's shape before any data moves.
+
+    Raises:
+        CapabilityError: naming what is missing or does not go together.
+    """
+    name = type(sink).__name__
+    if is_fixed(sink) == is_dynamic(sink):
+        has = (
+            "both list_parts/build_part and build" if is_fixed(sink) else "neither list_parts and build_part nor build"
+        )
+        raise CapabilityError(
+            f"{name} has {has}", do="make it a FixedPartitionedSink or a DynamicSink (outfall.sinks), not both"
+        )
+    for mixin, needs in _NEEDS.items():
+        if isinstance(sink, mixin) and not isinstance(sink, needs):
+            raise CapabilityError(f"{name} has {mixin.__name__} but not {needs.__name__}", do=f"add {needs.__name__}")
+    for mixin in (SupportsSeal, SupportsStateSerializer):
+        if isinstance(sink, mixin) and not is_fixed(sink):
+            raise CapabilityError(
+                f"{name} has {mixin.__name__} but no parts", do="make it a FixedPartitionedSink, or drop the mixin"
+            )
+    if isinstance(sink, SupportsWriterState) and is_fixed(sink):
+        raise CapabilityError(
+            f"{name} has SupportsWriterState and fixed parts", do="keep the state of a part in its snapshot()"
+        )
+
+
+def check_partition(sink: Any, partition: Any) -> None:
+    """Check an open partition against what its sink promises, before the first row is written.
+
+    Raises:
+        CapabilityError: naming the method that is missing.
+    """
+    needed = ["write_batch"] if not isinstance(partition, SupportsArrow) else []
+    needed += ["snapshot"] if is_fixed(sink) else []
+    needed += ["prepare_commit"] if isinstance(sink, SupportsCommitter) else []
+    needed += ["snapshot_state"] if isinstance(sink, SupportsWriterState) else []
+    for method in needed:
+        if not callable(getattr(partition, method, None)):
+            raise CapabilityError(
+                f"{type(sink).__name__} built a {type(partition).__name__} that has no {method}()",
+                do=f"add {method}() to the partition, or drop the capability that needs it from the sink",
+            )
+
+
+_NEEDS: dict[type, type] = {
+    SupportsPreCommitTopology: SupportsCommitter,
+    SupportsPostCommitTopology: SupportsCommitter,
+    WithCompatibleState: SupportsWriterState,
+    SupportsSeal: SupportsWriterContext,
+}
