@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from outfall.epoch.driver_memory import DriverMemory
-from outfall.epoch.journal import KEPT_EPOCHS
 from outfall.recovery import history
+from outfall.recovery.history import KEPT_EPOCHS
 from outfall.testing import LocalDriver
 from tests.unit.support.journals import entries
 from tests.unit.support.setups import InPlace, Staging

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from outfall.capabilities import CommitRequest
-from outfall.epoch.journal import KEPT_EPOCHS
 from outfall.errors import RecordError
 from outfall.recovery import history, recovery_config
+from outfall.recovery.history import KEPT_EPOCHS
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.journals import entry_files
 from tests.unit.support.setups import Staging, content

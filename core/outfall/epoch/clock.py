@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -33,3 +34,8 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """Wait with `time.sleep`."""
         time.sleep(seconds)
+
+
+def utc_time(clock: Clock) -> datetime:
+    """Return the wall clock's time in UTC."""
+    return datetime.fromtimestamp(clock.time(), UTC)

@@ -12,7 +12,8 @@ from outfall.capabilities import (
     PartSeal,
     SupportsPreCommitTopology,
 )
-from outfall.epoch.messages import TaskAnswer, Ticket, check_version, stored_committables, writer_id
+from outfall.epoch.admission import check_version
+from outfall.epoch.messages import TaskAnswer, Ticket, stored_committables, writer_id
 from outfall.epoch.states import hand_over_serializer, state_serializer
 from outfall.errors import AnswersError, FencedError
 from outfall.recovery.entries import StoredCommittable, StoredValue
@@ -114,7 +115,7 @@ class CollectedAnswers:
                     step=step,
                     epoch=answer.epoch,
                 )
-            if (answer.epoch, answer.skipped) != (self.epoch, self.skipped):
+            if (answer.epoch, answer.skipped) != (self.epoch, self._ticket.skips(self.epoch)):
                 raise AnswersError(f"tasks answered for epochs {self.epoch} and {answer.epoch}", step=step)
 
     def _check_unique(self) -> None:

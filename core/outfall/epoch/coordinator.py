@@ -22,40 +22,34 @@ import socket
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from outfall.capabilities import (
     SealContext,
     SupportsSeal,
-    SupportsTarget,
     SupportsWriterState,
-    TargetContext,
     WithCompatibleState,
 )
+from outfall.epoch.admission import check_epoch, check_identity, expected_epoch, listed_parts, target_of
 from outfall.epoch.clock import Clock, SystemClock
 from outfall.epoch.collect import CollectedAnswers
 from outfall.epoch.committing import CommitPolicy
 from outfall.epoch.driver_memory import PROCESS_MEMORY, DriverMemory, Position
 from outfall.epoch.journal import Journal, JournalView
-from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket, earlier_epoch, unexpected_epoch
+from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.epoch.publishing import Publisher
-from outfall.epoch.states import state_serializer
-from outfall.epoch.task import check_query
+from outfall.epoch.target import check_target, open_target
 from outfall.errors import (
     AnswersError,
-    CapabilityError,
     FencedError,
-    ForeignRecordsError,
     OutfallError,
-    PartsChangedError,
     StepInUseError,
 )
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Begin, Completed, Prepared, Skipped, StoredValue
 from outfall.recovery.log import EntryExistsError
-from outfall.recovery.values import copy_value, load_value, store_state
-from outfall.sink_shape import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
+from outfall.recovery.values import copy_value
+from outfall.sink_shape import check_sink, guarantee_of, kind_of, requirements_of
 from outfall.steps import reached
 from outfall.version import outfall_version
 
@@ -117,7 +111,7 @@ class EpochCoordinator:
         self._run = run
         self._memory = memory
         self._clock = clock or SystemClock()
-        self._journal = Journal(recovery.open(step_id), step_id)
+        self._journal = Journal(recovery.open(step_id), step_id, self._clock)
 
     def begin(self, epoch: int | None, *, query_id: str | None = None) -> Ticket:
         """Take the step over for one epoch.
@@ -174,7 +168,9 @@ class EpochCoordinator:
         stands_at = view.generation if answers[0].skipped else view.last
         if (view.incarnation, stands_at) != (answers[0].incarnation, answers[0].generation):
             raise self._fenced(answers[0].epoch)
-        return self._ticket(view, self._expected(view, None), self._list_parts(view))
+        return self._ticket(
+            view, self._expected(view, None), listed_parts(self._step_id, self._sink, list(view.states))
+        )
 
     def finish(self, ticket: Ticket, answers: Sequence[TaskAnswer]) -> EpochResult:
         """Record and publish what the tasks wrote.
@@ -200,12 +196,18 @@ class EpochCoordinator:
         self._remember(done=result.epoch)
         return result
 
+    def close(self) -> None:
+        """Release the log. Called once the epoch is finished or failed."""
+        self._journal.log.close()
+
     # --- begin
 
     def _take_over(self, epoch: int | None, query_id: str | None, *, first: bool) -> Ticket:
         view = self._journal.view
-        self._check_identity(view, query_id)
-        self._check_epoch(view, epoch)
+        check_identity(self._step_id, self._sink, view, query_id)
+        if epoch is not None:
+            options = self._options
+            check_epoch(self._step_id, view, epoch, adopt=options.adopt_checkpoint, any_later=options.any_later)
         if view.unfinished is not None:
             self._publisher(view.unfinished).settle()
             view = self._journal.view
@@ -214,26 +216,25 @@ class EpochCoordinator:
         if epoch is not None and epoch == view.completed:
             _log.info("step %s: epoch %d is completed; its rows are skipped", self._step_id, epoch)
             return replace(self._ticket(view, epoch, ()), began_at=self._clock.time())
-        parts = self._list_parts(view)
-        self._append_begin(view, epoch, query_id)
+        parts = listed_parts(self._step_id, self._sink, list(view.states))
+        expected = self._expected(view, epoch)
+        self._append_begin(view, expected, query_id)
         begun = self._journal.view
-        self._open_target(view, begun, epoch)
-        return self._ticket(begun, self._expected(begun, epoch), parts)
+        open_target(self._sink, self._step_id, view, begun, self._journal.log, epoch=expected)
+        return self._ticket(begun, expected, parts)
 
     def _append_begin(self, view: JournalView, epoch: int | None, query_id: str | None) -> None:
-        expected = self._expected(view, epoch)
-        bases = self._check_target(view, expected)
+        bases = check_target(self._sink, self._step_id, view, self._journal.log, epoch=epoch)
         adopted = self._adopt_writer_states(view)
         reached("before BEGIN")
         self._journal.append(
             Begin(
                 step=self._step_id,
                 incarnation=view.incarnation or secrets.token_hex(8),
-                time=datetime.fromtimestamp(self._clock.time(), UTC),
-                epoch=expected,
+                epoch=epoch,
                 outfall=outfall_version(),
                 sink=kind_of(self._sink),
-                target=self._target(),
+                target=target_of(self._sink),
                 query_id=query_id or view.query_id,
                 driver=f"{socket.gethostname()}:{os.getpid()}",
                 bases=bases,
@@ -244,102 +245,11 @@ class EpochCoordinator:
 
     def _expected(self, view: JournalView, epoch: int | None) -> int | None:
         """The epoch to write: the one asked for, else the one that comes next; `None` when any would do."""
-        if epoch is not None:
-            return epoch
-        if view.open_epoch is not None:
-            return view.open_epoch
-        if view.completed is not None:
-            return view.completed + 1
-        return None if self._options.adopt_checkpoint else 0
-
-    def _check_epoch(self, view: JournalView, epoch: int | None) -> None:
-        if epoch is None:
-            return
-        if view.unfinished is not None:
-            fits = epoch == view.unfinished.epoch or (self._options.any_later and epoch > view.unfinished.epoch)
-            expected: int | None = view.unfinished.epoch
-        else:
-            expected = self._expected(view, None)
-            later = self._options.any_later and (view.completed is None or epoch > view.completed)
-            fits = later or expected is None or epoch in (view.completed, expected)
-        if not fits:
-            if self._options.any_later:
-                raise earlier_epoch(self._step_id, epoch, completed=view.completed)
-            raise unexpected_epoch(self._step_id, epoch, completed=view.completed, expected=expected)
-
-    def _check_identity(self, view: JournalView, query_id: str | None) -> None:
-        begin = view.begin
-        if begin is None:
-            return
-        check_query(self._step_id, view.query_id, query_id)
-        for what, recorded, found in (
-            ("sink", begin.sink, kind_of(self._sink)),
-            ("target", begin.target, self._target()),
-        ):
-            if recorded != found:
-                raise ForeignRecordsError(
-                    f"the recovery data is of the {what} {recorded}, not of {found}",
-                    step=self._step_id,
-                    do=f"restore the former {what}, or start with a new checkpoint or another step_id",
-                )
+        return epoch if epoch is not None else expected_epoch(view, adopt=self._options.adopt_checkpoint)
 
     def _check_not_overtaken(self, position: Position | None, view: JournalView) -> None:
         if position is not None and view.last != position.last:
             raise self._fenced()
-
-    def _list_parts(self, view: JournalView) -> tuple[str, ...]:
-        if not is_fixed(self._sink):
-            return ()
-        parts = tuple(self._sink.list_parts())
-        if len(set(parts)) != len(parts) or not parts:
-            raise CapabilityError(
-                f"list_parts() returned {len(parts)} names, {len(set(parts))} of them different",
-                step=self._step_id,
-                do="return at least one name, and none twice",
-            )
-        gone = sorted(view.states.keys() - set(parts))
-        if gone:
-            raise PartsChangedError(
-                f"{len(gone)} parts have state and are no longer listed: {', '.join(gone[:5])}",
-                step=self._step_id,
-                part=gone[0],
-                do="list them again, or start with a new checkpoint and an empty target",
-            )
-        return parts
-
-    def _check_target(self, view: JournalView, epoch: int | None) -> dict[str, StoredValue]:
-        if not isinstance(self._sink, SupportsTarget):
-            return {}
-        bases = self._sink.check_target(self._target_context(view, epoch, generation=0))
-        serializer = state_serializer(self._sink)
-        return {
-            part: store_state(serializer, state, log=self._journal.log, name=part, generation=view.last + 1)
-            for part, state in bases.items()
-            if part not in view.states
-        }
-
-    def _open_target(self, before: JournalView, begun: JournalView, epoch: int | None) -> None:
-        if isinstance(self._sink, SupportsTarget):
-            context = self._target_context(begun, epoch, generation=begun.generation)
-            first = before.begin is None
-            self._sink.open_target(replace(context, first_contact=first, last_generation=before.generation))
-            reached("after open target")
-
-    def _target_context(self, view: JournalView, epoch: int | None, *, generation: int) -> TargetContext[Any]:
-        states: dict[str, Any] = {}
-        if is_fixed(self._sink):
-            serializer = state_serializer(self._sink)
-            states = {part: load_value(serializer, s, log=self._journal.log) for part, s in view.states.items()}
-        return TargetContext(
-            step_id=self._step_id,
-            incarnation=view.incarnation or "",
-            epoch=self._expected(view, epoch),
-            completed=view.completed,
-            first_contact=view.begin is None,
-            states=states,
-            last_generation=view.generation,
-            generation=generation,
-        )
 
     def _adopt_writer_states(self, view: JournalView) -> list[StoredValue]:
         """States of other steps, taken over when this step begins for the first time."""
@@ -355,11 +265,8 @@ class EpochCoordinator:
         with closing(self._recovery.open(step_id)) as other:
             return [
                 copy_value(state, source=other, target=self._journal.log, name=step_id, generation=generation)
-                for state in Journal(other, step_id).read().writer_states
+                for state in Journal(other, step_id, self._clock).read().writer_states
             ]
-
-    def _target(self) -> str | None:
-        return self._sink.target() if isinstance(self._sink, SupportsTarget) else None
 
     def _ticket(self, view: JournalView, epoch: int | None, parts: tuple[str, ...]) -> Ticket:
         return Ticket(
@@ -387,7 +294,7 @@ class EpochCoordinator:
             outfall_version(),
             self._step_id,
             type(self._sink).__name__,
-            self._target() or "-",
+            target_of(self._sink) or "-",
             view.incarnation or "new",
             guarantee_of(self._sink).name,
             f" (requires: {requires})" if requires else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from outfall.epoch.clock import Clock, utc_time
 from outfall.errors import RecordError
 from outfall.recovery.entries import (
     Abandoned,
@@ -17,13 +18,11 @@ from outfall.recovery.entries import (
     decode_entry,
     encode_entry,
 )
+from outfall.recovery.history import KEPT_EPOCHS
 from outfall.recovery.log import RecoveryLog
 
 TAIL = 12
 """Entries that are read at first; more only when the last completed epoch is not among them."""
-
-KEPT_EPOCHS = 100
-"""Epochs whose counts are kept for `history`."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,9 @@ class JournalView:
 class Journal:
     """Reads and extends one step's log. Remembers where it stands, since every append must follow what was read."""
 
-    def __init__(self, log: RecoveryLog, step_id: str) -> None:
+    def __init__(self, log: RecoveryLog, step_id: str, clock: Clock) -> None:
         """Stand before the first entry of `log`."""
+        self._clock = clock
         self._log = log
         self._step_id = step_id
         self.view = JournalView()
@@ -139,23 +139,33 @@ class Journal:
         return self.view
 
     def append(self, entry: Entry) -> int:
-        """Add an entry after the last one read.
+        """Add an entry after the last one read, stamped with the time.
 
         Raises:
             EntryExistsError: somebody else went on from here. See `RecoveryLog.append`.
         """
+        entry = entry.model_copy(update={"time": utc_time(self._clock)})
         number = self._log.append(encode_entry(entry), after=self.view.last)
         self.view = self.view.after(number, entry)
         return number
 
     def sweep(self) -> None:
-        """Drop what no longer counts: all but the last epoch's entries and the counts of the last hundred epochs."""
-        raw = self._log.read(last=KEPT_EPOCHS + TAIL)
-        entries = [(item.number, decode_entry(item, self._step_id)) for item in raw]
-        tail = {number for number, _ in entries if number >= self.view.kept_from}
-        counts = [number for number, entry in entries if isinstance(entry, Completed | Skipped)]
+        """Drop what no longer counts: all but the last epoch's entries and the counts of the last hundred epochs.
+
+        Only the newest entries are read. Older ones carry counts, since earlier sweeps left nothing else; what a sweep
+        that never ran left among them goes when it is older than a hundred epochs.
+        """
+        newest = [(raw.number, decode_entry(raw, self._step_id)) for raw in self._log.read(last=TAIL)]
+        spent = {
+            number
+            for number, entry in newest
+            if number < self.view.kept_from and not isinstance(entry, Completed | Skipped)
+        }
+        numbers = [number for number in self._log.numbers() if number not in spent]
+        tail = [number for number in numbers if number >= self.view.kept_from]
+        counts = [number for number in numbers if number < self.view.kept_from][-KEPT_EPOCHS:]
         states = {s.blob.name for s in (*self.view.states.values(), *self.view.writer_states) if s.blob}
-        self._log.sweep(keep={*tail, *counts[-KEPT_EPOCHS:]}, states=states, generation=self.view.generation)
+        self._log.sweep(keep=[*counts, *tail], states=states, generation=self.view.generation)
 
     def _tail_view(self, size: int | None) -> JournalView | None:
         """The view from the newest entries; `None` when the last completed epoch is not whole among them."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outfall.capabilities import WriterId
-from outfall.errors import OutfallError, TerminalError, UnexpectedEpochError
+from outfall.epoch.admission import earlier_epoch, unexpected_epoch
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Record, StoredCommittable, StoredValue, WriterRecord
 
@@ -110,38 +110,3 @@ def stored_committables(answers: Sequence[TaskAnswer]) -> list[StoredCommittable
         for part in answer.parts
         for value in part.committables
     ]
-
-
-def check_version(driver: str, task: str, step_id: str) -> None:
-    """Refuse to work together with another Outfall version."""
-    if driver != task:
-        raise TerminalError(
-            f"the driver runs outfall {driver} and a task runs outfall {task}",
-            step=step_id,
-            do="install the same version on the driver and on every executor",
-        )
-
-
-def unexpected_epoch(step_id: str, found: int, *, completed: int | None, expected: int | None) -> OutfallError:
-    """Make the refusal of a batch id."""
-    last = "no epoch is completed" if completed is None else f"epoch {completed} is the last completed one"
-    if completed is None and expected == 0:
-        why = f"{last}: the recovery data is new although the query is not"
-        do = "restore the recovery data, or pass adopt_checkpoint=True to start it at this batch id"
-    elif completed is not None and found <= completed:
-        why = f"{last}: Spark's checkpoint was rewound or is another one"
-        do = "restore the checkpoint and the recovery data from copies of the same time"
-    else:
-        why = f"{last}: epochs are missing, as in recovery data restored from an older copy"
-        do = "restore the recovery data and the checkpoint from copies of the same time"
-    return UnexpectedEpochError(f"Spark brings batch {found}, expected was {expected}", step=step_id, why=why, do=do)
-
-
-def earlier_epoch(step_id: str, found: int, *, completed: int | None) -> OutfallError:
-    """Make the refusal of a batch job's epoch."""
-    return UnexpectedEpochError(
-        f"epoch {found} was asked for",
-        step=step_id,
-        why=f"epoch {completed} is the last completed one, and what came before it is not known any more",
-        do="give each job a larger epoch than the one before, or another step_id or recovery location",
-    )

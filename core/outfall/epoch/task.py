@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import Metrics, SupportsWriterState, WriterInitContext
-from outfall.epoch.messages import PartAnswer, TaskAnswer, Ticket, check_version
+from outfall.epoch.admission import check_query, check_version
+from outfall.epoch.messages import PartAnswer, TaskAnswer, Ticket
 from outfall.epoch.part_runner import PartRunner
-from outfall.errors import ForeignRecordsError
 from outfall.recovery.entries import StoredValue
 from outfall.recovery.log import RecoveryLog
 from outfall.version import outfall_version
@@ -126,21 +126,6 @@ class EpochTask:
             skipped=self._skips,
             counts=self._metrics.counts,
             seconds=time.monotonic() - self._started,
-        )
-
-
-def check_query(step_id: str, recorded: str | None, found: str | None) -> None:
-    """Refuse recovery data of another Spark query; unknown ids are not compared.
-
-    Raises:
-        ForeignRecordsError: the ids differ.
-    """
-    if recorded is not None and found is not None and recorded != found:
-        raise ForeignRecordsError(
-            f"the recovery data belongs to Spark query {recorded}, not to {found}",
-            step=step_id,
-            why="the checkpoint is new, or another query uses the same step and recovery location",
-            do="give this query a step_id or a recovery location of its own, or restore its old checkpoint",
         )
 
 

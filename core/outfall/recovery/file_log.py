@@ -41,6 +41,10 @@ class FileLog(RecoveryLog):
         with explained("reading the recovery log", self._step_id, self._where):
             return self._consistent(last)
 
+    def numbers(self) -> list[int]:
+        with explained("listing the recovery log", self._step_id, self._where):
+            return self._numbers()
+
     def append(self, data: bytes, *, after: int) -> int:
         number = after + 1
         with explained(f"appending recovery entry {number}", self._step_id, self._where):
@@ -159,7 +163,7 @@ class FileLog(RecoveryLog):
 
         The entry stays, because it may count: it may have been the newest for a moment, and whoever passed it has then
         read it and goes on from it. If instead it landed in a swept place it is a stray. That is harmless: a sweep
-        frees only numbers below all that count, readers take nothing from there, and the next sweep removes it.
+        frees only numbers below all that count, readers take nothing from there, and a later sweep removes it.
         """
         if max(self._numbers(), default=0) > number:
             raise EntryExistsError(number)

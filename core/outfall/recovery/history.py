@@ -9,6 +9,9 @@ from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Completed, Skipped, decode_entry
 from outfall.recovery.url import recovery_config
 
+KEPT_EPOCHS = 100
+"""Epochs whose counts are kept."""
+
 
 @dataclass(frozen=True)
 class EpochSummary:
@@ -45,7 +48,7 @@ def history(recovery: str | RecoveryConfig, step_id: str = "sink") -> list[Epoch
         entries = [decode_entry(raw, step_id) for raw in log.read()]
     finally:
         log.close()
-    return [_summary(entry) for entry in entries if isinstance(entry, Completed | Skipped)]
+    return [_summary(entry) for entry in entries if isinstance(entry, Completed | Skipped)][-KEPT_EPOCHS:]
 
 
 def _summary(entry: Completed | Skipped) -> EpochSummary:

@@ -39,6 +39,10 @@ class RecoveryLog(ABC):
         """
 
     @abstractmethod
+    def numbers(self) -> list[int]:
+        """Return the numbers of the entries that are kept, ascending, without reading them."""
+
+    @abstractmethod
     def append(self, data: bytes, *, after: int) -> int:
         """Create the entry numbered `after + 1`, exclusively and durably.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,8 @@ class StreamWriter(_Door, DataSourceStreamArrowWriter):
     """Writes one micro-batch."""
 
     def _begin(self) -> Ticket:
-        return self._coordinator(self._log()).begin(None)
+        with closing(self._coordinator(self._log())) as coordinator:
+            return coordinator.begin(None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AnswerMessage:
         """Write the rows of one task. Called in a task."""
@@ -138,7 +140,8 @@ class StreamWriter(_Door, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[AnswerMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Record and publish the micro-batch. Called on the driver when all tasks answered."""
-        self._finish(self._coordinator(self._log()), messages)
+        with closing(self._coordinator(self._log())) as coordinator:
+            self._finish(coordinator, messages)
 
     def abort(self, messages: list[AnswerMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Do nothing: Spark also aborts after a commit that raised, and what is published must stay.
@@ -159,7 +162,8 @@ class BatchWriter(_Door, DataSourceArrowWriter):
         if self._recovery is None:
             # For a job that is never resumed; planning and commit run on one host.
             self._recovery = recovery_config(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
-        return self._coordinator(self._recovery, any_later=True).begin(self._epoch())
+        with closing(self._coordinator(self._recovery, any_later=True)) as coordinator:
+            return coordinator.begin(self._epoch())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AnswerMessage:
         """Write the rows of one task. Called in a task."""
@@ -169,7 +173,8 @@ class BatchWriter(_Door, DataSourceArrowWriter):
         """Record and publish the job. Called on the driver when all tasks answered."""
         if self._recovery is None:
             raise AnswersError("the job was never begun", step=self._door.step_id)
-        self._finish(self._coordinator(self._recovery, any_later=True), messages)
+        with closing(self._coordinator(self._recovery, any_later=True)) as coordinator:
+            self._finish(coordinator, messages)
         self._remove_temporary()
 
     def abort(self, messages: list[AnswerMessage | None]) -> None:  # type: ignore[override]

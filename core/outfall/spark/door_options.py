@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from outfall.capabilities import SupportsPreWriteTopology
+from outfall.capabilities import SupportsPreWriteTopology, SupportsWriterState
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, parse_options
@@ -76,10 +76,10 @@ def make_sink(name: str, options: Mapping[str, str]) -> Any:
         raise _unknown(name)
     sink = factory(options)
     check_sink(sink)
-    if is_fixed(sink) or isinstance(sink, SupportsPreWriteTopology):
+    if is_fixed(sink) or isinstance(sink, SupportsPreWriteTopology | SupportsWriterState):
         raise ConfigurationError(
-            f"the sink {name} with these options routes or reorders rows",
-            why="through options a sink cannot change the DataFrame",
+            f"the sink {name} with these options routes or reorders rows, or keeps state per worker",
+            why="through options a sink cannot change the DataFrame or fix the number of its tasks",
             do="from outfall.spark import write_stream; write_stream(df, sink, key=…, checkpoint=…).start()",
         )
     return sink

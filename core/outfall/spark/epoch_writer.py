@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from outfall.capabilities import SupportsPreWriteTopology
@@ -56,9 +57,9 @@ class EpochWriter:
         return self._write_once(df, epoch, query_id, run)
 
     def _write_once(self, df: DataFrame, epoch: int, query_id: str | None, run: str | None) -> EpochResult:
-        coordinator = self._coordinator(run)
-        ticket = coordinator.begin(epoch, query_id=query_id)
-        return coordinator.finish(ticket, self._run_tasks(df, ticket, epoch))
+        with closing(self._coordinator(run)) as coordinator:
+            ticket = coordinator.begin(epoch, query_id=query_id)
+            return coordinator.finish(ticket, self._run_tasks(df, ticket, epoch))
 
     def _coordinator(self, run: str | None) -> EpochCoordinator:
         options = EpochOptions(

@@ -1,0 +1,160 @@
+"""Who may write which epoch: what is refused, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outfall.capabilities import SupportsTarget
+from outfall.epoch.journal import JournalView
+from outfall.errors import (
+    CapabilityError,
+    ForeignRecordsError,
+    OutfallError,
+    PartsChangedError,
+    TerminalError,
+    UnexpectedEpochError,
+)
+from outfall.sink_shape import is_fixed, kind_of
+
+
+def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | None) -> None:
+    """Refuse recovery data of another query, sink or target.
+
+    Raises:
+        ForeignRecordsError: naming both.
+    """
+    begin = view.begin
+    if begin is None:
+        return
+    check_query(step_id, view.query_id, query_id)
+    for what, recorded, found in (("sink", begin.sink, kind_of(sink)), ("target", begin.target, target_of(sink))):
+        if recorded != found:
+            raise ForeignRecordsError(
+                f"the recovery data is of the {what} {recorded}, not of {found}",
+                step=step_id,
+                do=f"restore the former {what}, or start with a new checkpoint or another step_id",
+            )
+
+
+def target_of(sink: Any) -> str | None:
+    """The target's name, where the sink tells it."""
+    return sink.target() if isinstance(sink, SupportsTarget) else None
+
+
+def expected_epoch(view: JournalView, *, adopt: bool) -> int | None:
+    """The epoch that comes next; `None` when any would do."""
+    if view.open_epoch is not None:
+        return view.open_epoch
+    if view.completed is not None:
+        return view.completed + 1
+    return None if adopt else 0
+
+
+def check_epoch(step_id: str, view: JournalView, epoch: int, *, adopt: bool, any_later: bool) -> None:
+    """Refuse an epoch that is neither the last recorded one nor the next.
+
+    Args:
+        step_id: for the text.
+        view: the log, with what is unfinished not settled yet.
+        epoch: what Spark or the user brings.
+        adopt: whether an empty log may begin anywhere.
+        any_later: whether numbers may be left out.
+
+    Raises:
+        UnexpectedEpochError: saying what was found, what was expected and what to do.
+    """
+    if view.unfinished is not None:
+        expected: int | None = view.unfinished.epoch
+        fits = epoch == view.unfinished.epoch or (any_later and epoch > view.unfinished.epoch)
+    else:
+        expected = expected_epoch(view, adopt=adopt)
+        later = any_later and (view.completed is None or epoch > view.completed)
+        fits = later or expected is None or epoch in (view.completed, expected)
+    if fits:
+        return
+    if any_later:
+        raise earlier_epoch(step_id, epoch, completed=view.completed)
+    raise unexpected_epoch(step_id, epoch, completed=view.completed, expected=expected)
+
+
+def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str, ...]:
+    """Return the parts of a fixed sink, none for a dynamic one.
+
+    Args:
+        step_id: for the text.
+        sink: the sink.
+        recorded: the parts that have state.
+
+    Raises:
+        CapabilityError: there are none, or two of one name.
+        PartsChangedError: a part that has state is not listed.
+    """
+    if not is_fixed(sink):
+        return ()
+    parts = tuple(sink.list_parts())
+    if len(set(parts)) != len(parts) or not parts:
+        raise CapabilityError(
+            f"list_parts() returned {len(parts)} names, {len(set(parts))} of them different",
+            step=step_id,
+            do="return at least one name, and none twice",
+        )
+    gone = sorted(set(recorded) - set(parts))
+    if gone:
+        raise PartsChangedError(
+            f"{len(gone)} parts have state and are no longer listed: {', '.join(gone[:5])}",
+            step=step_id,
+            part=gone[0],
+            do="list them again, or start with a new checkpoint and an empty target",
+        )
+    return parts
+
+
+def check_query(step_id: str, recorded: str | None, found: str | None) -> None:
+    """Refuse recovery data of another Spark query; unknown ids are not compared.
+
+    Raises:
+        ForeignRecordsError: the ids differ.
+    """
+    if recorded is not None and found is not None and recorded != found:
+        raise ForeignRecordsError(
+            f"the recovery data belongs to Spark query {recorded}, not to {found}",
+            step=step_id,
+            why="the checkpoint is new, or another query uses the same step and recovery location",
+            do="give this query a step_id or a recovery location of its own, or restore its old checkpoint",
+        )
+
+
+def check_version(driver: str, task: str, step_id: str) -> None:
+    """Refuse to work together with another Outfall version."""
+    if driver != task:
+        raise TerminalError(
+            f"the driver runs outfall {driver} and a task runs outfall {task}",
+            step=step_id,
+            do="install the same version on the driver and on every executor",
+        )
+
+
+def unexpected_epoch(step_id: str, found: int, *, completed: int | None, expected: int | None) -> OutfallError:
+    """Make the refusal of a batch id."""
+    last = "no epoch is completed" if completed is None else f"epoch {completed} is the last completed one"
+    if completed is None and expected == 0:
+        why = f"{last}: the recovery data is new although the query is not"
+        do = "restore the recovery data, or pass adopt_checkpoint=True to start it at this batch id"
+    elif completed is not None and found <= completed:
+        why = f"{last}: Spark's checkpoint was rewound or is another one"
+        do = "restore the checkpoint and the recovery data from copies of the same time"
+    else:
+        why = f"{last}: epochs are missing, as in recovery data restored from an older copy"
+        do = "restore the recovery data and the checkpoint from copies of the same time"
+    return UnexpectedEpochError(f"Spark brings batch {found}, expected was {expected}", step=step_id, why=why, do=do)
+
+
+def earlier_epoch(step_id: str, found: int, *, completed: int | None) -> OutfallError:
+    """Make the refusal of a batch job's epoch."""
+    return UnexpectedEpochError(
+        f"epoch {found} was asked for",
+        step=step_id,
+        why=f"epoch {completed} is the last completed one, and what came before it is not known any more",
+        do="give each job a larger epoch than the one before, or another step_id or recovery location",
+    )
