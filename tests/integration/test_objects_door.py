@@ -25,6 +25,7 @@ from outfall.spark.task_function import PART_COLUMN
 from outfall.steps import listen
 from tests.integration.support.reading import (
     forget_commit,
+    found,
     found_ids,
     read_stream,
     run,
@@ -195,6 +196,16 @@ def test_aggregates_in_update_mode_upsert_and_a_skipped_stateful_epoch_does_not_
     write_source(source, files=1, start=2)
     run(write_stream(counts, UpsertSink(out), checkpoint=checkpoint).outputMode("update"))
     assert {path.name: path.read_text() for path in out.iterdir()} == {f"key-{i}": "6" for i in range(5)}
+
+
+def test_complete_mode_writes_the_whole_result_in_every_epoch(
+    spark: SparkSession, source: Path, out: Path, checkpoint: Path
+) -> None:
+    counts = read_stream(spark, source).groupBy("k").agg(sf.count("*").alias("rows"))
+    run(write_stream(counts, FileSink(out), checkpoint=checkpoint).outputMode("complete"))
+    assert sorted((row["k"], row["rows"]) for row in found(out)) == sorted(
+        (f"key-{key}", rows) for key in range(5) for rows in (2, 4)
+    )
 
 
 class NothingSink(ReprSink, SupportsPreWriteTopology):
