@@ -1,0 +1,121 @@
+"""A log in object stores, played by fsspec's memory under another name."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from typing import Any, ClassVar
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
+from fsspec.spec import AbstractFileSystem
+
+from outfall.errors import ConfigurationError
+from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError
+from tests.unit.support.logs import once_at, opened
+
+
+class Store(MemoryFileSystem):  # type: ignore[misc]
+    """Creates exclusively, as the listed stores do."""
+
+    protocol = "abfs"
+
+
+class IgnoresTheCondition(Store):
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        super().pipe_file(path, value)
+
+
+class DoesNotKnowTheCondition(Store):
+    def pipe_file(self, path: str, value: bytes) -> None:
+        super().pipe_file(path, value)
+
+
+class LooksFirst(Store):
+    pipe_file = AbstractFileSystem.pipe_file
+
+
+class LosesReplies(Store):
+    """Its client sends again what got no answer, and reports the refusal."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        super().pipe_file(path, value, mode=mode)
+        raise FileExistsError(path)
+
+
+class RefusesWithoutSayingWhy(Store):
+    """As s3fs on a server that does not name the failed condition."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        try:
+            super().pipe_file(path, value, mode=mode)
+        except FileExistsError:
+            cause = RuntimeError("PreconditionFailed")
+            cause.response = {"ResponseMetadata": {"HTTPStatusCode": 412}}  # type: ignore[attr-defined]
+            raise OSError(errno.EINVAL, "a pre-condition did not hold") from cause
+
+
+class MayNotBeWritten(Store):
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        raise PermissionError("AccessDenied")
+
+
+class HasNoBucket(Store):
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        raise FileNotFoundError("NoSuchBucket")
+
+
+class CountsWrites(Store):
+    written: ClassVar[list[str]] = []
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        self.written.append(path)
+        super().pipe_file(path, value, mode=mode)
+
+
+def store(monkeypatch: pytest.MonkeyPatch, kind: type[Store]) -> str:
+    monkeypatch.setitem(_registry, "abfs", kind)
+    return f"abfs://container@account/{uuid.uuid4().hex}"
+
+
+@pytest.mark.parametrize("kind", [IgnoresTheCondition, DoesNotKnowTheCondition, LooksFirst])
+def test_a_store_without_exclusive_create_is_refused(kind: type[Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    location = store(monkeypatch, kind)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"has no exclusive create.*upgrade adlfs.*POSIX"):
+            opened(location).append(b"entry", after=0)
+    assert [path for path in MemoryFileSystem.store if location.rpartition("/")[2] in path] == []
+
+
+@pytest.mark.parametrize("kind", [Store, LosesReplies, RefusesWithoutSayingWhy])
+def test_a_refusal_is_told_from_a_lost_reply(kind: type[Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    location = store(monkeypatch, kind)
+    log, other = opened(location), opened(location)
+    assert log.append(b"first", after=0) == 1
+    with once_at("log: newest checked", lambda: other.append(b"theirs", after=1)), pytest.raises(EntryExistsError):
+        log.append(b"mine", after=1)
+    assert [entry.data for entry in log.read()] == [b"first", b"theirs"]
+
+
+def test_the_probe_runs_once_per_location_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    location = store(monkeypatch, CountsWrites)
+    for step in ("a", "b", "c"):
+        CheckpointRecoveryConfig(location).open(step).append(b"entry", after=0)
+    probes = [path for path in CountsWrites.written if location.rpartition("/")[2] in path and "probe" in path]
+    assert len(probes) == 2
+    assert [path for path in MemoryFileSystem.store if location.rpartition("/")[2] in path and "probe" in path] == []
+
+
+def test_who_only_reads_writes_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened(store(monkeypatch, MayNotBeWritten)).read() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(MayNotBeWritten, "AccessDenied"), (HasNoBucket, "NoSuchBucket.*create its")]
+)
+def test_a_store_that_cannot_be_written_is_a_wrong_configuration(
+    kind: type[Store], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        opened(store(monkeypatch, kind)).append(b"entry", after=0)
