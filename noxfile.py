@@ -81,7 +81,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the tests that start no server and no Spark."""
-    session.run(python(session), "-m", "pytest", "tests/unit", "-m", "not faults", *_for_pytest(session))
+    session.run(python(session), "-m", "pytest", "tests/unit", "-m", "not long", *_for_pytest(session))
 
 
 @nox.session
@@ -90,23 +90,31 @@ def integration(session: nox.Session) -> None:
     need_java(session)
     interpreter = python(session)
     if "--docker" not in session.posargs:
-        session.run(interpreter, "-m", "pytest", "tests/integration", *_for_pytest(session))
+        session.run(interpreter, "-m", "pytest", "tests/integration", "-m", "not long", *_for_pytest(session))
         return
     compose = ("docker", "compose", "--file", str(ROOT / "compose.yaml"))
     try:
         session.run(*compose, "up", "--detach", "--wait", external=True)
-        session.run(interpreter, "-m", "pytest", "tests/integration", *_for_pytest(session), env=SERVERS)
+        session.run(
+            interpreter, "-m", "pytest", "tests/integration", "-m", "not long", *_for_pytest(session), env=SERVERS
+        )
     finally:
         session.run(*compose, "down", "--volumes", external=True)
 
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Run the fault suite at full length: fifty kills where the integration tests do a few."""
+    """Run the fault suite and all long tests: fifty kills where the integration tests do two."""
     need_java(session)
     kills = os.environ.get("OUTFALL_TEST_KILLS", "50")
     session.run(
-        python(session), "-m", "pytest", "-m", "faults", *_for_pytest(session), env={"OUTFALL_TEST_KILLS": kills}
+        python(session),
+        "-m",
+        "pytest",
+        "-m",
+        "faults or long",
+        *_for_pytest(session),
+        env={"OUTFALL_TEST_KILLS": kills},
     )
 
 
@@ -148,7 +156,7 @@ def lowest(session: nox.Session) -> None:
     bounds = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
     session.install(*(bound.replace(">=", "==") for bound in bounds), "hypothesis", "packaging", "pytest")
     session.install("--no-deps", "-e", ".")
-    session.run("python", "-m", "pytest", "tests/unit", *_for_pytest(session))
+    session.run("python", "-m", "pytest", "tests/unit", "-m", "not long", *_for_pytest(session))
 
 
 def spark(session: nox.Session) -> None:

@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
 EXECUTOR = "CoarseGrainedExecutorBackend"
-MODES = pytest.mark.parametrize("mode", ["growing", "whole"])
 
 
 @contextmanager
@@ -98,7 +97,7 @@ def bytes_written(root: Path) -> int:
     return sum(path.stat().st_size for path in visible(root / "out"))
 
 
-@MODES
+@pytest.mark.parametrize("mode", [pytest.param("growing", marks=pytest.mark.long), "whole"])
 def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> None:
     chance = random.Random(f"20261121 {mode}")
     write_source(tmp_path / "source", files=6 + 2 * KILLS, rows=2000)
@@ -110,7 +109,7 @@ def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> 
     assert found_ids(tmp_path / "out") == list(range((6 + 2 * KILLS) * 2000))
 
 
-@MODES
+@pytest.mark.parametrize("mode", ["growing", pytest.param("whole", marks=pytest.mark.long)])
 def test_a_stopped_executor_that_wakes_when_its_task_was_done_by_another_changes_nothing(
     tmp_path: Path, mode: str
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from outfall.spark.requirement import pyspark_version
 from tests.integration.conftest import spark_environment
 from tests.integration.support import flight_driver
 from tests.integration.support.flights import flights, write_input
@@ -27,6 +28,8 @@ KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
 SEED = int(os.environ.get("OUTFALL_TEST_SEED", "20261121"))
 LONGEST_LIFE = 5.0
 """Seconds from the query's start to the kill, at most."""
+
+OPTIONS_DOOR = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1')
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
@@ -149,7 +152,14 @@ def make_job(tmp_path: Path, mode: str, door: str) -> tuple[Job, int]:
     return Job(tmp_path, mode, door, random.Random(f"{SEED} {mode} {door}")), rows.num_rows
 
 
-@pytest.mark.parametrize(("mode", "door"), [("growing", "objects"), ("whole", "objects"), ("whole", "options")])
+@pytest.mark.parametrize(
+    ("mode", "door"),
+    [
+        ("growing", "objects"),
+        pytest.param("whole", "objects", marks=pytest.mark.long),
+        pytest.param("whole", "options", marks=OPTIONS_DOOR),
+    ],
+)
 def test_each_flight_is_found_once_however_often_the_driver_is_killed(tmp_path: Path, mode: str, door: str) -> None:
     job, rows = make_job(tmp_path, mode, door)
     with watched(job.out) as complaints:

@@ -502,6 +502,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @linux
+@pytest.mark.long
 def test_with_speculation_two_attempts_may_finish_and_one_is_delivered(cluster: Path) -> None:
     done = events(str(cluster / "speculation"), "written", "copy written")
     assert sorted((event["what"], event["partition"]) for event in done) == [
@@ -514,6 +515,7 @@ def test_with_speculation_two_attempts_may_finish_and_one_is_delivered(cluster: 
 
 @linux
 @since_4_1
+@pytest.mark.long
 def test_a_failed_attempt_is_retried_without_an_abort(cluster: Path) -> None:
     writes = events(str(cluster / "retry"), "write")
     # A slow machine may see a speculative copy beside the retry.

@@ -95,7 +95,7 @@ def test_a_restart_reads_few_entries_whatever_came_before() -> None:
     assert all(size is not None and size < 20 for size in sizes)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_nothing_grows_over_ten_thousand_epochs(tmp_path: Path) -> None:
     setup = InPlace(str(tmp_path))
     driver = setup.driver()

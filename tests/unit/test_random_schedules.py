@@ -285,7 +285,7 @@ def test_any_short_schedule_writes_each_epoch_once(machine: type[Schedules]) -> 
     run(machine, examples=25, steps=20)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.parametrize("machine", MACHINES)
 def test_any_long_schedule_writes_each_epoch_once(machine: type[Schedules]) -> None:
     run(machine, examples=300, steps=40)
