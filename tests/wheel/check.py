@@ -53,7 +53,7 @@ def write_without_spark() -> None:
 
 def check_ids(directory: str, rows: int) -> None:
     """Check that a directory holds each id below `rows` once."""
-    files = [path for path in Path(directory).rglob("[!_.]*") if path.is_file()]
+    files = [path for path in Path(directory).glob("[!_.]*") if path.is_file()]
     ids = [json.loads(line)["id"] for path in files for line in path.read_text().splitlines()]
     assert sorted(ids) == list(range(rows)), f"{directory} holds {sorted(ids)}"
 
