@@ -73,7 +73,8 @@ def write_with_spark() -> None:
     try:
         rows = spark.range(10)
         write(rows, FileSink(str(Path("objects").absolute())))
-        options = {"sink": "file", "path": str(Path("options").absolute()), "recovery": str(Path("log").absolute())}
+        log = str(Path("log").absolute())
+        options = {"sink": "file", "path": str(Path("options").absolute()), "recovery": log, "epoch": "0"}
         rows.write.format("outfall").options(**options).mode("append").save()
     finally:
         spark.stop()
