@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,9 @@ KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
 """How often each combination is killed; `nox -s faults` sets 50."""
 
 SEED = int(os.environ.get("OUTFALL_TEST_SEED", "20261121"))
-LONGEST_LIFE = 5.0
+FILES_PER_RUN = 8
+"""Input files, and so epochs, that a run finds new."""
+LONGEST_LIFE = 4.0
 """Seconds from the query's start to the kill, at most."""
 
 OPTIONS_DOOR = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1')
@@ -42,11 +44,19 @@ class Job:
     mode: str
     door: str
     chance: random.Random
-    printed: list[str] = field(default_factory=list)
+    held_back: list[Path]
+    """Input that the stream does not see yet."""
+    kills: int = 0
 
     @property
     def out(self) -> Path:
         return self.root / "out"
+
+    def feed(self, files: int) -> None:
+        """Let the stream see more input, so that every run has something to do when it is killed."""
+        for path in self.held_back[:files]:
+            path.rename(self.root / "input" / path.name)
+        del self.held_back[:files]
 
     def start(self) -> subprocess.Popen[str]:
         settings = {
@@ -73,8 +83,8 @@ class Job:
                 env={**os.environ, **spark_environment()},
             )
 
-    def run_until_killed(self) -> bool:
-        """Run and kill at a random moment; return whether the stream came to its end before."""
+    def run_until_killed(self) -> None:
+        """Run and kill at a random moment. It counts as a kill only when the stream was not at its end before."""
         process = self.start()
         assert process.stdout is not None
         if process.stdout.readline() != "started\n":
@@ -87,7 +97,7 @@ class Job:
         self._kill(process)
         process.wait()
         process.stdout.close()
-        return finished
+        self.kills += not finished
 
     def run_to_the_end(self) -> None:
         process = self.start()
@@ -147,9 +157,11 @@ def found_ids(directory: Path) -> Counter[int]:
 
 def make_job(tmp_path: Path, mode: str, door: str) -> tuple[Job, int]:
     rows = flights() if KILLS >= 20 else flights().slice(0, 30_000)
-    write_input(rows, tmp_path / "input", files=max(12, 5 * KILLS))
-    (tmp_path / "local").mkdir()
-    return Job(tmp_path, mode, door, random.Random(f"{SEED} {mode} {door}")), rows.num_rows
+    write_input(rows, tmp_path / "held back", files=FILES_PER_RUN * (KILLS + 1))
+    for name in ("local", "input"):
+        (tmp_path / name).mkdir()
+    held_back = sorted((tmp_path / "held back").iterdir())
+    return Job(tmp_path, mode, door, random.Random(f"{SEED} {mode} {door}"), held_back), rows.num_rows
 
 
 @pytest.mark.parametrize(
@@ -163,10 +175,14 @@ def make_job(tmp_path: Path, mode: str, door: str) -> tuple[Job, int]:
 def test_each_flight_is_found_once_however_often_the_driver_is_killed(tmp_path: Path, mode: str, door: str) -> None:
     job, rows = make_job(tmp_path, mode, door)
     with watched(job.out) as complaints:
-        for _ in range(KILLS):
-            if job.run_until_killed():
+        for _ in range(4 * KILLS):
+            job.feed(FILES_PER_RUN)
+            job.run_until_killed()
+            if job.kills == KILLS:
                 break
+        job.feed(len(job.held_back))
         job.run_to_the_end()
+    assert job.kills == KILLS
     ids = found_ids(job.out)
     assert ids.keys() == set(range(rows))
     assert {flight: times for flight, times in ids.items() if times > 1} == {}
