@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -21,6 +20,7 @@ from outfall.spark.requirement import pyspark_version
 from tests.integration.conftest import spark_environment
 from tests.integration.support import flight_driver
 from tests.integration.support.flights import flights, write_input
+from tests.integration.support.reading import found, visible
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
 """How often each combination is killed; `nox -s faults` sets 50."""
@@ -144,17 +144,6 @@ def watched(directory: Path) -> Iterator[list[str]]:
         thread.join()
 
 
-def visible(directory: Path) -> list[Path]:
-    """The files that a reader like Spark looks at."""
-    if not directory.is_dir():
-        return []
-    return sorted(path for path in directory.iterdir() if path.is_file() and path.name[0] not in "._")
-
-
-def found_ids(directory: Path) -> Counter[int]:
-    return Counter(json.loads(line)["id"] for path in visible(directory) for line in path.open())
-
-
 def make_job(tmp_path: Path, mode: str, door: str) -> tuple[Job, int]:
     rows = flights() if KILLS >= 20 else flights().slice(0, 30_000)
     write_input(rows, tmp_path / "held back", files=FILES_PER_RUN * (KILLS + 1))
@@ -183,7 +172,7 @@ def test_each_flight_is_found_once_however_often_the_driver_is_killed(tmp_path: 
         job.feed(len(job.held_back))
         job.run_to_the_end()
     assert job.kills == KILLS
-    ids = found_ids(job.out)
+    ids = Counter(row["id"] for row in found(job.out))
     assert ids.keys() == set(range(rows))
     assert {flight: times for flight, times in ids.items() if times > 1} == {}
     if mode == "whole":
