@@ -273,6 +273,21 @@ def test_a_disk_error_surfaces_and_is_never_retried_into_success(
     assert ids(out) == [1]
 
 
+def test_an_error_while_publishing_does_not_say_that_nothing_counts(
+    driver: WholeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1))
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(TransientError, match=r"free space.*goes on from what is recorded") as caught:
+        driver.commit(staged)
+    assert "nothing of this attempt" not in str(caught.value)
+
+
 def test_sweeping_takes_only_our_own_older_generations(driver: WholeDriver, out: Path) -> None:
     driver.begin()
     driver.stage(rows(1), attempt=1)

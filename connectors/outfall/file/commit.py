@@ -16,6 +16,8 @@ from outfall.steps import reached
 
 Request = CommitRequest[StagedFile]
 
+_RECORDED = "the next run goes on from what is recorded"
+
 
 class FileCommitter(Committer[StagedFile]):
     """Renames staged files to where readers see them.
@@ -31,7 +33,7 @@ class FileCommitter(Committer[StagedFile]):
 
     def commit(self, requests: Sequence[Request]) -> None:
         context = self._context
-        with explained("publishing in", self._layout.path):
+        with explained("publishing in", self._layout.path, then=_RECORDED):
             advance_marker(
                 self._layout, self._patience, context.incarnation, generation=context.generation, epoch=context.epoch
             )
@@ -49,7 +51,7 @@ class FileCommitter(Committer[StagedFile]):
                 request.signal_lost(self._gone(request.committable))
 
     def revoke(self, requests: Sequence[Request]) -> None:
-        with explained("revoking in", self._layout.staging):
+        with explained("revoking in", self._layout.staging, then=_RECORDED):
             for request in requests:
                 self._revoke(request.committable)
             if requests and os.path.isdir(self._layout.staging):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from outfall.disk_errors import remedy
 from outfall.errors import OutfallError, TransientError
 
 _IOV_MAX = 1024
@@ -14,8 +15,16 @@ _IOV_MAX = 1024
 
 
 @contextmanager
-def explained(doing: str, path: str, part: str | None = None) -> Iterator[None]:
+def explained(
+    doing: str, path: str, part: str | None = None, *, then: str = "nothing of this attempt counts"
+) -> Iterator[None]:
     """Turn an `OSError` into an error that names the path: one from a file descriptor carries none.
+
+    Args:
+        doing: what fails, as `"writing"`.
+        path: where.
+        part: the part, if it is one's.
+        then: what follows from the failure.
 
     Raises:
         TransientError: with the operating system's reason.
@@ -29,7 +38,7 @@ def explained(doing: str, path: str, part: str | None = None) -> Iterator[None]:
             f"{doing} {path} failed",
             part=part,
             why=error.strerror or str(error),
-            do="free space, repair the disk or correct the permissions; nothing of this attempt counts",
+            do=f"{remedy(error)}; {then}",
         ) from error
 
 

@@ -6,11 +6,11 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from outfall.disk_errors import remedy
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.recovery.location import USE_INSTEAD
 
 _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
@@ -32,5 +32,5 @@ def _explanation(error: OSError, what: str, step_id: str) -> OutfallError:
     if error.errno in _PLACE_IS_WRONG or isinstance(error, PermissionError):
         do = f"make every level of it a directory that driver and executors may write to, or {USE_INSTEAD}"
         return ConfigurationError(what, step=step_id, why=why, do=do)
-    do = "free space there" if error.errno in _FULL else "look at that filesystem"
-    return TransientError(what, step=step_id, why=why, do=f"{do}; the next run goes on from what the log holds")
+    do = f"{remedy(error)}; the next run goes on from what the log holds"
+    return TransientError(what, step=step_id, why=why, do=do)

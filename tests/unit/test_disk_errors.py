@@ -1,0 +1,43 @@
+"""What a disk's errors tell their reader to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+import pytest
+
+from outfall.errors import ConfigurationError, TransientError
+from outfall.file.disk import explained as explained_of_files
+from outfall.recovery.failures import explained as explained_of_logs
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "free space"),
+        (errno.EDQUOT, "quota"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENFILE, "fs.file-max"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EIO, "look at that filesystem"),
+    ],
+)
+def test_each_error_has_its_remedy_for_files_and_for_logs(code: int, remedy: str) -> None:
+    with pytest.raises(TransientError) as of_files, explained_of_files("writing", "/out/a"):
+        raise OSError(code, os.strerror(code))
+    with pytest.raises(TransientError) as of_logs, explained_of_logs("appending", "sink", "/chk"):
+        raise OSError(code, os.strerror(code))
+    assert re.search(f"/out/a failed.*{remedy}.*nothing of this attempt counts", str(of_files.value))
+    assert re.search(f"'/chk' failed.*{remedy}.*the next run goes on", str(of_logs.value))
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(errno.EROFS, "mount it for writing"), (errno.EACCES, "owner or mode"), (errno.EPERM, "owner")]
+)
+def test_a_place_that_cannot_be_written_says_so(code: int, remedy: str) -> None:
+    with pytest.raises(TransientError, match=remedy), explained_of_files("writing", "/out/a"):
+        raise OSError(code, os.strerror(code))
+    with pytest.raises(ConfigurationError, match="may write to"), explained_of_logs("appending", "sink", "/chk"):
+        raise OSError(code, os.strerror(code))
