@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from outfall.disk_errors import remedy
 from outfall.errors import OutfallError, TransientError
+from outfall.steps import reached
 
 _IOV_MAX = 1024
 """Buffers per system call; Linux takes no more."""
@@ -79,14 +80,22 @@ def sync_directory(path: str) -> None:
 
 
 def make_directories(path: str) -> None:
-    """Create a directory with its missing parents, durably."""
-    if os.path.isdir(path):
-        return
+    """Create a directory with its missing parents, durably.
+
+    Each level's name is durable before anything is made below it. So of the levels found only the deepest may not be
+    yet, when its maker died or failed: it is synced although it is there.
+    """
     parent = os.path.dirname(path)
+    if os.path.isdir(path):
+        # Who may not read the level above did not make this one.
+        with suppress(PermissionError):
+            sync_directory(parent)
+        return
     make_directories(parent)
     try:
         os.mkdir(path)
     except FileExistsError:
         if not os.path.isdir(path):
             raise
+    reached("file: directory made")
     sync_directory(parent)

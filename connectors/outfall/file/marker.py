@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
@@ -62,16 +63,25 @@ def create_marker(layout: Layout, incarnation: str, step: str) -> None:
     """Write the marker of a step that opens the directory for the first time. Durable when this returns."""
     made = Marker(incarnation, step[:40], socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
     temporary = os.path.join(layout.sidecar, f".{incarnation}.{os.getpid()}.tmp")
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
-        HeldFile(fd).write(made.line())
+        _write_durably(temporary, made.line())
+        reached("file: creating marker")
+        os.rename(temporary, layout.marker(incarnation))
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_directory(layout.sidecar)
+    reached("file: marker created")
+
+
+def _write_durably(path: str, line: str) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        HeldFile(fd).write(line)
         os.fsync(fd)
     finally:
         os.close(fd)
-    reached("file: creating marker")
-    os.rename(temporary, layout.marker(incarnation))
-    sync_directory(layout.sidecar)
-    reached("file: marker created")
 
 
 def advance_marker(layout: Layout, patience: Patience, incarnation: str, *, generation: int, epoch: int) -> None:

@@ -19,7 +19,7 @@ from outfall.capabilities import (
 )
 from outfall.encode import check_schema, suffix
 from outfall.errors import ConfigurationError, TargetAheadError
-from outfall.file.disk import explained, make_directories
+from outfall.file.disk import explained, make_directories, sync_directory
 from outfall.file.existing import check_existing, check_usable, delete_existing
 from outfall.file.layout import Layout
 from outfall.file.locked import Patience, held
@@ -85,6 +85,11 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
         return Layout(self.options.path)
 
     @property
+    def innermost(self) -> str:
+        """The directory to make before anything is written."""
+        return self.layout.sidecar
+
+    @property
     def suffix(self) -> str:
         """The end of the files' names."""
         return suffix(self.options.format)
@@ -105,13 +110,15 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
 
     def open_target(self, context: TargetContext[Any]) -> None:
         with explained("opening", self.options.path):
-            self._make_directories()
+            first = context.completed is None
+            if first or not os.path.isdir(self.innermost):
+                make_directories(self.innermost)
             if not check_marker(self.layout, context.incarnation, context.completed):
                 self._open_first(context)
+            elif first:
+                # Whoever created the marker may have died before its name was durable.
+                sync_directory(self.layout.sidecar)
             self._take_back(context)
-
-    def _make_directories(self) -> None:
-        make_directories(self.layout.sidecar)
 
     def _open_first(self, context: TargetContext[Any]) -> None:
         """Take possession under a lock, so that neither a second query nor an older driver that wakes late does too."""

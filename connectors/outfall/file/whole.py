@@ -15,7 +15,7 @@ from outfall.capabilities import (
     TargetContext,
 )
 from outfall.file.commit import FileCommitter
-from outfall.file.disk import explained, make_directories, sync_directory
+from outfall.file.disk import explained, sync_directory
 from outfall.file.locked import held
 from outfall.file.marker import Marker, check_shared, read_marker
 from outfall.file.names import FileName
@@ -33,6 +33,10 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], S
 
     _ahead: Marker | None = None
     """The marker that `check_target` saw to be ahead."""
+
+    @property
+    def innermost(self) -> str:
+        return self.layout.staging
 
     def kind(self) -> str:
         return "file/whole"
@@ -67,9 +71,6 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], S
                 os.unlink(self.layout.staged(str(name)))
                 reached("file: swept")
         return len(names)
-
-    def _make_directories(self) -> None:
-        make_directories(self.layout.staging)
 
     def _find_ahead(self, context: TargetContext[Any]) -> Marker | None:
         """The marker, if it knows of a publication that the recovery data does not know to be completed.

@@ -1,0 +1,93 @@
+"""First contact with a directory: every name that is made there is durable before anything is recorded."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.errors import TransientError
+from tests.unit.support.file_target import Driver, GrowingDriver, WholeDriver, growing, rows, whole
+
+MAKERS: dict[str, Callable[[Path], Driver]] = {
+    "whole": lambda path: WholeDriver(whole(path)),
+    "growing": lambda path: GrowingDriver(growing(path)),
+}
+
+
+class Names:
+    """Which directories hold names that no fsync has made durable, while each n-th fsync may fail."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, failing: int) -> None:
+        self.dirty: set[str] = set()
+        self._left = failing
+        self._mkdir, self._rename, self._fsync = os.mkdir, os.rename, os.fsync
+        for name in ("mkdir", "rename", "fsync"):
+            patch.setattr(os, name, getattr(self, name))
+
+    def mkdir(self, path: str, *args: Any) -> None:
+        self._mkdir(path, *args)
+        self.dirty.add(os.path.dirname(path))
+
+    def rename(self, old: str, new: str) -> None:
+        self._rename(old, new)
+        self.dirty.add(os.path.dirname(new))
+
+    def fsync(self, fd: int) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._fsync(fd)
+        self.dirty.discard(os.readlink(f"/proc/self/fd/{fd}"))
+
+    @property
+    def failed(self) -> bool:
+        return self._left <= 0
+
+
+@pytest.mark.parametrize("mode", MAKERS)
+@pytest.mark.parametrize("failing", range(1, 7))
+def test_names_are_durable_although_the_first_run_failed_to_make_them_so(
+    tmp_path: Path, mode: str, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = MAKERS[mode](tmp_path / "a" / "out")
+    names = Names(monkeypatch, failing)
+    try:
+        driver.begin()
+    except TransientError:
+        driver.begin()
+    else:
+        assert not names.failed
+    assert names.dirty == set()
+
+
+def test_a_directory_that_stands_is_not_synced_again_once_an_epoch_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = WholeDriver(whole(tmp_path / "out"))
+    driver.run(rows(1))
+    monkeypatch.setattr(os, "fsync", pytest.fail)
+    driver.begin()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fsync", "rename"])
+def test_a_marker_that_cannot_be_made_leaves_nothing_behind(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = WholeDriver(whole(tmp_path / "out"))
+    (tmp_path / "out" / "_outfall" / "staging").mkdir(parents=True)
+
+    def fail(fd: Any, *_: Any) -> None:
+        if call != "fsync" or ".tmp" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(TransientError, match="free space"):
+            driver.begin()
+    assert sorted(os.listdir(tmp_path / "out" / "_outfall")) == ["open.lock", "staging"]
+    driver.run(rows(1))
