@@ -127,6 +127,21 @@ def test_half_a_task_that_failed_is_never_published(driver: WholeDriver, out: Pa
     assert ids(out) == [1, 2]
 
 
+def test_a_task_that_failed_gives_its_space_back_at_once(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    failed = driver.file(attempt=1)
+    failed.write_batch([{"s": "x" * 2_000_000}])
+    assert [name[-8:] for name in staged_names(out)] == ["a1.jsonl"]
+    failed.close()
+    assert staged_names(out) == []
+
+
+def test_a_file_that_is_handed_over_outlives_its_task(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    staged = driver.stage(rows(1))
+    assert staged_names(out) == [staged[0].name]
+
+
 def test_fewer_tasks_on_replay_leave_nothing_of_the_lost_attempt(driver: WholeDriver, out: Path) -> None:
     driver.begin()
     for index in range(200):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,7 +29,7 @@ class StagedFile(BaseModel):
 
 
 class WholeFile(BufferedPartition, StatelessSinkPartition[object]):
-    """Writes a file of its own. An attempt without rows leaves none."""
+    """Writes a file of its own. An attempt without rows leaves none, nor does one that fails."""
 
     def __init__(self, layout: Layout, name: str, format: str, context: WriterInitContext) -> None:
         self._layout = layout
@@ -36,11 +37,13 @@ class WholeFile(BufferedPartition, StatelessSinkPartition[object]):
         self._path = layout.staged(name)
         self._fd: int | None = None
         self._size = 0
+        self._handed_over = False
         super().__init__(format, context.metrics)
 
     def prepare_commit(self) -> list[StagedFile]:
         """Make the file and its name durable, and hand it over."""
         self.finish()
+        self._handed_over = True
         return [StagedFile(name=self._name, size=self._size, rows=self._rows)] if self._rows else []
 
     def _store(self, buffers: list[pa.Buffer]) -> None:
@@ -63,5 +66,10 @@ class WholeFile(BufferedPartition, StatelessSinkPartition[object]):
             reached("file: staged")
 
     def _release(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
+        if self._fd is None:
+            return
+        os.close(self._fd)
+        if not self._handed_over:
+            # Or each try on a full disk would make it fuller. One that stays behind is swept.
+            with suppress(OSError):
+                os.unlink(self._path)
