@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,27 @@ def test_a_thousand_parts_have_one_open_file_each_and_share_their_memory(out: Pa
     for part in parts:
         part.close()
     assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [((1024, 524288), 1256), ((1024, 1100), 1100), ((4096, 4096), None), ((1024, -1), 1256), ((-1, -1), None)],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_the_parts_need_and_the_host_allows(
+    out: Path, limits: tuple[int, int], raised: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = GrowingDriver(growing(out, parts=1000))
+    driver.begin()
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: set_to.append(both))
+    driver.part().close()
+    assert set_to == ([] if raised is None else [(raised, limits[1])])
+
+
+def test_a_limit_that_cannot_be_raised_stops_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = GrowingDriver(growing(out))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (16, 1024))
+    monkeypatch.setattr(resource, "setrlimit", _failing(errno.EPERM))
+    driver.run({PART: rows(1)})
+    assert ids(out) == [1]

@@ -18,6 +18,7 @@ from outfall.errors import StaleWriterError, TargetNotEmptyError
 from outfall.file.disk import explained
 from outfall.file.fence import WriterRecord, claim
 from outfall.file.growing_part import FileState, GrowingPart, cut_to, lost
+from outfall.file.limits import allow_open_files
 from outfall.file.locked import held, peek
 from outfall.file.marker import check_shared
 from outfall.file.seal import seal_part
@@ -45,6 +46,8 @@ class GrowingFileSink(
     def build_part(self, step_id: str, for_part: str, resume_state: FileState | None) -> GrowingPart:
         context = self._writer()
         check_shared(self.layout, context.incarnation)
+        # One task may write them all.
+        allow_open_files(self.options.parts or 0)
         offset = resume_state.offset if resume_state is not None else 0
         return GrowingPart(self.layout, for_part, self.options.format, offset, context, self.patience)
 
