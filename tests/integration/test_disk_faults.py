@@ -292,7 +292,12 @@ def _only_sweeping_failed(outcome: dict[str, Any]) -> bool:
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Powered]:
     """Two disks, since what is synced on one ext4 takes everything before it along."""
     place = tmp_path_factory.mktemp("disks")
-    with loop_disk(place / "target") as target, loop_disk(place / "log") as log:
+    # Their images in memory: what is durable on them is so at once, however busy the machine's own disk is.
+    with (
+        memory_disk(place / "images", "size=40m") as images,
+        loop_disk(images.path / "target") as target,
+        loop_disk(images.path / "log") as log,
+    ):
         yield Powered(target, log)
 
 

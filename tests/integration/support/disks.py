@@ -137,7 +137,8 @@ def _or_skip(*command: str) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         what = "loop devices" if "loop" in command[2] else "mounts"
-        pytest.skip(f"needs root and {what}, as .ci/run has them: {done.stderr.strip() or command}")
+        why = (done.stderr.splitlines() or ["it failed"])[0]
+        pytest.skip(f"needs root and {what}, as .ci/run has them: {why}")
 
 
 def _unmount(path: Path) -> None:
