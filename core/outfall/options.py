@@ -156,4 +156,6 @@ def _default_text(field: FieldInfo) -> str:
         return "required" if field.is_required() else ""
     if field.default is None:
         return "none"
+    if field.default == "":
+        return "empty"
     return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"

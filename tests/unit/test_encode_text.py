@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.encode import check_schema, encoder, suffix
+from outfall.encode import FormatOptions, check_schema, encoder, suffix
 from outfall.errors import ConfigurationError, ValueRefusedError
 
 
 def encode(values: pa.Array) -> bytes:
     batch = pa.record_batch({"line": values})
-    return bytes(encoder("text", batch.schema).encode(batch))
+    return bytes(encoder(FormatOptions(format="text"), batch.schema).encode(batch))
 
 
 @settings(deadline=None)
@@ -54,8 +54,8 @@ def test_nul_stays_as_readers_do_not_mind_it() -> None:
 )
 def test_anything_but_one_string_column_is_refused(schema: pa.Schema) -> None:
     with pytest.raises(ConfigurationError, match="exactly one column of strings"):
-        check_schema("text", schema)
+        check_schema(FormatOptions(format="text"), schema)
 
 
 def test_the_suffix() -> None:
-    assert (suffix("text"), suffix("jsonl")) == (".txt", ".jsonl")
+    assert suffix(FormatOptions(format="text")) == ".txt"

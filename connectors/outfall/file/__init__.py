@@ -1,4 +1,4 @@
-"""Files: JSON lines and text, growing or whole, each row in them once."""
+"""Files: JSON lines, CSV, Parquet and text, growing or whole, each row in them once."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from outfall.capabilities import Metrics
-from outfall.encode import Encoder, encoder, rows_to_batch
-from outfall.errors import TransientError
+from outfall.encode import Encoder, FormatOptions, encoder, member, rows_to_batch
+from outfall.encode.options import Compression
+from outfall.errors import TransientError, ValueRefusedError
 
 _PART_BYTES = 1 << 20
 """Encoded bytes that one file holds back: enough that locking, checking and writing cost nothing beside encoding."""
@@ -25,8 +26,11 @@ class BufferedPartition(ABC):
 
     _open: ClassVar[int] = 0
 
-    def __init__(self, format: str, metrics: Metrics) -> None:
-        self._format = format
+    def __init__(self, options: FormatOptions, metrics: Metrics, *, start: bool) -> None:
+        self._options = options
+        # A format that compresses inside its files is not compressed again.
+        self._codec: Compression = "none" if options.format == "parquet" else options.codec
+        self._start = start
         self._metrics = metrics
         self._encoder: Encoder | None = None
         self._buffers: list[pa.Buffer] = []
@@ -44,9 +48,7 @@ class BufferedPartition(ABC):
         if batch.num_rows == 0:
             return
         with self._all_or_broken():
-            if self._encoder is None or not self._encoder.schema.equals(batch.schema):
-                self._encoder = encoder(self._format, batch.schema)
-            self._hold(self._encoder.encode(batch))
+            self._hold(self._encoder_of(batch.schema).encode(batch))
             self._rows += batch.num_rows
             if self._held >= min(_PART_BYTES, _PROCESS_BYTES // BufferedPartition._open):
                 self._drain()
@@ -67,6 +69,21 @@ class BufferedPartition(ABC):
             BufferedPartition._open -= 1
             self._release()
 
+    def _encoder_of(self, schema: pa.Schema) -> Encoder:
+        if self._encoder is not None and not self._encoder.schema.equals(schema):
+            if self._encoder.one_schema:
+                raise ValueRefusedError(
+                    f"the columns change from ({_columns(self._encoder.schema)}) to ({_columns(schema)})",
+                    why=f"all rows of a {self._options.format} file have the same columns",
+                    do='give all rows the same columns, or use format="jsonl"',
+                )
+            self._hold(self._encoder.finish())
+            self._encoder = None
+        if self._encoder is None:
+            self._encoder = encoder(self._options, schema, start=self._start)
+            self._start = False
+        return self._encoder
+
     @abstractmethod
     def _store(self, buffers: list[pa.Buffer]) -> None:
         """Write bytes after those of the last call."""
@@ -86,9 +103,10 @@ class BufferedPartition(ABC):
 
     def _drain(self) -> None:
         if self._buffers:
-            buffers, self._buffers = self._buffers, []
-            self._metrics.add("bytes", self._held)
+            # Every piece is a whole member, so a growing file can be cut wherever a piece, and so an epoch, ended.
+            buffers, self._buffers = member(self._codec, self._buffers), []
             self._held = 0
+            self._metrics.add("bytes", sum(buffer.size for buffer in buffers))
             self._store(buffers)
 
     @contextlib.contextmanager
@@ -103,3 +121,7 @@ class BufferedPartition(ABC):
         self._broken = True
         yield
         self._broken = False
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

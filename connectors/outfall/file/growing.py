@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from outfall.capabilities import (
     PartSeal,
     SealContext,
@@ -14,6 +16,7 @@ from outfall.capabilities import (
     SupportsStateSerializer,
     TargetContext,
 )
+from outfall.encode import last_byte
 from outfall.errors import StaleWriterError, TargetNotEmptyError
 from outfall.file.disk import explained
 from outfall.file.fence import WriterRecord, claim
@@ -49,7 +52,7 @@ class GrowingFileSink(
         # One task may write them all.
         allow_open_files(self.options.parts or 0)
         offset = resume_state.offset if resume_state is not None else 0
-        return GrowingPart(self.layout, for_part, self.options.format, offset, context, self.patience)
+        return GrowingPart(self.layout, for_part, self.options, offset, context, self.patience)
 
     def state_serializer(self) -> ModelSerializer[FileState]:
         return ModelSerializer(FileState)
@@ -94,20 +97,24 @@ class GrowingFileSink(
                 part=part,
                 do='move the file away, or set on_existing="resume" or "overwrite"',
             )
-        self._check_last_record(part, size)
+        self._check_last_record(part)
         return FileState(offset=size)
 
-    def _check_last_record(self, part: str, size: int) -> None:
-        with open(self.layout.data(part), "rb") as file:
-            file.seek(size - 1)
-            if file.read(1) == b"\n":
-                return
-        raise TargetNotEmptyError(
-            f"{self.layout.data(part)} ends in the middle of a line",
-            part=part,
-            why="the next row would be joined to it",
-            do="complete or cut its last line",
-        )
+    def _check_last_record(self, part: str) -> None:
+        path = self.layout.data(part)
+        try:
+            last = last_byte(path, self.options.codec)
+        except (OSError, pa.ArrowException) as error:
+            raise TargetNotEmptyError(
+                f"{path} cannot be continued", part=part, why=str(error), do="repair the file or move it away"
+            ) from error
+        if last != b"\n":
+            raise TargetNotEmptyError(
+                f"{path} ends in the middle of a line",
+                part=part,
+                why="the next row would be joined to it",
+                do="complete or cut its last line",
+            )
 
     def _check_records(self, context: TargetContext[FileState]) -> None:
         seen: dict[str, WriterRecord] = {}

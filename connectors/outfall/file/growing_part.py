@@ -8,6 +8,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import WriterId, WriterInitContext
+from outfall.encode import FormatOptions
 from outfall.errors import TargetLostError
 from outfall.file.buffered import BufferedPartition
 from outfall.file.disk import explained, sync_directory, write_all
@@ -35,7 +36,13 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState]):
     """
 
     def __init__(
-        self, layout: Layout, part: str, format: str, offset: int, context: WriterInitContext, patience: Patience
+        self,
+        layout: Layout,
+        part: str,
+        options: FormatOptions,
+        offset: int,
+        context: WriterInitContext,
+        patience: Patience,
     ) -> None:
         self._path = layout.data(part)
         self._lock = layout.lock(part)
@@ -48,7 +55,7 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState]):
         self._name_dirty = offset == 0
         with explained("opening", self._path, part):
             self._fd = self._take_over()
-        super().__init__(format, context.metrics)
+        super().__init__(options, context.metrics, start=offset == 0)
 
     def snapshot(self) -> FileState:
         """Return the offset, once all bytes before it are durable and the file's name is, too."""

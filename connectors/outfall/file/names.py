@@ -8,7 +8,7 @@ from typing import Self
 
 from outfall.capabilities import WriterInitContext
 
-_NAME = re.compile(r"part-(\d{10,})-(\d{5,})-([0-9a-f]+)-g(\d+)-a(\d+)\.\w+")
+_NAME = re.compile(r"part-(\d{10,})-(\d{5,})-([0-9a-f]+)-g(\d+)-a(\d+)((?:\.\w+)+)")
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class FileName:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        epoch, worker, incarnation, generation, attempt = match.groups()
-        end = name[name.rindex(".") :]
+        epoch, worker, incarnation, generation, attempt, end = match.groups()
         return cls(int(epoch), int(worker), incarnation, int(generation), int(attempt), end)
 
     def __str__(self) -> str:

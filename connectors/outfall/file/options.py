@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from outfall.encode import FormatOptions, can_grow
 from outfall.options import SinkOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
 
-class FileOptions(SinkOptions):
-    """What `FileSink` takes, in its constructor and as Spark options."""
+class _Place(SinkOptions):
+    """Where files go. A base of its own, so that its options stand before the formats' in the documentation."""
 
     path: str = Field(
         description="The directory to write into: a path or a `file:` URI. A relative path is made absolute once, where"
         " the sink is constructed. Driver and executors must all see it."
-    )
-    format: Literal["jsonl", "text"] = Field(
-        default="jsonl",
-        description="`jsonl`: one JSON object per row, as Spark's JSON writer writes it. `text`: one string column, one"
-        " line per row.",
     )
     parts: int | None = Field(
         default=None,
@@ -50,6 +46,19 @@ class FileOptions(SinkOptions):
         if not isinstance(value, str | os.PathLike):
             raise ValueError("must be a path")
         return absolute_path(os.fspath(value))
+
+
+class FileOptions(FormatOptions, _Place):
+    """What `FileSink` takes, in its constructor and as Spark options."""
+
+    @model_validator(mode="after")
+    def _may_grow(self) -> Self:
+        if self.parts is not None and not can_grow(self):
+            raise ValueError(
+                f"parts is for files that grow, and a {self.format} file ends with a footer: leave parts out to write"
+                " whole files"
+            )
+        return self
 
 
 def absolute_path(text: str | bytes) -> str:

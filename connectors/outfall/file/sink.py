@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.encode import check_schema, suffix
+from outfall.encode import FormatArguments, check_schema, suffix
 from outfall.errors import ConfigurationError, TargetAheadError
 from outfall.file.disk import explained, make_directories, sync_directory
 from outfall.file.existing import check_existing, check_usable, delete_existing
@@ -31,9 +31,9 @@ from outfall.steps import reached
 
 
 class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSchemaCheck, DeclaresGuarantee):
-    """Writes rows into the files of a directory, as JSON lines or text.
+    """Writes rows into the files of a directory, as JSON lines, CSV, Parquet or text.
 
-    Item type: rows (dicts or Arrow batches) for `jsonl`, one string column for `text`.
+    Item type: rows (dicts or Arrow batches); for `format="text"` one string column.
 
     What must exist: nothing; the directory is created. All hosts that write must see it under this path.
 
@@ -47,10 +47,10 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
 
     Args:
         path: the directory; a relative one is made absolute here and now.
-        format: `"jsonl"` or `"text"`.
         parts: how many growing files; `None` for whole files.
         on_existing: on first contact with somebody's data `"error"`, `"resume"` (keep it) or `"overwrite"`.
         on_rewind: when the directory is ahead of the recovery data `"error"` or `"truncate"`.
+        format_options: `format`, `compression` and the options of formats, as `FormatOptions` describes them.
 
     Raises:
         ConfigurationError: naming every option that is wrong.
@@ -69,13 +69,13 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
         self,
         path: str | os.PathLike[str],
         *,
-        format: Literal["jsonl", "text"] = "jsonl",
         parts: int | None = None,
         on_existing: Literal["error", "resume", "overwrite"] = "error",
         on_rewind: Literal["error", "truncate"] = "error",
+        **format_options: Unpack[FormatArguments],
     ) -> None:
-        values = {"path": path, "format": format, "parts": parts, "on_existing": on_existing, "on_rewind": on_rewind}
-        self.options = make_options(FileOptions, values)
+        place = {"path": path, "parts": parts, "on_existing": on_existing, "on_rewind": on_rewind}
+        self.options = make_options(FileOptions, place | format_options)
         self.context: WriterInitContext | None = None
         self.patience = Patience()
 
@@ -92,7 +92,7 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
     @property
     def suffix(self) -> str:
         """The end of the files' names."""
-        return suffix(self.options.format)
+        return suffix(self.options)
 
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)
@@ -100,7 +100,7 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
         return bound
 
     def check_schema(self, schema: pa.Schema) -> None:
-        check_schema(self.options.format, schema)
+        check_schema(self.options, schema)
 
     def target(self) -> str:
         return f"file:{self.options.path}"

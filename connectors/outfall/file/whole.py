@@ -45,7 +45,7 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], S
         context = self._writer()
         check_shared(self.layout, context.incarnation)
         name = str(FileName.of(context, self.suffix))
-        return WholeFile(self.layout, name, self.options.format, context)
+        return WholeFile(self.layout, name, self.options, context)
 
     def create_committer(self, context: CommitterInitContext) -> FileCommitter:
         return FileCommitter(self.layout, context, self.patience)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import WriterInitContext
+from outfall.encode import FormatOptions
 from outfall.file.buffered import BufferedPartition
 from outfall.file.disk import explained, sync_directory, write_all
 from outfall.file.layout import Layout
@@ -31,14 +32,14 @@ class StagedFile(BaseModel):
 class WholeFile(BufferedPartition, StatelessSinkPartition[object]):
     """Writes a file of its own. An attempt without rows leaves none, nor does one that fails."""
 
-    def __init__(self, layout: Layout, name: str, format: str, context: WriterInitContext) -> None:
+    def __init__(self, layout: Layout, name: str, options: FormatOptions, context: WriterInitContext) -> None:
         self._layout = layout
         self._name = name
         self._path = layout.staged(name)
         self._fd: int | None = None
         self._size = 0
         self._handed_over = False
-        super().__init__(format, context.metrics)
+        super().__init__(options, context.metrics, start=True)
 
     def prepare_commit(self) -> list[StagedFile]:
         """Make the file and its name durable, and hand it over."""

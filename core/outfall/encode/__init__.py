@@ -7,40 +7,63 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from outfall.encode.base import Encoder
+from outfall.encode.compression import last_byte, member
+from outfall.encode.csv import CsvEncoder
 from outfall.encode.jsonl import JsonlEncoder
+from outfall.encode.options import Format, FormatArguments, FormatOptions
+from outfall.encode.parquet import ParquetEncoder
 from outfall.encode.rows import rows_to_batch
 from outfall.encode.text import TextEncoder
-from outfall.errors import ConfigurationError
 
-__all__ = ["FORMATS", "Encoder", "check_schema", "encoder", "rows_to_batch", "suffix"]
+__all__ = [
+    "Encoder",
+    "FormatArguments",
+    "FormatOptions",
+    "can_grow",
+    "check_schema",
+    "encoder",
+    "last_byte",
+    "member",
+    "rows_to_batch",
+    "suffix",
+]
 
-FORMATS: Mapping[str, type[Encoder]] = {"jsonl": JsonlEncoder, "text": TextEncoder}
+_FORMATS: Mapping[Format, type[Encoder]] = {
+    "csv": CsvEncoder,
+    "jsonl": JsonlEncoder,
+    "parquet": ParquetEncoder,
+    "text": TextEncoder,
+}
 
 
-def encoder(format: str, schema: pa.Schema) -> Encoder:
-    """Make the encoder of one file.
+def encoder(options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> Encoder:
+    """Make the encoder of one file, whose bytes are not compressed yet unless the format does it itself.
+
+    Args:
+        options: the format and how it writes values.
+        schema: of all batches.
+        start: whether the file is empty so far.
 
     Raises:
-        ConfigurationError: the format is unknown, or does not carry the schema.
+        ConfigurationError: the format does not carry the schema.
     """
-    return _format(format)(schema)
+    return _FORMATS[options.format](options, schema, start=start)
 
 
-def check_schema(format: str, schema: pa.Schema) -> None:
+def check_schema(options: FormatOptions, schema: pa.Schema) -> None:
     """Refuse, before the first byte, a schema that the format does not carry unchanged.
 
     Raises:
         ConfigurationError: naming the column and its type.
     """
-    _format(format).check_schema(schema)
+    _FORMATS[options.format].check_schema(schema)
 
 
-def suffix(format: str) -> str:
-    """Return the end of the names of files in this format, as `".jsonl"`."""
-    return _format(format).suffix
+def suffix(options: FormatOptions) -> str:
+    """Return the end of the names of files, as `".jsonl"` or `".csv.gz"`."""
+    return _FORMATS[options.format].suffix(options)
 
 
-def _format(name: str) -> type[Encoder]:
-    if name not in FORMATS:
-        raise ConfigurationError(f"there is no format {name!r}", do=f"use one of {', '.join(sorted(FORMATS))}")
-    return FORMATS[name]
+def can_grow(options: FormatOptions) -> bool:
+    """Tell whether files of the format may be appended to."""
+    return _FORMATS[options.format].growing

@@ -7,6 +7,9 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from outfall.encode.compression import SUFFIXES
+from outfall.encode.options import FormatOptions
+
 
 class Encoder(ABC):
     """Turns the record batches of one file into its bytes. One encoder per file and attempt.
@@ -14,18 +17,28 @@ class Encoder(ABC):
     The bytes of successive batches, then those of `finish`, are the file. No row becomes a Python object on the way.
 
     Args:
+        options: how values are written.
         schema: the schema of every batch.
+        start: whether the file is empty so far, so that what belongs at its beginning is still to be written.
 
     Raises:
         ConfigurationError: a column has a type that the format does not carry unchanged, or there are too many columns.
     """
 
-    suffix: ClassVar[str]
-    """The end of the names of files in this format."""
+    one_schema: ClassVar[bool] = False
+    """Whether all rows of a file must have the same columns."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    growing: ClassVar[bool] = True
+    """Whether a file may be appended to, and cut where a batch ended."""
+
+    def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         self.check_schema(schema)
         self.schema = schema
+
+    @classmethod
+    def suffix(cls, options: FormatOptions) -> str:
+        """Return the end of the names of files, from which readers take the compression."""
+        return f".{options.format}{SUFFIXES[options.codec]}"
 
     @classmethod
     @abstractmethod
@@ -44,7 +57,7 @@ class Encoder(ABC):
             batch: of the schema given to the constructor; never changed.
 
         Returns:
-            The bytes, which end where a record ends.
+            The bytes, which end where a record ends. A format whose files cannot grow may keep rows for later.
 
         Raises:
             ValueRefusedError: a value cannot be written in this format, naming its column and its row in the batch.

@@ -8,45 +8,72 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.encode.base import Encoder
-from outfall.encode.json_types import check_names, check_type
-from outfall.encode.json_values import Piece, scalar_piece
+from outfall.encode.base64 import base64_text
+from outfall.encode.options import FormatOptions
+from outfall.encode.scalars import Piece, Scalars
 from outfall.encode.strings import TEXT, check_utf8, concat, data_of, escaped, literal
+from outfall.encode.types import ONE_VALUE, check_json_type, check_names, is_bytes
 
 
 class JsonlEncoder(Encoder):
     """JSON lines whose text comes from Arrow's string kernels, a column at a time.
 
     Follows Spark: a NULL field is left out, a NULL in an array or a map's value is `null`, a timestamp carries its
-    offset (always UTC here), NaN and the infinities are strings. Unlike Spark's writer it keeps microseconds.
+    offset (always UTC here), NaN and the infinities are strings, bytes are base64. Unlike Spark's writer it keeps
+    microseconds.
     """
 
-    suffix = ".jsonl"
+    def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
+        super().__init__(options, schema, start=start)
+        self._scalars = Scalars.of(options, quote='"')
+        self._null_fields = not options.ignore_null_fields
 
     @classmethod
     def check_schema(cls, schema: pa.Schema) -> None:
-        check_names(schema, "")
+        check_names(schema, "", ONE_VALUE)
         for field in schema:
-            check_type(field.type, field.name)
+            check_json_type(field.type, field.name)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
         names = self.schema.names
-        pieces = [(name, _piece(array, name)) for name, array in zip(names, batch.columns, strict=True)]
+        pieces = [(name, self._field(array, name)) for name, array in zip(names, batch.columns, strict=True)]
         return data_of(_objects(pieces, batch.num_rows, end="}\n"))
 
+    def _field(self, array: pa.Array, path: str) -> Piece:
+        piece = self._piece(array, path)
+        if self._null_fields and piece.text.null_count:
+            return Piece("", piece.joined().fill_null("null"), "")
+        return piece
 
-def _piece(array: pa.Array, path: str) -> Piece:
-    """Turn a column of any supported type into JSON text, NULL where it is NULL."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        return Piece("", _structs(array, path), "")
-    if pa.types.is_map(kind):
-        return Piece("{", _joined(array, _entries(array, path)), "}")
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return Piece("[", _joined(array, _elements(array.values, f"{path}.element")), "]")
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        check_utf8(array, path)
-        return Piece('"', escaped(array.cast(TEXT)), '"')
-    return scalar_piece(array, path)
+    def _piece(self, array: pa.Array, path: str) -> Piece:
+        """Turn a column of any supported type into JSON text, NULL where it is NULL."""
+        kind = array.type
+        if pa.types.is_struct(kind):
+            return Piece("", self._structs(array, path), "")
+        if pa.types.is_map(kind):
+            return Piece("{", _joined(array, self._entries(array, path)), "}")
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return Piece("[", _joined(array, self._elements(array.values, f"{path}.element")), "]")
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            check_utf8(array, path)
+            return Piece('"', escaped(array.cast(TEXT)), '"')
+        if is_bytes(kind):
+            return Piece('"', base64_text(array), '"')
+        return self._scalars.piece(array, path)
+
+    def _structs(self, array: pa.Array, path: str) -> pa.Array:
+        names = [array.type.field(index).name for index in range(array.type.num_fields)]
+        columns = array.flatten()  # unlike field() it hands a NULL struct down to its fields, and minds a slice
+        pieces = [(name, self._field(column, f"{path}.{name}")) for name, column in zip(names, columns, strict=True)]
+        return _null_like(array, _objects(pieces, len(array), end="}"))
+
+    def _elements(self, values: pa.Array, path: str) -> pa.Array:
+        return self._piece(values, path).joined().fill_null("null")
+
+    def _entries(self, array: pa.Array, path: str) -> pa.Array:
+        key = self._piece(array.keys, f"{path}.key")
+        values = self._elements(array.items, f"{path}.value")
+        return concat(literal(key.before), key.text, literal(key.after + ":"), values)
 
 
 def _objects(pieces: list[tuple[str, Piece]], rows: int, end: str) -> pa.Array:
@@ -78,24 +105,6 @@ def _stands(before: pa.Array | bool, text: pa.Array) -> pa.Array | bool:
         return True
     here = text.is_valid()
     return here if isinstance(before, bool) else pc.or_(before, here)
-
-
-def _structs(array: pa.Array, path: str) -> pa.Array:
-    names = [array.type.field(index).name for index in range(array.type.num_fields)]
-    columns = array.flatten()  # unlike field() it hands a NULL struct down to its fields, and minds a slice
-    pieces = [(name, _piece(column, f"{path}.{name}")) for name, column in zip(names, columns, strict=True)]
-    return _null_like(array, _objects(pieces, len(array), end="}"))
-
-
-def _elements(values: pa.Array, path: str) -> pa.Array:
-    piece = _piece(values, path)
-    return concat(literal(piece.before), piece.text, literal(piece.after)).fill_null("null")
-
-
-def _entries(array: pa.Array, path: str) -> pa.Array:
-    key = _piece(array.keys, f"{path}.key")
-    values = _elements(array.items, f"{path}.value")
-    return concat(literal(key.before), key.text, literal(key.after + ":"), values)
 
 
 def _joined(array: pa.Array, elements: pa.Array) -> pa.Array:

@@ -42,7 +42,7 @@ def first_row(mask: pa.Array) -> int:
 
 
 def check_utf8(array: pa.Array, column: str) -> None:
-    """Refuse strings that are not UTF-8: Spark lets a cast from binary make them, and JSON has no way to write them.
+    """Refuse strings that are not UTF-8: Spark lets a cast from binary make them, and no format of text can write them.
 
     Raises:
         ValueRefusedError: naming column and row.
@@ -52,7 +52,7 @@ def check_utf8(array: pa.Array, column: str) -> None:
     except pa.ArrowInvalid as error:
         raise ValueRefusedError(
             f"column {column!r} holds a string that is not UTF-8, in row {_first_invalid(array)} of the batch",
-            why="JSON is UTF-8 and the bytes would not come back",
+            why="files of text are UTF-8 and the bytes would not come back",
             do="decode the column with the encoding it has, or write it base64-encoded",
         ) from error
 

@@ -6,6 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.encode.base import Encoder
+from outfall.encode.compression import SUFFIXES
+from outfall.encode.options import FormatOptions
 from outfall.encode.strings import TEXT, concat, data_of, first_row, literal
 from outfall.errors import ConfigurationError, ValueRefusedError
 
@@ -16,7 +18,9 @@ class TextEncoder(Encoder):
     Unlike Spark's own writer this one refuses a value with a line break, which readers would take for two rows.
     """
 
-    suffix = ".txt"
+    @classmethod
+    def suffix(cls, options: FormatOptions) -> str:
+        return f".txt{SUFFIXES[options.codec]}"
 
     @classmethod
     def check_schema(cls, schema: pa.Schema) -> None:

@@ -1,0 +1,153 @@
+"""Formats in files: headers, members, names and cuts."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from outfall.errors import TargetNotEmptyError, ValueRefusedError
+from outfall.file.growing_part import FileState
+from outfall.file.names import FileName
+from tests.unit.support.file_target import GrowingDriver, WholeDriver, growing, rows, visible, whole
+
+
+def text(path: Path) -> str:
+    """What a reader sees who takes the compression from the file's name."""
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(data).decode()
+    if path.suffix == ".zst":
+        return str(pa.CompressedInputStream(pa.BufferReader(data), "zstd").read(), "utf-8") if data else ""
+    return data.decode()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture(params=["none", "gzip", "zstd"])
+def driver(request: pytest.FixtureRequest, out: Path) -> GrowingDriver:
+    return GrowingDriver(growing(out, parts=2, format="csv", header=True, compression=request.param))
+
+
+def test_a_growing_file_has_its_header_once_and_members_that_are_whole_after_every_epoch(
+    driver: GrowingDriver, out: Path
+) -> None:
+    part = out / driver.sink.list_parts()[0]
+    expected = "id\n"
+    driver.run({})
+    assert part.read_bytes() == b"" if part.exists() else True
+    for number in range(4):
+        driver.run({part.name: rows(number)})
+        expected += f"{number}\n"
+        assert text(part) == expected
+
+
+def test_an_attempt_that_died_within_a_member_is_cut_to_the_last_whole_one(driver: GrowingDriver, out: Path) -> None:
+    part = out / driver.sink.list_parts()[0]
+    driver.run({part.name: rows(1)})
+    before = part.read_bytes()
+    driver.begin()
+    lost = driver.part(part.name, attempt=1)
+    lost.write_batch(rows(2, 3))
+    lost.snapshot()
+    lost.close()
+    os.truncate(part, len(before) + (part.stat().st_size - len(before)) // 2)
+    driver.run({part.name: rows(4)})
+    assert part.read_bytes().startswith(before)
+    assert text(part) == "id\n1\n4\n"
+
+
+def test_a_header_is_written_again_when_everything_of_a_file_was_cut(driver: GrowingDriver, out: Path) -> None:
+    part = out / driver.sink.list_parts()[0]
+    driver.begin()
+    driver.write({part.name: rows(1)})
+    driver.run({part.name: rows(2)})
+    assert text(part) == "id\n2\n"
+
+
+def test_many_pieces_of_an_epoch_are_one_text(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outfall.file.buffered._PART_BYTES", 1)
+    driver = GrowingDriver(growing(out, format="csv", header=True, compression="gzip"))
+    driver.begin()
+    part = driver.part()
+    for number in range(3):
+        part.write_batch(rows(number))
+    assert part.snapshot() == FileState(offset=(out / "part-00000.csv.gz").stat().st_size)
+    part.close()
+    assert text(out / "part-00000.csv.gz") == "id\n0\n1\n2\n"
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
+@pytest.mark.parametrize("damage", ["none", "no line end", "cut"])
+def test_a_file_of_somebody_else_is_continued_only_if_it_is_whole(out: Path, compression: Any, damage: str) -> None:
+    if (compression, damage) == ("none", "cut"):
+        pytest.skip("what is not compressed is whole wherever a line ends")
+    GrowingDriver(growing(out, compression=compression)).run(
+        {growing(out, compression=compression).list_parts()[0]: rows(1)}
+    )
+    sink = growing(out, compression=compression, on_existing="resume")
+    path = out / sink.list_parts()[0]
+    if damage == "no line end":
+        from outfall.encode import member
+
+        path.write_bytes(b"".join(member(compression, [pa.py_buffer(b'{"id":1}')])))
+    elif damage == "cut":
+        os.truncate(path, path.stat().st_size - 2)
+    driver = GrowingDriver(sink, incarnation="00000000000000bb")
+    if damage != "none":
+        with pytest.raises(TargetNotEmptyError, match=str(path)):
+            driver.run({path.name: rows(2)})
+    else:
+        driver.run({path.name: rows(2)})
+        assert text(path) == '{"id":1}\n{"id":2}\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [({"format": "csv", "compression": "gzip"}, ".csv.gz"), ({"compression": "zstd"}, ".jsonl.zst"),
+     ({"format": "parquet"}, ".snappy.parquet")],
+)  # fmt: skip
+def test_names_of_whole_files_end_as_readers_expect_and_are_known_again(out: Path, options: Any, end: str) -> None:
+    driver = WholeDriver(whole(out, **options))
+    driver.run(rows(1), rows(2))
+    driver.begin()
+    driver.stage(rows(3))
+    driver.begin()
+    assert driver.sweep() == 1, "the names of lost attempts are found by their form"
+    names = [path.name for path in visible(out)]
+    assert len(names) == 2
+    for name in names:
+        found = FileName.parse(name)
+        assert found is not None
+        assert (found.suffix, str(found)) == (end, name)
+
+
+def test_whole_files_have_a_header_each(out: Path) -> None:
+    WholeDriver(whole(out, format="csv", header=True, compression="gzip")).run(rows(1), rows(2, 3))
+    assert [text(path) for path in visible(out)] == ["id\n1\n", "id\n2\n3\n"]
+
+
+def test_parquet_is_compressed_inside_and_closed_when_it_is_committed(out: Path) -> None:
+    WholeDriver(whole(out, format="parquet", compression="gzip")).run(rows(1), rows(2, 3))
+    tables = [pq.read_table(io.BytesIO(path.read_bytes())) for path in visible(out)]
+    assert [table.to_pylist() for table in tables] == [rows(1), rows(2, 3)]
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_columns_that_change_within_a_file_are_refused(out: Path, format: Any) -> None:
+    driver = WholeDriver(whole(out, format=format))
+    driver.begin()
+    part = driver.file()
+    part.write_batch([{"a": 1}])
+    with pytest.raises(ValueRefusedError, match=r"from \(a: int64\) to \(a: int64, b: string\)"):
+        part.write_batch([{"a": 1, "b": "x"}])
+    part.close()
