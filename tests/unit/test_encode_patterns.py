@@ -61,10 +61,15 @@ def test_instants_have_the_clock_and_the_offset_of_their_zone(values: list[datet
         assert text == local.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def test_zones_that_are_an_offset_are_clocks_too() -> None:
+def test_zones_that_are_an_offset_are_clocks_too_or_refused_by_name() -> None:
     value = datetime(2026, 1, 1, 0, 30, tzinfo=timezone(timedelta(hours=-1)))
     array = pa.array([value, None], pa.timestamp("s", "-03:30"))
-    assert Pattern.parse("HH:mmXXX", TIMESTAMP).format(array, "c").to_pylist() == ["22:00-03:30", None]
+    pattern = Pattern.parse("HH:mmXXX", TIMESTAMP)
+    if int(pa.__version__.split(".")[0]) < 20:  # older ones look every zone up by its name
+        with pytest.raises(ConfigurationError, match="'c' has the time zone '-03:30'"):
+            pattern.format(array, "c")
+    else:
+        assert pattern.format(array, "c").to_pylist() == ["22:00-03:30", None]
 
 
 def test_an_offset_with_seconds_is_refused_by_row() -> None:
