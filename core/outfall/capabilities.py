@@ -263,8 +263,8 @@ class SupportsSweep(ABC):
     def sweep(self, context: SweepContext) -> int:
         """Remove what carries our incarnation and a generation below the context's.
 
-        Called on the driver after an epoch is completed, when no record names anything of an older generation. Never
-        removes anything of others, and never goes by age.
+        Called on the driver after an epoch is completed, and before a lost attempt's epoch is written again, when no
+        record names anything of an older generation. Never removes anything of others, and never goes by age.
 
         Returns:
             How many things were removed.

@@ -294,6 +294,14 @@ def test_what_lost_attempts_staged_is_swept_and_foreign_names_stay() -> None:
     assert list(setup.warehouse.staged) == ["0123456789abcdef-g1-e0-w0-a0"]
 
 
+def test_a_lost_attempts_leftovers_are_swept_before_its_epoch_is_written_again() -> None:
+    setup = Staging()
+    die(setup, "after collect")
+    assert setup.warehouse.staged
+    setup.driver().coordinator().begin(0)
+    assert not setup.warehouse.staged
+
+
 def test_a_failing_sweep_fails_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
     class Sink(StagingSink):
         def sweep(self, context: SweepContext) -> int:

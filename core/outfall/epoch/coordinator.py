@@ -28,6 +28,7 @@ from outfall.capabilities import (
     SealContext,
     SupportsSeal,
     SupportsWriterState,
+    SweepContext,
     WithCompatibleState,
 )
 from outfall.epoch.admission import check_epoch, check_identity, expected_epoch, listed_parts, target_of
@@ -38,6 +39,7 @@ from outfall.epoch.driver_memory import PROCESS_MEMORY, DriverMemory, Position
 from outfall.epoch.journal import Journal, JournalView
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.epoch.publishing import Publisher
+from outfall.epoch.sweeping import sweep_target
 from outfall.epoch.target import check_target, open_target
 from outfall.errors import (
     AnswersError,
@@ -221,6 +223,8 @@ class EpochCoordinator:
         self._append_begin(view, expected, query_id)
         begun = self._journal.view
         open_target(self._sink, self._step_id, view, begun, self._journal.log, epoch=expected)
+        if view.open_epoch is not None:
+            sweep_target(self._sink, SweepContext(self._step_id, begun.incarnation or "", begun.generation))
         return self._ticket(begun, expected, parts)
 
     def _append_begin(self, view: JournalView, epoch: int | None, query_id: str | None) -> None:

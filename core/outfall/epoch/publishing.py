@@ -14,12 +14,12 @@ from outfall.capabilities import (
     Metrics,
     SupportsCommitter,
     SupportsPostCommitTopology,
-    SupportsSweep,
     SweepContext,
 )
 from outfall.epoch.clock import Clock
 from outfall.epoch.committing import CommitLoop, CommitPlace, CommitPolicy, closing
 from outfall.epoch.journal import Journal
+from outfall.epoch.sweeping import sweep_target
 from outfall.errors import EpochAbandonedError, LostCommittableError
 from outfall.recovery.entries import Abandoned, Committing, Completed, Prepared
 from outfall.recovery.values import load_value
@@ -200,16 +200,11 @@ class Publisher:
 
     def _sweep(self) -> None:
         """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
-        context = SweepContext(self._step_id, self._prepared.incarnation, self._prepared.generation)
+        sweep_target(self._sink, SweepContext(self._step_id, self._prepared.incarnation, self._prepared.generation))
         try:
-            if isinstance(self._sink, SupportsSweep):
-                removed = self._sink.sweep(context)
-                _log.debug("step %s: swept %d leftovers", self._step_id, removed)
             self._journal.sweep()
         except Exception:
-            _log.warning(
-                "step %s: sweeping failed, it will be tried after the next epoch", self._step_id, exc_info=True
-            )
+            _log.warning("step %s: sweeping the log failed, it will be tried again", self._step_id, exc_info=True)
         reached("after sweep")
 
     def _committer(self) -> Committer[Any]:
