@@ -22,4 +22,4 @@ def sweep_target(sink: Any, context: SweepContext) -> None:
         removed = sink.sweep(context)
         _log.debug("step %s: swept %d leftovers", context.step_id, removed)
     except Exception:
-        _log.warning("step %s: sweeping failed, it will be tried again", context.step_id, exc_info=True)
+        _log.warning("step %s: sweeping the target failed, it will be tried again", context.step_id, exc_info=True)
