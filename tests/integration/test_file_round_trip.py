@@ -15,6 +15,7 @@ from outfall.encode.compression import member
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
 from outfall.spark import write
+from outfall.spark.requirement import pyspark_version
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +48,7 @@ ODD = [
     "'|'",
     "'\\t'",
 ]
-BINARY = {"binary": ["''", "X'00'", "X'00FF'", "X'00FF41'", "X'00FF4142'"]}
+BINARY = {"binary": ["cast('' as binary)", "X'00'", "X'00FF'", "X'00FF41'", "X'00FF4142'"]}
 INTERVALS = {
     "interval day to second": ["'1 02:03:04.5'", "'-9 00:00:00.000001'"],
     "interval hour to minute": ["'-1:02'"],
@@ -101,7 +102,9 @@ def test_json_lines_of_every_type_that_is_not_refused_are_read_back(
     spark: SparkSession, tmp_path: Path, zone: str
 ) -> None:
     sent = rows(spark, COLUMNS | BREAKS | BINARY, NESTED)
-    for index, options in enumerate([{}, {"ignore_null_fields": False, "compression": "zstd"}]):
+    # Spark 3.5 reads zstd only with Hadoop's native library.
+    packed = "zstd" if pyspark_version() >= (4, 0) else "gzip"
+    for index, options in enumerate([{}, {"ignore_null_fields": False, "compression": packed}]):
         out = tmp_path / str(index)
         write(sent, FileSink(out, **options))  # type: ignore[arg-type]
         assert_same(sent, spark.read.schema(sent.schema).json(str(out)))
@@ -150,22 +153,30 @@ def test_a_pattern_without_zone_is_local_time_through_both_doors(
     sent = spark.sql("select timestamp'2026-07-01 12:34:56' as t, map('k', timestamp'2026-11-21 00:00:00') as m")
     pattern = {"timestampFormat": "dd.MM.yyyy HH:mm:ss"}
     write(sent, FileSink(tmp_path / "objects", timestamp_format=pattern["timestampFormat"]))
-    made = sent.write.format("outfall").option("sink", "file").options(**pattern).mode("append")
-    made.option("path", str(tmp_path / "options")).save()
-    for door in ("objects", "options"):
+    doors = ["objects"]
+    if pyspark_version() >= (4, 1):
+        made = sent.write.format("outfall").option("sink", "file").options(**pattern).mode("append")
+        made.option("path", str(tmp_path / "options")).save()
+        doors.append("options")
+    for door in doors:
         assert_same(sent, spark.read.schema(sent.schema).options(**pattern).json(str(tmp_path / door)))
 
 
 def test_parquet_of_every_type_is_read_back(spark: SparkSession, tmp_path: Path, zone: str) -> None:
     sent = rows(spark, COLUMNS | BREAKS | BINARY | INTERVALS, NESTED + MORE_NESTED)
     write(sent, FileSink(tmp_path / "out", format="parquet", compression="zstd" if zone == "UTC" else None))
-    assert_same(sent, spark.read.schema(sent.schema).parquet(str(tmp_path / "out")))
+    # Spark 3.5 wants to be told that dates before 1582 are not of another calendar.
+    reader = spark.read.option("datetimeRebaseMode", "CORRECTED").option("int96RebaseMode", "CORRECTED")
+    assert_same(sent, reader.schema(sent.schema).parquet(str(tmp_path / "out")))
     # A reader that asks for the types gets Spark's, as far as Parquet has them.
     inferred = dict(spark.read.parquet(str(tmp_path / "out")).dtypes)
     assert {name: inferred[name] for name in (*COLUMNS, "binary")} == {name: name for name in (*COLUMNS, "binary")}
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+NATIVE = pytest.mark.skipif(pyspark_version() < (4, 0), reason="Spark 3.5 reads zstd only with Hadoop's native library")
+
+
+@pytest.mark.parametrize("compression", ["gzip", pytest.param("zstd", marks=NATIVE)])
 def test_members_in_a_row_are_one_file_for_spark(spark: SparkSession, tmp_path: Path, compression: Any) -> None:
     end = {"gzip": "gz", "zstd": "zst"}[compression]
     pieces = [pa.py_buffer(b"".join(b"%d,x\n" % i for i in range(k, k + 50_000))) for k in range(0, 200_000, 50_000)]
@@ -190,8 +201,8 @@ def test_what_a_format_does_not_carry_is_refused_by_name(spark: SparkSession, tm
         "parquet": ["null", "interval '1' month", "make_interval(1)", "array(null)"],
     }
     for expression in refused[format]:
-        if "parse_json" in expression and spark.version < "4":
-            continue
+        if expression.startswith(("parse_json", "make_interval")) and pyspark_version() < (4, 0):
+            continue  # there is no variant, and PySpark itself does not know the interval's type
         with pytest.raises(ConfigurationError, match="odd"):
             write(spark.sql(f"select 1 as fine, {expression} as odd"), FileSink(tmp_path / "out", format=format))
 
