@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from outfall.encode.base import Encoder
 from outfall.encode.options import FormatOptions
-from outfall.encode.types import check_names, refuse
+from outfall.encode.types import check_names, is_plain, refuse
 from outfall.errors import ConfigurationError
 
 _GROUP_ROWS = 1 << 20
@@ -150,18 +150,7 @@ def _check_type(field: Any, path: str) -> None:
 
 
 def _is_plain(kind: Any) -> bool:
+    """What text formats carry too, and what only Parquet has a place for."""
     types = pa.types
-    return bool(
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or types.is_decimal(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_date32(kind)
-        or types.is_timestamp(kind)
-        or (types.is_duration(kind) and kind.unit == "us")
-    )
+    binary = types.is_binary(kind) or types.is_large_binary(kind)
+    return bool(is_plain(kind) or binary or (types.is_duration(kind) and kind.unit == "us"))
