@@ -6,10 +6,11 @@ import difflib
 import os
 import types
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
@@ -143,11 +144,16 @@ def _holds_secret(annotation: Any) -> bool:
 
 def _type_text(annotation: Any) -> str:
     origin = get_origin(annotation)
+    if origin is Annotated:
+        return _type_text(get_args(annotation)[0])
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     if origin in (Union, types.UnionType):
         return " or ".join(_type_text(arg) for arg in get_args(annotation) if arg is not types.NoneType)
-    names = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`", SecretStr: "secret"}
+    names = {
+        str: "text", int: "whole number", float: "number", bool: "`true`, `false`", SecretStr: "secret",
+        timedelta: "span of time", ByteSize: "size",
+    }  # fmt: skip
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 

@@ -1,0 +1,28 @@
+"""Spans of time in options."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outfall.durations import parse_duration
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        (timedelta(minutes=2), 120), (15, 15), (0.5, 0.5), ("20", 20),
+        ("15 seconds", 15), ("16s", 16), ("1.5 hours", 5400),
+        ("10 minutes", 600), ("10 Min", 600), ("2 days", 172_800), ("250 ms", 0.25),
+    ],
+)  # fmt: skip
+def test_durations_are_timedeltas_seconds_or_text(given: Any, seconds: float) -> None:
+    assert parse_duration(given) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("given", ["", "soon", "10 lightyears", "-5 s", "5 s 3", 0, -1, timedelta(0), True, None, [1]])
+def test_what_is_no_span_of_time_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"span of time|longer than nothing"):
+        parse_duration(given)
