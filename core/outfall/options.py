@@ -10,11 +10,29 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ByteSize, ConfigDict, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from outfall.errors import ConfigurationError
+
+
+def parse_names(value: Any) -> Any:
+    """Read a list of names: a list, or text with commas between them.
+
+    Raises:
+        ValueError: it is none of these, or a name is empty.
+    """
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError("must be a list of names, or text with commas between them")
+    if not all(names):
+        raise ValueError("must not hold an empty name")
+    return tuple(names)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
+"""An option that is a list of columns, or of other names."""
 
 O = TypeVar("O", bound="SinkOptions")  # noqa: E741 - O for options
 
@@ -150,6 +168,8 @@ def _type_text(annotation: Any) -> str:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     if origin in (Union, types.UnionType):
         return " or ".join(_type_text(arg) for arg in get_args(annotation) if arg is not types.NoneType)
+    if origin is tuple:
+        return f"list of {_type_text(get_args(annotation)[0])}"
     names = {
         str: "text", int: "whole number", float: "number", bool: "`true`, `false`", SecretStr: "secret",
         timedelta: "span of time", ByteSize: "size",
@@ -162,6 +182,6 @@ def _default_text(field: FieldInfo) -> str:
         return "required" if field.is_required() else ""
     if field.default is None:
         return "none"
-    if field.default == "":
+    if field.default in ("", ()):
         return "empty"
     return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"

@@ -13,7 +13,7 @@ from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
 from outfall.file.options import FileOptions
 from outfall.file.whole import WholeFileSink
-from outfall.options import SinkOptions, make_options, options_table, parse_options, resolve_secret
+from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
 
 
 class Options(SinkOptions):
@@ -22,6 +22,7 @@ class Options(SinkOptions):
     flush: bool = Field(default=False, description="Whether.")
     token: SecretStr | None = Field(default=None, min_length=3, description="Secret.")
     address: str = Field(description="Where.")
+    keys: Names = Field(default=(), description="Whose.")
 
 
 @pytest.mark.parametrize("name", ["maxBytes", "max_bytes", "maxbytes", "MAX_BYTES"])
@@ -32,6 +33,14 @@ def test_an_option_may_be_spelled_in_four_ways(name: str) -> None:
 def test_text_becomes_what_the_option_needs() -> None:
     parsed = parse_options(Options, {"flush": "true", "mode": "b", "address": "x", "token": "abc"})
     assert (parsed.flush, parsed.mode, parsed.address) == (True, "b", "x")
+
+
+def test_names_are_a_list_or_text_with_commas() -> None:
+    assert parse_options(Options, {"address": "x", "keys": " a,b "}).keys == ("a", "b")
+    assert make_options(Options, {"address": "x", "keys": ["a,b"]}).keys == ("a,b",)
+    for wrong in ("a,,b", [""], {"a", "b"}, 1):
+        with pytest.raises(ConfigurationError, match="keys: must"):
+            make_options(Options, {"address": "x", "keys": wrong})
 
 
 def test_every_wrong_option_is_named_at_once_and_no_secret() -> None:
@@ -67,6 +76,7 @@ def test_the_table_has_a_line_for_each_option() -> None:
         "| `flush` | `true`, `false` | `false` | Whether. |",
         "| `token` | secret | none | Secret. |",
         "| `address` | text | required | Where. |",
+        "| `keys` | list of text | empty | Whose. |",
     ]
 
 
