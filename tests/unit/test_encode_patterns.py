@@ -86,6 +86,18 @@ def test_a_zone_that_is_unknown_here_is_named() -> None:
         Pattern.parse("yyyy", TIMESTAMP).format(pa.array([0], pa.timestamp("us", "Mars/Base")), "c")
 
 
+def test_an_instant_whose_clocks_show_the_year_10000_is_refused() -> None:
+    last = pa.array([0, 253_402_300_799_000_000], pa.timestamp("us", "Asia/Kolkata"))
+    with pytest.raises(ValueRefusedError, match="'c' holds a year outside 1 to 9999, in row 1 of"):
+        Pattern.parse("yyyy", TIMESTAMP).format(last, "c")
+
+
+def test_slashes_and_equal_signs_are_text_within_quotes_and_without() -> None:
+    value = pa.array([datetime.fromisoformat("2026-11-21T12:34:56")], pa.timestamp("us"))
+    for pattern in ("'dt='yyyy-MM/'h='HH", "'dt'=yyyy-MM'/h='HH"):
+        assert Pattern.parse(pattern, TIMESTAMP_NTZ).format(value, "c").to_pylist() == ["dt=2026-11/h=12"]
+
+
 def test_dates_take_only_what_they_have() -> None:
     day = pa.array([date(2026, 11, 21), None], pa.date32())
     assert Pattern.parse("dd.MM.yyyy", DATE).format(day, "c").to_pylist() == ["21.11.2026", None]

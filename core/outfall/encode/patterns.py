@@ -10,9 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.encode.strings import TEXT, concat, first_row, literal
+from outfall.encode.years import check_years
 from outfall.errors import ConfigurationError, ValueRefusedError
 
-_ISO = "0000-00-00 00:00:00.000000"
+ISO = "0000-00-00 00:00:00.000000"
+"""The text that patterns are slices of."""
+
 _DATE_FIELDS = {"yyyy": (0, 4), "uuuu": (0, 4), "MM": (5, 7), "dd": (8, 10)}
 _TIME_FIELDS = {"HH": (11, 13), "mm": (14, 16), "ss": (17, 19)} | {"S" * n: (20, 20 + n) for n in range(1, 7)}
 _TOKEN = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
@@ -56,10 +59,11 @@ class Pattern:
         """Format dates or timestamps; those with a zone by its clocks."""
         offsets = None
         if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-            local = _local(array, path)
+            local = local_clock(array, path)
             if "XXX" in self.pieces:
                 offsets = _offsets(array, local, path)
             array = local
+            check_years(array, path)  # clocks east of UTC reach the year 10000 before the instants do
         if pa.types.is_timestamp(array.type):
             array = array.cast(pa.timestamp("us"))
         iso = array.cast(TEXT)
@@ -94,13 +98,18 @@ def _add(pieces: list[Piece], piece: Piece) -> None:
             pieces[-1] = (last[0], piece[1])
             return
         # Only what separates two fields in ISO text: digits of the template stand for any digit.
-        if isinstance(piece, str) and piece in ("-", " ", ":", ".") and _ISO[end : end + 1] == piece:
+        if isinstance(piece, str) and piece in ("-", " ", ":", ".") and ISO[end : end + 1] == piece:
             pieces[-1] = (last[0], end + 1)
             return
     pieces.append(piece)
 
 
-def _local(array: pa.Array, path: str) -> pa.Array:
+def local_clock(array: pa.Array, path: str) -> pa.Array:
+    """Turn timestamps with a zone into those that its clocks show.
+
+    Raises:
+        ConfigurationError: the zone is unknown on this host.
+    """
     if array.type.tz == "UTC":
         return array.view(pa.timestamp(array.type.unit))
     try:
@@ -109,7 +118,7 @@ def _local(array: pa.Array, path: str) -> pa.Array:
         raise ConfigurationError(
             f"column {path!r} has the time zone {array.type.tz!r}, which is unknown on this host",
             why=str(error),
-            do="set spark.sql.session.timeZone to a region such as Europe/Berlin, or write without timestamp_format",
+            do="set spark.sql.session.timeZone to a region such as Europe/Berlin or to UTC",
         ) from error
 
 
@@ -124,7 +133,7 @@ def _offsets(array: pa.Array, local: pa.Array, path: str) -> pa.Array:
                 f"column {path!r} holds a time whose offset from UTC has seconds, in row"
                 f" {first_row(pc.equal(seconds, value))} of the batch",
                 why="XXX writes hours and minutes only, and the time would not come back",
-                do="write without timestamp_format, or set spark.sql.session.timeZone to UTC",
+                do="leave XXX out of the pattern, or set spark.sql.session.timeZone to UTC",
             )
     texts = pa.array([_offset_text(value) for value in distinct.dictionary.to_pylist()], TEXT)
     return pa.DictionaryArray.from_arrays(distinct.indices, texts).cast(TEXT)

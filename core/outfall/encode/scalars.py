@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.encode.options import FormatOptions
 from outfall.encode.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ, Pattern
-from outfall.encode.strings import TEXT, concat, first_row, literal
-from outfall.errors import ValueRefusedError
-
-_EPOCH = date(1970, 1, 1)
-_FIRST_DAY = (date.min - _EPOCH).days
-_AFTER_LAST_DAY = (date.max - _EPOCH).days + 1
-_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
+from outfall.encode.strings import TEXT, concat, literal
+from outfall.encode.years import check_years
 
 
 @dataclass(frozen=True)
@@ -65,10 +59,10 @@ class Scalars:
         if pa.types.is_floating(kind):
             return Piece("", _floats(array, self.quote), "")
         if pa.types.is_date(kind):
-            _check_range(array.view(pa.int32()), path, 1)
+            check_years(array, path)
             return self._quoted(array.cast(TEXT) if self.date is None else self.date.format(array, path))
         if pa.types.is_timestamp(kind):
-            _check_range(array.view(pa.int64()), path, _PER_DAY[kind.unit])
+            check_years(array, path)
             return self._timestamps(array, path)
         return Piece("", array.cast(TEXT), "")
 
@@ -113,18 +107,3 @@ def _iso_timestamps(array: pa.Array) -> pa.Array:
 
 def _iso(naive: pa.Array) -> pa.Array:
     return pc.binary_replace_slice(naive.cast(TEXT), 10, 11, "T")
-
-
-def _check_range(counts: Any, path: str, per_day: int) -> None:
-    """Refuse years outside 1 to 9999, which Arrow and Spark write in different ways."""
-    first, end = _FIRST_DAY * per_day, _AFTER_LAST_DAY * per_day
-    bounds = pc.min_max(counts)
-    low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    if low is None or (low >= first and high < end):
-        return
-    row = first_row(pc.or_(pc.less(counts, first), pc.greater_equal(counts, end)))
-    raise ValueRefusedError(
-        f"column {path!r} holds a year outside 1 to 9999, in row {row} of the batch",
-        why="such a date is not written in four digits and would not come back",
-        do="correct the value, or cast the column to a string",
-    )
