@@ -34,6 +34,7 @@ class OutfallError(Exception):
         where = ", ".join(f"{name} {value!r}" for name, value in places if value is not None)
         sentences = [f"[{where}] {what}" if where else what, why, f"What to do: {do}" if do else None]
         super().__init__(" ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence))
+        self.what = what
         self.step = step
         self.epoch = epoch
         self.part = part

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from outfall.errors import ConfigurationError
+from outfall.location import masked
 
 
 def parse_names(value: Any) -> Any:
@@ -143,7 +144,12 @@ def _problem(model: type[SinkOptions], item: ErrorDetails) -> str:
     if field is None and item["type"] == "extra_forbidden":
         return _unknown(name, {_plain(known): known for known in model.model_fields})
     hidden = field is None or _holds_secret(field.annotation) or item["type"] == "missing"
-    return f"{name}: {text}" if hidden else f"{name}: {text}, not {item['input']!r}"
+    return f"{name}: {text}" if hidden else f"{name}: {text}, not {_shown(item['input'])!r}"
+
+
+def _shown(value: Any) -> Any:
+    """A value as it may stand in an error: a URL without credentials."""
+    return masked(value) if isinstance(value, str) and "://" in value else value
 
 
 def _unknown(given: str, known: Mapping[str, str]) -> str:

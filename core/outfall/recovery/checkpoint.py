@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outfall.location import LOCAL
 from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.location import LOCAL, Location
+from outfall.recovery.location import recovery_location
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.names import check_step_id
 
@@ -27,7 +28,7 @@ class CheckpointRecoveryConfig(RecoveryConfig):
     location: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "location", Location.parse(self.location).url())
+        object.__setattr__(self, "location", recovery_location(self.location).url())
 
     def open(self, step_id: str) -> RecoveryLog:
         """Open the log of one step.
@@ -39,7 +40,7 @@ class CheckpointRecoveryConfig(RecoveryConfig):
             ConfigurationError: the step id will not do.
             ImportError: the store's package is missing; the text names it.
         """
-        location = Location.parse(self.location)
+        location = recovery_location(self.location)
         directory = location.child("outfall", check_step_id(step_id))
         if location.scheme == LOCAL:
             from outfall.recovery.local_log import LocalLog

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-import fsspec
 from fsspec.spec import AbstractFileSystem
 
 from outfall.errors import ConfigurationError
-from outfall.recovery.location import PACKAGES, USE_INSTEAD, Location
+from outfall.filesystems import open_filesystem
+from outfall.location import PACKAGES, Location
+from outfall.recovery.location import USE_INSTEAD
 
 _memory = threading.Lock()
 _proved: set[str] = set()
@@ -29,15 +30,7 @@ class ObjectStore:
             ImportError: a package is missing; the text names it.
         """
         self._location = location
-        try:
-            # A listing from a cache would hide the entry of the driver that fences us.
-            self._fs: Any = fsspec.filesystem(location.scheme, use_listings_cache=False)
-        except ImportError as error:
-            package = PACKAGES.get(location.scheme, location.scheme)
-            raise ImportError(
-                f"recovery in {location.url()} needs {package!r}, which is not installed."
-                f" What to do: pip install {package}."
-            ) from error
+        self._fs, _ = open_filesystem(location, "recovery in")
         # fsspec's memory looks and then writes; it lives in this process, so that a lock makes one step of it.
         self._guard: AbstractContextManager[Any] = _memory if location.scheme == "memory" else nullcontext()
 
