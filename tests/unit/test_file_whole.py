@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import pickle
 from pathlib import Path
@@ -17,9 +18,9 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.file import FileSink
+from outfall.file.local_whole import LocalWholeFileSink
 from outfall.file.names import FileName
-from outfall.file.whole import WholeFileSink
-from outfall.file.whole_part import StagedFile
+from outfall.file.store import StagedFile
 from outfall.sink_shape import check_sink, guarantee_of
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
@@ -57,7 +58,7 @@ def committer(driver: WholeDriver) -> Any:
 def test_a_sink_without_parts_is_a_whole_one_and_survives_pickling(out: Path) -> None:
     sink = FileSink(out)
     back = pickle.loads(pickle.dumps(sink))
-    assert type(sink) is type(back) is WholeFileSink
+    assert type(sink) is type(back) is LocalWholeFileSink
     assert back.options == sink.options
     check_sink(sink)
     assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
@@ -70,7 +71,7 @@ def test_rows_are_invisible_until_their_commit(driver: WholeDriver, out: Path) -
     driver.commit(staged)
     assert ids(out) == [1, 2]
     assert staged_names(out) == []
-    assert [file.name for file in visible(out)] == [f"part-0000000000-00000-{OURS}-g1-a0.jsonl"]
+    assert [file.name for file in visible(out)] == [f"part-0000000000-00000-00000-{OURS}-g1-a0.jsonl"]
     assert staged[0].rows == 2
     assert staged[0].size == visible(out)[0].stat().st_size
 
@@ -309,18 +310,21 @@ def test_sweeping_takes_only_our_own_older_generations(driver: WholeDriver, out:
     driver.begin()
     driver.stage(rows(2), attempt=1)
     staging = out / "_outfall" / "staging"
-    others = str(FileName(0, 0, OTHERS, 1, 1, ".jsonl"))
+    others = str(FileName(0, 0, 0, OTHERS, 1, 1, ".jsonl"))
     (staging / others).write_text("")
     (staging / "notes.txt").write_text("")
     assert driver.sweep() == 1
-    assert staged_names(out) == sorted(["notes.txt", others, f"part-0000000000-00000-{OURS}-g2-a1.jsonl"])
+    assert staged_names(out) == sorted(["notes.txt", others, f"part-0000000000-00000-00000-{OURS}-g2-a1.jsonl"])
 
 
-def test_names_read_back_and_sort_by_epoch_and_task() -> None:
-    name = FileName(12, 3, OURS, 45, 6, ".jsonl")
+def test_names_read_back_and_sort_by_epoch_task_and_age() -> None:
+    name = FileName(12, 3, 7, OURS, 45, 6, ".jsonl")
     assert FileName.parse(str(name)) == name
     assert FileName.parse("part-00000-0e3a-c000.snappy.parquet") is None
-    order = [str(FileName(epoch, task, OURS, 1, 1, ".txt")) for epoch in (2, 10) for task in (2, 10)]
+    order = [
+        str(FileName(epoch, task, sequence, OURS, 1, 1, ".txt"))
+        for epoch, task, sequence in itertools.product((2, 10), repeat=3)
+    ]
     assert order == sorted(order)
 
 
@@ -343,5 +347,5 @@ def test_many_epochs_leave_only_their_files(driver: WholeDriver, out: Path) -> N
 def test_a_committable_is_stored_as_json_that_names_its_fields(out: Path) -> None:
     serializer = whole(out).committable_serializer()
     data = serializer.serialize(StagedFile(name="a", size=1, rows=2))
-    assert data == b'{"name":"a","size":1,"rows":2}'
+    assert data == b'{"name":"a","size":1,"rows":2,"bucket":""}'
     assert serializer.deserialize(1, data) == StagedFile(name="a", size=1, rows=2)

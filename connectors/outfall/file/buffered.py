@@ -53,6 +53,28 @@ class BufferedPartition(ABC):
             if self._held >= min(_PART_BYTES, _PROCESS_BYTES // BufferedPartition._open):
                 self._drain()
 
+    @property
+    def rows(self) -> int:
+        """Rows written so far."""
+        return self._rows
+
+    @property
+    def held(self) -> int:
+        """Bytes that are still to be written, as far as their number is known."""
+        return self._held + (self._encoder.expected if self._encoder is not None else 0)
+
+    @property
+    def kept(self) -> int:
+        """Bytes of memory that the format keeps for later."""
+        return self._encoder.kept if self._encoder is not None else 0
+
+    def spill(self) -> None:
+        """Write what the format keeps for later."""
+        with self._all_or_broken():
+            if self._encoder is not None:
+                self._hold(self._encoder.spill())
+            self._drain()
+
     def finish(self) -> None:
         """Write the rest and make everything durable."""
         with self._all_or_broken():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 
 from outfall.capabilities import TargetContext
@@ -43,46 +45,64 @@ def check_existing(layout: Layout, options: FileOptions, step_id: str, incarnati
     if options.on_existing == "resume":
         return
     if options.on_existing == "overwrite":
-        _refuse_directories(layout, step_id)
+        _refuse_directories(layout, options, step_id)
         return
     found = [entry.name for entry in islice(layout.visible(), 3)]
     others = [name for name in layout.markers() if name != incarnation]
     if not found and not others:
         return
-    raise TargetNotEmptyError(
-        f"{layout.path} is not empty",
+    raise not_empty(layout.path, step_id, found, others)
+
+
+def not_empty(root: str, step_id: str, found: Sequence[str], others: Sequence[str]) -> TargetNotEmptyError:
+    """Make the error of a target that holds what is not ours."""
+    return TargetNotEmptyError(
+        f"{root} is not empty",
         step=step_id,
-        why=f"it holds {', '.join(found)}" if found else f"another query writes there: {layout.marker(others[0])}",
+        why=f"it holds {', '.join(found)}"
+        if found
+        else f"another query writes there: {root}/_outfall/{others[0]}.json",
         do='empty the directory (with its _outfall), name another path, or set on_existing="resume" to keep what is'
         ' there or on_existing="overwrite" to delete it',
     )
 
 
-def delete_existing(layout: Layout, context: TargetContext[object]) -> None:
+def delete_existing(layout: Layout, options: FileOptions, context: TargetContext[object]) -> None:
     """Delete the visible files, and the markers of others, so that a query that still writes here stops.
 
     Called before our own marker exists, under the opening lock: never when anything of ours can be there.
     """
-    _refuse_directories(layout, context.step_id)
-    files = list(layout.visible())
+    _refuse_directories(layout, options, context.step_id)
+    files = [os.path.join(directory, name) for directory, _, names in layout.walk() for name in names]
     others = [layout.marker(name) for name in layout.markers() if name != context.incarnation]
     if not files and not others:
         return
     # Markers first: a query that is about to publish finds its marker gone and stops.
-    for path in [*others, *(entry.path for entry in files)]:
+    for path in [*others, *files]:
         os.unlink(path)
         reached("file: existing deleted")
+    _remove_directories(layout)
     sync_directory(layout.sidecar)
     sync_directory(layout.path)
     log.warning("step %r: on_existing=overwrite deleted %d files in %s", context.step_id, len(files), layout.path)
 
 
-def _refuse_directories(layout: Layout, step_id: str) -> None:
-    name = next((entry.name for entry in layout.visible() if entry.is_dir(follow_symlinks=False)), None)
-    if name is not None:
-        raise TargetNotEmptyError(
-            f"{layout.path} holds the directory {name!r}",
-            step=step_id,
-            why='on_existing="overwrite" deletes files, not directories',
-            do="delete it yourself, or name another path",
-        )
+def _remove_directories(layout: Layout) -> None:
+    """Remove the directories of buckets that are empty by now, the innermost first."""
+    for directory in sorted((directory for directory, _, _ in layout.walk()), reverse=True):
+        if directory != layout.path:
+            with suppress(OSError):
+                os.rmdir(directory)
+
+
+def _refuse_directories(layout: Layout, options: FileOptions, step_id: str) -> None:
+    """Refuse directories that are no buckets of this sink: they are deeper than its buckets are."""
+    for directory, directories, _ in layout.walk():
+        depth = 0 if directory == layout.path else os.path.relpath(directory, layout.path).count(os.sep) + 1
+        if directories and depth >= options.bucket_levels:
+            raise TargetNotEmptyError(
+                f"{directory} holds the directory {directories[0]!r}",
+                step=step_id,
+                why='on_existing="overwrite" deletes files, and of directories only those of buckets',
+                do="delete it yourself, or name another path",
+            )

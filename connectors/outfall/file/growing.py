@@ -22,10 +22,11 @@ from outfall.file.disk import explained
 from outfall.file.fence import WriterRecord, claim
 from outfall.file.growing_part import FileState, GrowingPart, cut_to, lost
 from outfall.file.limits import allow_open_files
+from outfall.file.local import LocalFileSink
 from outfall.file.locked import held, peek
 from outfall.file.marker import check_shared
 from outfall.file.seal import seal_part
-from outfall.file.sink import FileSink, ahead
+from outfall.file.sink import ahead
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
 
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class GrowingFileSink(
-    FileSink, FixedPartitionedSink[Any, FileState], SupportsStateSerializer[FileState], SupportsSeal[FileState]
+    LocalFileSink, FixedPartitionedSink[Any, FileState], SupportsStateSerializer[FileState], SupportsSeal[FileState]
 ):
     """`FileSink(path, parts=N)`: see there."""
 

@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-HIDDEN = ("_", ".")
-"""First characters of names that Spark's readers skip."""
+
+def is_hidden(name: str) -> bool:
+    """Tell whether Spark's readers skip a name: it begins with `.`, or with `_` and is no `column=value`."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,15 @@ class Layout:
         """What readers see, lazily: a caller that needs one entry reads one."""
         try:
             with os.scandir(self.path) as entries:
-                yield from (entry for entry in entries if not entry.name.startswith(HIDDEN))
+                yield from (entry for entry in entries if not is_hidden(entry.name))
         except FileNotFoundError:
             return
+
+    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """As `os.walk`, from the root down, where readers look."""
+        for directory, directories, files in os.walk(self.path):
+            directories[:] = [name for name in directories if not is_hidden(name)]
+            yield directory, directories, [name for name in files if not is_hidden(name)]
 
     def markers(self) -> list[str]:
         """The incarnations of all steps that write here, or did."""
@@ -61,4 +69,4 @@ class Layout:
             names = os.listdir(self.sidecar)
         except FileNotFoundError:
             return []
-        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and name[0] not in HIDDEN)
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and not is_hidden(name))

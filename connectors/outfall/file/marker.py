@@ -36,6 +36,10 @@ class Marker:
         """Return the marker as a line of JSON."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
+    def advanced(self, generation: int, epoch: int) -> Marker:
+        """Return the marker as it is once an epoch is published."""
+        return replace(self, generation=max(self.generation, generation), epoch=max(self.epoch, epoch))
+
     def rewound(self, generation: int, epoch: int) -> Marker:
         """Return the marker as it is after later epochs were taken back."""
         return replace(self, generation=generation, epoch=epoch)
@@ -47,6 +51,11 @@ class Marker:
             return cls(**json.loads(line or ""))
         except (ValueError, TypeError):
             return None
+
+
+def new_marker(incarnation: str, step: str) -> Marker:
+    """Make the marker of a step that opens a directory here and now."""
+    return Marker(incarnation, step[:40], socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def has_marker(layout: Layout, incarnation: str) -> bool:
@@ -61,7 +70,7 @@ def read_marker(layout: Layout, incarnation: str) -> Marker | None:
 
 def create_marker(layout: Layout, incarnation: str, step: str) -> None:
     """Write the marker of a step that opens the directory for the first time. Durable when this returns."""
-    made = Marker(incarnation, step[:40], socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
+    made = new_marker(incarnation, step)
     temporary = os.path.join(layout.sidecar, f".{incarnation}.{os.getpid()}.tmp")
     try:
         _write_durably(temporary, made.line())
@@ -94,10 +103,9 @@ def advance_marker(layout: Layout, patience: Patience, incarnation: str, *, gene
     """
     with held(layout.marker(incarnation), patience, create=False) as file:
         found = Marker.parse(file.read()) or Marker(incarnation, "", "", "")
-        after = replace(found, generation=max(found.generation, generation), epoch=max(found.epoch, epoch))
+        after = found.advanced(generation, epoch)
         if after != found:
             file.write(after.line())
-    reached("file: marker advanced")
 
 
 def check_shared(layout: Layout, incarnation: str) -> None:
@@ -125,9 +133,14 @@ def check_marker(layout: Layout, incarnation: str, completed: int | None) -> boo
         return True
     if completed is None:
         return False
-    raise TargetLostError(
-        f"{layout.path} does not hold what was written there up to epoch {completed}",
-        why=f"the marker {layout.marker(incarnation)} is missing: the directory was deleted, moved, replaced, or"
+    raise missing_marker(layout.path, incarnation, completed)
+
+
+def missing_marker(root: str, incarnation: str, completed: int) -> TargetLostError:
+    """Make the error of a directory that was ours and is no longer."""
+    return TargetLostError(
+        f"{root} does not hold what was written there up to epoch {completed}",
+        why=f"the marker {root}/_outfall/{incarnation}.json is missing: the directory was deleted, moved, replaced, or"
         " overwritten by another query",
         do="bring the directory back, or start the query with a new checkpoint",
     )

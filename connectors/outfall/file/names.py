@@ -1,4 +1,4 @@
-"""Names of whole files: they sort by epoch and task, and say which attempt wrote them."""
+"""Names of whole files: they sort by epoch, task and age, and say which attempt wrote them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 from outfall.capabilities import WriterInitContext
 
-_NAME = re.compile(r"part-(\d{10,})-(\d{5,})-([0-9a-f]+)-g(\d+)-a(\d+)((?:\.\w+)+)")
+_NAME = re.compile(r"part-(\d{10,})-(\d{5,})-(\d{5,})-([0-9a-f]+)-g(\d+)-a(\d+)((?:\.\w+)+)")
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,24 @@ class FileName:
 
     epoch: int
     worker_index: int
+    sequence: int
+    """Which file of its attempt it is."""
     incarnation: str
     generation: int
     attempt: int
     suffix: str
 
     @classmethod
-    def of(cls, context: WriterInitContext, suffix: str) -> Self:
-        """Name the file of an attempt."""
+    def of(cls, context: WriterInitContext, sequence: int, suffix: str) -> Self:
+        """Name a file of an attempt."""
         return cls(
-            context.epoch, context.worker_index, context.incarnation, context.generation, context.attempt, suffix
+            context.epoch,
+            context.worker_index,
+            sequence,
+            context.incarnation,
+            context.generation,
+            context.attempt,
+            suffix,
         )
 
     @classmethod
@@ -35,11 +43,11 @@ class FileName:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        epoch, worker, incarnation, generation, attempt, end = match.groups()
-        return cls(int(epoch), int(worker), incarnation, int(generation), int(attempt), end)
+        epoch, worker, sequence, incarnation, generation, attempt, end = match.groups()
+        return cls(int(epoch), int(worker), int(sequence), incarnation, int(generation), int(attempt), end)
 
     def __str__(self) -> str:
         return (
-            f"part-{self.epoch:010d}-{self.worker_index:05d}-{self.incarnation}-g{self.generation}-a{self.attempt}"
-            f"{self.suffix}"
+            f"part-{self.epoch:010d}-{self.worker_index:05d}-{self.sequence:05d}"
+            f"-{self.incarnation}-g{self.generation}-a{self.attempt}{self.suffix}"
         )

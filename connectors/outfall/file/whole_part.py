@@ -2,75 +2,64 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
 
-from outfall.capabilities import WriterInitContext
+from outfall.capabilities import Metrics
 from outfall.encode import FormatOptions
 from outfall.file.buffered import BufferedPartition
-from outfall.file.disk import explained, sync_directory, write_all
-from outfall.file.layout import Layout
-from outfall.sinks import StatelessSinkPartition
+from outfall.file.disk import explained, write_all
+from outfall.file.open_files import OpenFiles
+from outfall.file.store import FileStore, StagedFile
 from outfall.steps import reached
 
 
-class StagedFile(BaseModel):
-    """A file that is written, durable and not yet published."""
+class WholeFile(BufferedPartition):
+    """Writes one file, which is begun with its first bytes."""
 
-    model_config = ConfigDict(frozen=True)
+    def __init__(
+        self,
+        store: FileStore,
+        files: OpenFiles,
+        name: str,
+        bucket: str,
+        options: FormatOptions,
+        metrics: Metrics,
+        *,
+        since: float,
+    ) -> None:
+        self._store_of_files = store
+        self._files = files
+        self._path = store.scratch(name)
+        self._begun = False
+        self._bytes = 0
+        self.name = name
+        self.bucket = bucket
+        self.since = since
+        """When it was begun, in seconds since 1970."""
+        super().__init__(options, metrics, start=True)
 
-    name: str
-    """Its name, in staging and once it is published."""
-    size: int = Field(ge=0)
-    """Its length in bytes, so that a loss is seen before it is published."""
-    rows: int = Field(ge=0)
+    @property
+    def size(self) -> int:
+        """How long the file is, or would be if it were finished now, as far as that is known."""
+        return self._bytes + self.held
 
-
-class WholeFile(BufferedPartition, StatelessSinkPartition[object]):
-    """Writes a file of its own. An attempt without rows leaves none, nor does one that fails."""
-
-    def __init__(self, layout: Layout, name: str, options: FormatOptions, context: WriterInitContext) -> None:
-        self._layout = layout
-        self._name = name
-        self._path = layout.staged(name)
-        self._fd: int | None = None
-        self._size = 0
-        self._handed_over = False
-        super().__init__(options, context.metrics, start=True)
-
-    def prepare_commit(self) -> list[StagedFile]:
-        """Make the file and its name durable, and hand it over."""
-        self.finish()
-        self._handed_over = True
-        return [StagedFile(name=self._name, size=self._size, rows=self._rows)] if self._rows else []
+    def staged(self) -> StagedFile:
+        """Describe the file once it is finished."""
+        return StagedFile(name=self.name, size=self._bytes, rows=self.rows, bucket=self.bucket)
 
     def _store(self, buffers: list[pa.Buffer]) -> None:
         with explained("writing", self._path):
-            if self._fd is None:
-                # Exclusive: a name belongs to one attempt, so a file that stands there is a mistake of somebody.
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            # Exclusive: a name belongs to one attempt, so a file that stands there is a mistake of somebody.
+            fd = self._files.get(self._path) if self._begun else self._files.create(self._path)
+            self._begun = True
             reached("file: writing")
-            self._size += write_all(self._fd, buffers)
+            self._bytes += write_all(fd, buffers)
             reached("file: written")
 
     def _sync(self) -> None:
-        if self._fd is None:
-            return
-        with explained("syncing", self._path):
-            reached("file: syncing")
-            os.fsync(self._fd)
-            reached("file: synced")
-            sync_directory(self._layout.staging)
-            reached("file: staged")
+        if self._begun:
+            with explained("staging", self._path):
+                self._store_of_files.stage(self.name, self._files.get(self._path))
 
     def _release(self) -> None:
-        if self._fd is None:
-            return
-        os.close(self._fd)
-        if not self._handed_over:
-            # Or each try on a full disk would make it fuller. One that stays behind is swept.
-            with suppress(OSError):
-                os.unlink(self._path)
+        self._files.close(self._path)

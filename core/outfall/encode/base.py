@@ -63,6 +63,20 @@ class Encoder(ABC):
             ValueRefusedError: a value cannot be written in this format, naming its column and its row in the batch.
         """
 
+    @property
+    def kept(self) -> int:
+        """Bytes of memory that rows take which are kept for later."""
+        return 0
+
+    @property
+    def expected(self) -> int:
+        """Bytes that those rows will take in the file, as far as that can be told."""
+        return 0
+
+    def spill(self) -> pa.Buffer:
+        """Encode the rows that are kept for later, although they would be better off together with more."""
+        return pa.py_buffer(b"")
+
     def finish(self) -> pa.Buffer:
         """Return the bytes that close the file. Called once, after the last batch."""
         return pa.py_buffer(b"")

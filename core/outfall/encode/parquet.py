@@ -40,6 +40,7 @@ class ParquetEncoder(Encoder):
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._size = 0
+        self._encoded = 0
 
     @classmethod
     def suffix(cls, options: FormatOptions) -> str:
@@ -56,11 +57,24 @@ class ParquetEncoder(Encoder):
             _check_type(field, field.name)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        self._batches.append(batch)
+        self._batches.append(_own(batch))
         self._rows += batch.num_rows
         self._size += batch.nbytes
         if self._rows >= _GROUP_ROWS or self._size >= _GROUP_BYTES:
             self._write_group()
+        return self._bytes.take()
+
+    @property
+    def kept(self) -> int:
+        return self._size
+
+    @property
+    def expected(self) -> int:
+        # As earlier row groups of the file were compressed; before the first, as large as in memory.
+        return int(self._size * self._bytes.tell() / self._encoded) if self._encoded else self._size
+
+    def spill(self) -> pa.Buffer:
+        self._write_group()
         return self._bytes.take()
 
     def finish(self) -> pa.Buffer:
@@ -72,6 +86,7 @@ class ParquetEncoder(Encoder):
         if not self._batches:
             return
         table = pa.Table.from_batches(self._batches, self._batches[0].schema)
+        self._encoded += self._size
         self._batches, self._rows, self._size = [], 0, 0
         for index, field in enumerate(self._stored):
             # Only what is kept in another type: Arrow's cast refuses some nested columns that it need not touch.
@@ -106,6 +121,13 @@ class _Bytes:
     def take(self) -> pa.Buffer:
         pieces, self._pieces = self._pieces, []
         return pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+
+def _own(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a small slice, which would keep the whole of its batch in memory."""
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
+        return batch
+    return batch.take(pa.array(range(batch.num_rows), pa.int64()))
 
 
 def _stored(kind: Any) -> Any:

@@ -23,9 +23,11 @@ from outfall.capabilities import (
 from outfall.file import FileSink
 from outfall.file.growing import GrowingFileSink
 from outfall.file.growing_part import FileState, GrowingPart
+from outfall.file.local_whole import LocalWholeFileSink
 from outfall.file.locked import Patience
+from outfall.file.store import StagedFile
 from outfall.file.whole import WholeFileSink
-from outfall.file.whole_part import StagedFile, WholeFile
+from outfall.file.whole_writer import WholeFileWriter
 from outfall.steps import listen
 
 OURS = "00000000000000aa"
@@ -145,7 +147,7 @@ class GrowingDriver(Driver):
 class WholeDriver(Driver):
     sink: WholeFileSink
 
-    def file(self, *, attempt: int = 0, worker_index: int = 0) -> WholeFile:
+    def file(self, *, attempt: int = 0, worker_index: int = 0) -> WholeFileWriter:
         bound = self.sink.bind(self.writer(attempt=attempt, worker_index=worker_index))
         return bound.build("sink", worker_index, 0)
 
@@ -184,9 +186,9 @@ def growing(path: Path, parts: int = 1, **options: Any) -> GrowingFileSink:
     return sink
 
 
-def whole(path: Path, **options: Any) -> WholeFileSink:
+def whole(path: Path, **options: Any) -> LocalWholeFileSink:
     sink = FileSink(path, **options)
-    assert isinstance(sink, WholeFileSink)
+    assert isinstance(sink, LocalWholeFileSink)
     sink.patience = Patience(seconds=0.2)
     return sink
 

@@ -1,0 +1,75 @@
+"""What growing and whole files on a disk share: the directory, and who has taken possession of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from outfall.capabilities import TargetContext
+from outfall.file.disk import explained, make_directories, sync_directory
+from outfall.file.existing import check_existing, check_usable, delete_existing
+from outfall.file.layout import Layout
+from outfall.file.locked import Patience, held
+from outfall.file.marker import check_marker, create_marker
+from outfall.file.sink import FileSink
+from outfall.steps import reached
+
+
+class LocalFileSink(FileSink):
+    """`FileSink` on a disk that driver and executors share."""
+
+    patience = Patience()
+    """How long to wait for locks."""
+
+    @property
+    def layout(self) -> Layout:
+        """The names below the directory."""
+        return Layout(self.options.path)
+
+    @property
+    def innermost(self) -> str:
+        """The directory to make before anything is written."""
+        return self.layout.sidecar
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        with explained("opening", self.options.path):
+            first = context.completed is None
+            if first or not os.path.isdir(self.innermost):
+                make_directories(self.innermost)
+            if not check_marker(self.layout, context.incarnation, context.completed):
+                self._open_first(context)
+            elif first:
+                # Whoever created the marker may have died before its name was durable.
+                sync_directory(self.layout.sidecar)
+            self._take_back(context)
+
+    def _open_first(self, context: TargetContext[Any]) -> None:
+        """Take possession under a lock, so that neither a second query nor an older driver that wakes late does too."""
+        layout = self.layout
+        reached("file: opening")
+        with held(layout.opening, self.patience):
+            if check_marker(layout, context.incarnation, context.completed):
+                return
+            check_existing(layout, self.options, context.step_id, context.incarnation)
+            if self.options.on_existing == "overwrite":
+                delete_existing(layout, self.options, context)
+            self._claim(context)
+            create_marker(layout, context.incarnation, context.step_id)
+
+    def _claim(self, context: TargetContext[Any]) -> None:
+        """Take over what carries its own record of a writer."""
+
+    def _take_back(self, context: TargetContext[Any]) -> None:
+        """Take back what `check_target` found to be later than the recovery data, under `on_rewind="truncate"`.
+
+        Only what was seen then: since BEGIN was appended right after the entries that were read before, whatever looks
+        different now is a newer driver's, and this one woke late.
+        """
+
+    def _check_place(self, context: TargetContext[Any]) -> bool:
+        """Return whether the directory is ours already; refuse one that is not what the recovery data says."""
+        check_usable(self.layout)
+        ours = check_marker(self.layout, context.incarnation, context.completed)
+        if not ours:
+            check_existing(self.layout, self.options, context.step_id, context.incarnation)
+        return ours

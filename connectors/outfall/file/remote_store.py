@@ -1,0 +1,215 @@
+"""Whole files in an object store or in HDFS, by way of fsspec.
+
+An attempt writes a file on a disk of its own host and uploads it to staging. Publishing it is a rename where the
+filesystem has one that is atomic (HDFS), and elsewhere a copy within the store, whose result appears at once and whole.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from outfall.errors import TargetLostError, UnsharedTargetError
+from outfall.file.layout import is_hidden
+from outfall.file.marker import Marker
+from outfall.file.names import FileName
+from outfall.file.store import FileStore, StagedFile
+from outfall.filesystems import open_filesystem
+from outfall.location import Location
+from outfall.steps import reached
+
+_PARALLEL = 16
+"""Requests that are under way at once while an epoch is published; each waits, and none works."""
+
+RENAMES = frozenset({"hdfs"})
+"""Schemes of filesystems whose rename is atomic. fsspec's rename is a copy and a removal for the others."""
+
+
+class RemoteStore(FileStore):
+    """A directory of a remote filesystem."""
+
+    parallel = _PARALLEL
+    scratch_is_staging = False
+
+    def __init__(self, location: Location) -> None:
+        """Open the filesystem; credentials come from its own environment and fsspec's configuration.
+
+        Raises:
+            ImportError: a package is missing; the text names it.
+        """
+        self.root = location.url()
+        self.staging = f"{self.root}/_outfall/staging"
+        self.publishes_by_copy = location.scheme not in RENAMES
+        self._fs, path = open_filesystem(location, "writing to")
+        self._path = path.rstrip("/")
+        self._scratch: str | None = None
+
+    # --- in tasks
+
+    def check_shared(self, incarnation: str) -> None:
+        if self.read_marker(incarnation) is None:
+            raise UnsharedTargetError(
+                f"host {socket.gethostname()} does not see the driver's {self.root}",
+                why=f"the marker {self._marker(incarnation)}, which the driver wrote, is not there",
+                do="give driver and executors the same endpoint and credentials; a memory:// URL is one process's own;"
+                " if they do share it, another query has overwritten this directory",
+            )
+
+    def scratch(self, name: str) -> str:
+        if self._scratch is None:
+            # Spark's own scratch space where there is one: it goes with the executor, however that ends.
+            place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+            self._scratch = tempfile.mkdtemp(prefix="outfall-", dir=place if os.path.isdir(place) else None)
+        return os.path.join(self._scratch, name)
+
+    def stage(self, name: str, fd: int) -> None:
+        path = self.scratch(name)
+        reached("file: syncing")
+        self._fs.put_file(path, self._staged(name))
+        reached("file: synced")
+        os.unlink(path)
+
+    def sync_staged(self) -> None:
+        """Nothing: what is uploaded is durable, with its name."""
+
+    def drop(self, name: str) -> None:
+        with suppress(Exception):  # one that stays behind is swept
+            self._fs.rm_file(self._staged(name))
+
+    def release(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    # --- on the driver
+
+    def advance(self, incarnation: str, *, generation: int, epoch: int) -> None:
+        found = self.read_marker(incarnation)
+        if found is None:
+            raise TargetLostError(
+                f"{self._marker(incarnation)} does not exist",
+                why="the target's directory was moved, deleted or overwritten while the query ran",
+                do="restore the directory, or start the query with a new checkpoint",
+            )
+        after = found.advanced(generation, epoch)
+        if after != found:
+            self.write_marker(after)
+
+    def staged_size(self, name: str) -> int | None:
+        return self._size(self._staged(name))
+
+    def published_size(self, path: str) -> int | None:
+        return self._size(self._data(path))
+
+    def publish(self, file: StagedFile) -> None:
+        staged, published = self._staged(file.name), self._data(file.path)
+        if not self.publishes_by_copy:
+            self._fs.makedirs(posixpath.dirname(published), exist_ok=True)
+            self._fs.mv(staged, published)
+            return
+        self._fs.cp_file(staged, published)
+        reached("file: copied")
+        copied = self._size(published)
+        if copied != file.size:
+            raise OSError(f"the copy {published} has {copied} bytes, and {file.size} were recorded")
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(staged)
+
+    def sync_published(self, files: Sequence[StagedFile]) -> None:
+        """Nothing: what has appeared is durable."""
+
+    def unstage(self, name: str) -> bool:
+        return self._remove(self._staged(name))
+
+    def sync_unstaged(self) -> None:
+        """Nothing: what is removed is so durably."""
+
+    def staged_names(self, incarnation: str) -> list[FileName]:
+        return [name for _, name in _ours(self._list(self._data("_outfall/staging")), incarnation)]
+
+    def published(self, incarnation: str) -> Iterator[tuple[str, FileName]]:
+        yield from _ours(self.visible(), incarnation)
+
+    def unpublish(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._remove(self._data(path))
+            reached("file: publication taken back")
+
+    # --- possession
+
+    def visible(self) -> Iterator[str]:
+        """Yield what readers see: paths relative to the root."""
+        self._fs.invalidate_cache()
+        for path in self._fs.find(self._path):
+            relative = path.rstrip("/")[len(self._path) :].lstrip("/")
+            if relative and not any(map(is_hidden, relative.split("/"))):
+                yield relative
+
+    def markers(self) -> list[str]:
+        """Return the incarnations of all steps that write here, or did."""
+        names = [posixpath.basename(path) for path in self._list(self._data("_outfall"))]
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and not is_hidden(name))
+
+    def read_marker(self, incarnation: str) -> Marker | None:
+        """Return a step's marker, `None` when there is none; of one that cannot be read only that it is there."""
+        try:
+            data = self._fs.cat_file(self._marker(incarnation))
+        except FileNotFoundError:
+            return None
+        return Marker.parse(data.decode(errors="replace")) or Marker(incarnation, "", "", "")
+
+    def write_marker(self, marker: Marker) -> None:
+        """Write a step's marker. Two drivers of the step may do so at once; the next reader sees one of the two."""
+        self._fs.makedirs(self._data("_outfall"), exist_ok=True)
+        self._fs.pipe_file(self._marker(marker.incarnation), marker.line().encode())
+
+    def remove_marker(self, incarnation: str) -> None:
+        """Remove the marker of another step, so that it stops."""
+        self._remove(self._marker(incarnation))
+
+    # --- names
+
+    def _data(self, path: str) -> str:
+        return f"{self._path}/{path}"
+
+    def _staged(self, name: str) -> str:
+        return self._data(f"_outfall/staging/{name}")
+
+    def _marker(self, incarnation: str) -> str:
+        return self._data(f"_outfall/{incarnation}.json")
+
+    def _list(self, directory: str) -> list[str]:
+        self._fs.invalidate_cache()
+        try:
+            names: list[str] = self._fs.ls(directory, detail=False)
+        except FileNotFoundError:
+            return []
+        return names
+
+    def _size(self, path: str) -> int | None:
+        self._fs.invalidate_cache()
+        try:
+            info: dict[str, Any] = self._fs.info(path)
+        except FileNotFoundError:
+            return None
+        return int(info["size"])
+
+    def _remove(self, path: str) -> bool:
+        try:
+            self._fs.rm_file(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def _ours(paths: Iterator[str] | list[str], incarnation: str) -> Iterator[tuple[str, FileName]]:
+    for path in paths:
+        name = FileName.parse(posixpath.basename(path))
+        if name is not None and name.incarnation == incarnation:
+            yield path, name

@@ -1,0 +1,117 @@
+"""Whole files in object stores and in HDFS."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from outfall.capabilities import TargetContext
+from outfall.errors import ConfigurationError, TargetNotEmptyError
+from outfall.file.disk import explained
+from outfall.file.existing import not_empty
+from outfall.file.marker import Marker, missing_marker, new_marker
+from outfall.file.names import FileName
+from outfall.file.remote_store import RENAMES, RemoteStore
+from outfall.file.whole import WholeFileSink, last_epoch
+from outfall.location import Location
+from outfall.steps import reached
+
+log = logging.getLogger(__name__)
+
+
+class RemoteWholeFileSink(WholeFileSink):
+    """`FileSink("s3://bucket/path")`: see there.
+
+    There are no locks. What must not happen twice at once, taking possession, is announced first and looked at after:
+    of two queries that come at the same moment one or both are refused.
+    """
+
+    @cached_property
+    def location(self) -> Location:
+        """Where the files go."""
+        location = self.options.remote
+        if location is None:
+            raise ConfigurationError(f"{self.options.path} is no URL", do="use FileSink, which chooses by the path")
+        return location
+
+    @property
+    def store(self) -> RemoteStore:
+        return RemoteStore(self.location)
+
+    def requires(self) -> Sequence[str]:
+        readers = "readers that skip names starting with _ or . as Spark's do"
+        if self.location.scheme == "memory":
+            return ("driver and tasks in one process, as in tests", readers)
+        if self.location.scheme in RENAMES:
+            return ("a rename that is atomic, as the namenode's", readers)
+        return ("a store that shows at once what was written, and copies objects whole", readers)
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        store = self.store
+        with explained("checking", store.root):
+            found = store.read_marker(context.incarnation)
+            if found is not None:
+                self._check_ahead(found, context)
+            elif context.completed is not None:
+                raise missing_marker(store.root, context.incarnation, context.completed)
+            # Until an epoch is completed, also with our marker there: whoever wrote it may have died before this check.
+            if context.completed is None:
+                self._check_existing(store, context)
+        return {}
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        store = self.store
+        with explained("opening", store.root):
+            if store.read_marker(context.incarnation) is None:
+                self._open_first(store, context)
+            if self._ahead is not None:
+                self._take_back(store, self._ahead, context)
+
+    def _check_existing(self, store: RemoteStore, context: TargetContext[Any]) -> None:
+        if self.options.on_existing != "error":
+            return
+        found = list(islice(self._of_others(store, context), 3))
+        others = [name for name in store.markers() if name != context.incarnation]
+        if found or others:
+            raise not_empty(store.root, context.step_id, found, others)
+
+    def _open_first(self, store: RemoteStore, context: TargetContext[Any]) -> None:
+        reached("file: opening")
+        if self.options.on_existing == "overwrite":
+            self._delete_existing(store, context)
+        store.write_marker(new_marker(context.incarnation, context.step_id))
+        reached("file: marker created")
+        try:
+            self._check_existing(store, context)
+        except TargetNotEmptyError:
+            store.remove_marker(context.incarnation)
+            raise
+
+    def _delete_existing(self, store: RemoteStore, context: TargetContext[Any]) -> None:
+        """Delete what others left. Our own files are spared: another driver of this step may have been faster."""
+        for incarnation in store.markers():
+            if incarnation != context.incarnation:
+                # Markers first: a query that is about to publish finds its marker gone and stops.
+                store.remove_marker(incarnation)
+        paths = list(self._of_others(store, context))
+        store.unpublish(paths)
+        if paths:
+            log.warning(
+                "step %r: on_existing=overwrite deleted %d files in %s", context.step_id, len(paths), store.root
+            )
+
+    def _of_others(self, store: RemoteStore, context: TargetContext[Any]) -> Any:
+        for path in store.visible():
+            name = FileName.parse(path.rpartition("/")[2])
+            if name is None or name.incarnation != context.incarnation:
+                yield path
+
+    def _take_back(self, store: RemoteStore, seen: Marker, context: TargetContext[Any]) -> None:
+        """Take back what `check_target` found to be later than the recovery data, unless it looks different by now."""
+        if store.read_marker(context.incarnation) == seen:
+            self._unpublish(context)
+            store.write_marker(seen.rewound(context.generation, last_epoch(context)))
+        self._ahead = None
