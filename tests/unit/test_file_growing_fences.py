@@ -21,8 +21,8 @@ from outfall.errors import (
     TransientError,
     UnsharedTargetError,
 )
-from outfall.file.fence import WriterRecord
-from outfall.file.locked import peek
+from outfall.file.locked import LINE
+from outfall.file.register import Records
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,
@@ -30,6 +30,7 @@ from tests.unit.support.file_target import (
     everything,
     growing,
     ids,
+    meanwhile,
     rows,
 )
 
@@ -170,28 +171,138 @@ def test_an_older_driver_that_wakes_before_sealing_is_fenced(driver: GrowingDriv
     assert ids(out) == [2]
 
 
-def test_a_record_that_cannot_be_read_counts_as_absent(driver: GrowingDriver, out: Path) -> None:
+REGISTER = "parts.jsonl.lock"
+
+
+def _damage(out: Path, line: int, data: bytes) -> None:
+    with open(out / "_outfall" / REGISTER, "r+b") as file:
+        file.seek(line * LINE)
+        file.write(data.ljust(LINE, b"\0"))
+
+
+def _register(driver: GrowingDriver) -> Records:
+    return driver.sink.register.peek()
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, 3])
+def test_a_record_that_cannot_be_read_counts_as_absent(driver: GrowingDriver, out: Path, line: int) -> None:
     driver.run({PART: rows(1)})
-    (out / "_outfall" / f"{PART}.lock").write_bytes(b'{"incarnation": "00\0\0')
+    _damage(out, line, b'{"incarnation": "00')
     driver.run({PART: rows(2)})
     assert ids(out) == [1, 2]
 
 
-def test_a_writer_does_not_write_without_its_record(driver: GrowingDriver, out: Path) -> None:
+def test_one_damaged_record_does_not_hide_the_others(driver: GrowingDriver, out: Path) -> None:
+    driver.sink = growing(out, parts=4)
+    driver.run({name: rows(number) for number, name in enumerate(driver.sink.list_parts())})
+    _damage(out, 3, b'{"incarnation": "00"}, {')
+    writers = _register(driver).writers()
+    assert [None if found is None else found.writer for found in writers] == [WriterId(1, 0, 0), None, *writers_of(2)]
+
+
+def writers_of(count: int) -> list[WriterId]:
+    return [WriterId(1, 0, 0)] * count
+
+
+@pytest.mark.parametrize("data", [b"", b"\0"])
+def test_a_writer_does_not_write_without_its_record(driver: GrowingDriver, out: Path, data: bytes) -> None:
     driver.begin()
     part = driver.part()
     part.write_batch(rows(1))
-    (out / "_outfall" / f"{PART}.lock").write_bytes(b"")
+    _damage(out, 2, data)
     with pytest.raises(StaleWriterError, match="without a record"):
         part.snapshot()
 
 
-def test_lock_files_are_never_replaced(driver: GrowingDriver, out: Path) -> None:
+def test_a_register_that_is_gone_stops_writers_and_the_next_epoch_makes_it_anew(
+    driver: GrowingDriver, out: Path
+) -> None:
     driver.begin()
-    inode = (out / "_outfall" / f"{PART}.lock").stat().st_ino
+    part = driver.part()
+    part.write_batch(rows(1))
+    (out / "_outfall" / REGISTER).unlink()
+    with pytest.raises(StaleWriterError, match="without a record"):
+        part.snapshot()
+    driver.run({PART: rows(2)})
+    assert ids(out) == [2]
+
+
+def test_lock_files_are_never_replaced(driver: GrowingDriver, out: Path) -> None:
+    driver.run({PART: rows(1)})
+    inodes = [(out / "_outfall" / name).stat().st_ino for name in (REGISTER, f"{PART}.lock")]
     for _ in range(3):
         driver.run({PART: rows(1)})
-    assert (out / "_outfall" / f"{PART}.lock").stat().st_ino == inode
+    assert [(out / "_outfall" / name).stat().st_ino for name in (REGISTER, f"{PART}.lock")] == inodes
+
+
+def test_a_seal_keeps_out_the_parts_that_nobody_has_written_yet(driver: GrowingDriver, out: Path) -> None:
+    driver.sink = growing(out, parts=20)
+    driver.run({PART: rows(1)})
+    with pytest.raises(StaleWriterError, match="sealed by generation 1, epoch 0 of"):
+        driver.part("part-00019.jsonl", generation=1, attempt=9)
+    driver.run({"part-00019.jsonl": rows(2)})
+    assert ids(out) == [1, 2]
+
+
+def test_a_seal_changes_nothing_when_one_of_the_parts_is_a_newer_drivers(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    answers = driver.write({PART: rows(1)})
+    newer = driver.restored_copy(growing(out, parts=2))
+    newer.begin()
+    late = newer.part("part-00001.jsonl")
+    late.write_batch(rows(2))
+    late.flush(True)
+    before = everything(out)
+    with pytest.raises(FencedError, match="generation 2"):
+        driver.seal(answers)
+    assert everything(out) == before
+    late.close()
+
+
+def test_two_attempts_may_write_two_parts_at_once(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    first, second = driver.part(attempt=1), driver.part("part-00001.jsonl", attempt=2)
+    first.write_batch(rows(1))
+    second.write_batch(rows(2))
+    with meanwhile("file: writing", lambda: second.flush(True)):
+        first.flush(True)
+    assert ids(out) == [1, 2]
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("step", ["file: writing", "file: part taken over"])
+def test_nobody_seals_or_takes_a_part_while_a_writer_is_between_its_check_and_its_write(
+    driver: GrowingDriver, out: Path, step: str
+) -> None:
+    driver.begin()
+    refused: list[str] = []
+
+    def interfere() -> None:
+        for act in (lambda: driver.seal({}), lambda: driver.part(attempt=7)):
+            with pytest.raises(TransientError, match=f"{PART} is .*pid {os.getpid()}") as caught:
+                act()
+            refused.append(str(caught.value))
+
+    with meanwhile(step, interfere):
+        driver.write({PART: rows(1)}, attempt=1)
+    for name, text in zip((REGISTER, f"{PART}.lock"), refused, strict=True):
+        assert str(out / "_outfall" / name) in text
+    assert ids(out) == [1]
+
+
+def test_nobody_writes_while_a_driver_seals_and_the_driver_is_named(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    part = driver.part()
+    part.write_batch(rows(1))
+
+    def interfere() -> None:
+        with pytest.raises(TransientError, match=f"the last driver to hold it was host .*, pid {os.getpid()}"):
+            part.flush(True)
+
+    with meanwhile("file: sealing", interfere):
+        driver.seal({})
+    assert ids(out) == []
 
 
 def _zombie(out: Path, where: str) -> subprocess.Popen[str]:
@@ -226,7 +337,7 @@ def test_a_process_that_is_stopped_with_the_lock_is_named_and_its_end_frees_the_
     driver.begin()
     zombie = _zombie(out, "file: writing")
     try:
-        with pytest.raises(TransientError, match=f'"pid": {zombie.pid}') as caught:
+        with pytest.raises(TransientError, match=f"pid {zombie.pid}") as caught:
             driver.part(attempt=2)
         assert "What to do" in str(caught.value)
     finally:
@@ -236,10 +347,25 @@ def test_a_process_that_is_stopped_with_the_lock_is_named_and_its_end_frees_the_
     assert ids(out) == [1]
 
 
+def test_a_seal_names_the_process_that_is_stopped_with_the_lock(out: Path) -> None:
+    driver = GrowingDriver(growing(out))
+    driver.begin()
+    zombie = _zombie(out, "file: writing")
+    try:
+        with pytest.raises(TransientError, match=f"{PART} is written by .* pid {zombie.pid}"):
+            driver.seal({})
+    finally:
+        zombie.kill()
+        zombie.communicate()
+    driver.seal({})
+    assert ids(out) == []
+
+
 def test_the_record_says_who_wrote(driver: GrowingDriver, out: Path) -> None:
     driver.begin()
     driver.part(attempt=5).close()
-    found = WriterRecord.parse(peek(str(out / "_outfall" / f"{PART}.lock")))
+    found = _register(driver).part(PART)
     assert found is not None
     assert found.writer == WriterId(1, 0, 5)
     assert (found.host, found.pid, found.sealed) == (os.uname().nodename, os.getpid(), False)
+    assert _register(driver).part("part-00001.jsonl") is None

@@ -77,12 +77,17 @@ class BufferedPartition(ABC):
 
     def finish(self) -> None:
         """Write the rest and make everything durable."""
+        self.write_rest()
+        with self._all_or_broken():
+            self._sync()
+
+    def write_rest(self) -> None:
+        """Write what is held back, to the end of the file's format."""
         with self._all_or_broken():
             if self._encoder is not None:
                 self._hold(self._encoder.finish())
                 self._encoder = None
             self._drain()
-            self._sync()
 
     def close(self) -> None:
         """Release the file. What is held back is lost on purpose: its epoch does not count."""

@@ -1,26 +1,27 @@
-"""Who may write a part: the last writer's record in the part's lock file.
-
-The record is not synced. It stops processes that live, and a power loss leaves none; what a torn record loses, the log
-knows, so a record that cannot be read counts as absent.
-"""
+"""Who may write a part: the records of its last writer and of the step's last driver, and what they refuse."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from outfall.capabilities import WriterId
 from outfall.errors import StaleWriterError
 
 _host = cache(socket.gethostname)
 
+_NOBODY = -1
+"""Epoch and attempt of a record that is no attempt's."""
+
 
 @dataclass(frozen=True)
 class WriterRecord:
-    """The last writer of a part, and whether the part is closed to its generation and older ones."""
+    """The last writer of a part; or a driver, and whether all parts are closed to its generation and older ones."""
 
     incarnation: str
     writer: WriterId
@@ -44,27 +45,51 @@ class WriterRecord:
         )
 
     @classmethod
-    def parse(cls, line: str | None) -> WriterRecord | None:
+    def parse(cls, line: bytes | str | None) -> WriterRecord | None:
         """Read a line; `None` for none and for one that cannot be read."""
         try:
-            found = json.loads(line or "")
+            return cls._of(json.loads(line or ""))
+        except ValueError:
+            return None
+
+    @classmethod
+    def parse_all(cls, lines: Sequence[bytes]) -> list[WriterRecord | None]:
+        """Read many lines, at once if none of them is damaged."""
+        try:
+            found = json.loads(b"[" + b",".join(line or b"null" for line in lines) + b"]")
+        except ValueError:
+            found = []
+        if len(found) != len(lines):
+            return [cls.parse(line) for line in lines]
+        return [cls._of(each) for each in found]
+
+    @classmethod
+    def _of(cls, found: Any) -> WriterRecord | None:
+        try:
             writer = WriterId(int(found["generation"]), int(found["epoch"]), int(found["attempt"]))
             return cls(str(found["incarnation"]), writer, bool(found["sealed"]), str(found["host"]), int(found["pid"]))
         except (ValueError, KeyError, TypeError):
             return None
 
+    @classmethod
+    def sealed_by(cls, incarnation: str, generation: int, epoch: int) -> WriterRecord:
+        """Make the record that closes all parts to a generation and older ones."""
+        return cls(incarnation, WriterId(generation, epoch, _NOBODY), sealed=True)
+
+    @classmethod
+    def taken_by(cls, incarnation: str, generation: int) -> WriterRecord:
+        """Make the record that takes all parts over for a generation: every attempt of it may follow."""
+        return cls(incarnation, WriterId(generation, _NOBODY, _NOBODY))
+
     def __str__(self) -> str:
         who = self.writer
-        state = "sealed by" if self.sealed else "written by"
-        return (
-            f"{state} generation {who.generation}, epoch {who.epoch}, attempt {who.attempt} of incarnation"
-            f" {self.incarnation} (host {self.host}, pid {self.pid})"
-        )
-
-
-def claim(incarnation: str, generation: int) -> WriterRecord:
-    """Make the record that takes a part over for a generation: every attempt of it may follow."""
-    return WriterRecord(incarnation, WriterId(generation, -1, -1))
+        names = [f"generation {who.generation}"]
+        if who.epoch != _NOBODY:
+            names.append(f"epoch {who.epoch}")
+        if who.attempt != _NOBODY:
+            names.append(f"attempt {who.attempt}")
+        did = "sealed" if self.sealed else "taken over" if who.attempt == _NOBODY else "written"
+        return f"{did} by {', '.join(names)} of incarnation {self.incarnation} (host {self.host}, pid {self.pid})"
 
 
 def refuse_stale(found: WriterRecord | None, mine: WriterRecord, part: str) -> None:
@@ -84,7 +109,7 @@ def refuse_stale(found: WriterRecord | None, mine: WriterRecord, part: str) -> N
         raise stale(found, mine, part)
 
 
-def stale(found: WriterRecord | None, mine: WriterRecord, part: str) -> StaleWriterError:
+def stale(found: WriterRecord | None, mine: WriterRecord, part: str | None) -> StaleWriterError:
     """Make the error of a writer that has lost its part."""
     foreign = found is not None and found.incarnation != mine.incarnation
     return StaleWriterError(

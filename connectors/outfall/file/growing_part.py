@@ -7,14 +7,14 @@ import os
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from outfall.capabilities import WriterId, WriterInitContext
+from outfall.capabilities import SupportsFlush, WriterId, WriterInitContext
 from outfall.encode import FormatOptions
 from outfall.errors import TargetLostError
 from outfall.file.buffered import BufferedPartition
-from outfall.file.disk import explained, sync_directory, write_all
-from outfall.file.fence import WriterRecord, refuse_stale, stale
-from outfall.file.layout import Layout
-from outfall.file.locked import HeldFile, Patience, held
+from outfall.file.disk import explained, write_all
+from outfall.file.fence import WriterRecord
+from outfall.file.new_names import name_created, sync_name
+from outfall.file.register import Register
 from outfall.sinks import StatefulSinkPartition
 from outfall.steps import reached
 
@@ -28,34 +28,38 @@ class FileState(BaseModel):
     """Length in bytes."""
 
 
-class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState]):
-    """Appends to a part after its offset, as long as the part's lock file says that it is the writer.
+class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], SupportsFlush):
+    """Appends to a part after its offset, as long as the register says that it is the writer.
 
-    The lock is held only while bytes are checked and written, never in between: an attempt that is stopped almost never
-    stops holding it, and when it wakes it finds that the part is no longer its own.
+    Locks are held only while bytes are checked and written, never in between: an attempt that is stopped almost never
+    stops holding one, and when it wakes it finds that the part is no longer its own.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        register: Register,
         part: str,
         options: FormatOptions,
         offset: int,
         context: WriterInitContext,
-        patience: Patience,
     ) -> None:
-        self._path = layout.data(part)
-        self._lock = layout.lock(part)
+        self._path = register.layout.data(part)
+        self._register = register
         self._part = part
-        self._patience = patience
         self._mine = WriterRecord(context.incarnation, WriterId(context.generation, context.epoch, context.attempt))
         self._offset = offset
         self._dirty = False
-        # Whoever created the file may have died before its name was durable.
-        self._name_dirty = offset == 0
+        self._created: int | None = None
         with explained("opening", self._path, part):
             self._fd = self._take_over()
+        if offset == 0:
+            # Whoever created the file may have died before its name was durable.
+            self._created = name_created()
         super().__init__(options, context.metrics, start=offset == 0)
+
+    def flush(self, end_of_input: bool) -> None:
+        """Write what is held back. A task does so for all its parts before it syncs the first: that is faster."""
+        self.write_rest()
 
     def snapshot(self) -> FileState:
         """Return the offset, once all bytes before it are durable and the file's name is, too."""
@@ -63,11 +67,11 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState]):
         return FileState(offset=self._offset)
 
     def _take_over(self) -> int:
-        with held(self._lock, self._patience) as file:
-            refuse_stale(WriterRecord.parse(file.read()), self._mine, self._part)
+        with self._register.writing(self._part) as held:
+            held.take_over(self._mine)
             fd = open_part(self._path, self._part, self._offset)
             try:
-                file.write(self._mine.line())
+                held.enter(self._mine)
                 reached("file: part taken over")
                 self._dirty = cut(fd, self._offset)
             except BaseException:
@@ -76,17 +80,12 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState]):
             return fd
 
     def _store(self, buffers: list[pa.Buffer]) -> None:
-        with explained("writing", self._path, self._part), held(self._lock, self._patience) as file:
-            self._check_still_mine(file)
+        with explained("writing", self._path, self._part), self._register.writing(self._part) as held:
+            held.check_still(self._mine)
             reached("file: writing")
             self._dirty = True
             self._offset += write_all(self._fd, buffers, self._offset)
             reached("file: written")
-
-    def _check_still_mine(self, file: HeldFile) -> None:
-        found = WriterRecord.parse(file.read())
-        if found != self._mine:
-            raise stale(found, self._mine, self._part)
 
     def _sync(self) -> None:
         with explained("syncing", self._path, self._part):
@@ -95,10 +94,10 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState]):
                 os.fsync(self._fd)
                 self._dirty = False
                 reached("file: synced")
-            if self._name_dirty:
-                sync_directory(os.path.dirname(self._path))
-                self._name_dirty = False
-                reached("file: directory synced")
+            if self._created is not None:
+                if sync_name(os.path.dirname(self._path), self._created):
+                    reached("file: directory synced")
+                self._created = None
 
     def _release(self) -> None:
         os.close(self._fd)
@@ -131,6 +130,26 @@ def cut(fd: int, offset: int) -> bool:
     return True
 
 
+def size_of(path: str) -> int | None:
+    """Return a file's length in bytes; `None` when there is no file."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
+
+
+def check_length(path: str, part: str, offset: int) -> int:
+    """Return the length of a part, which must hold at least `offset` bytes.
+
+    Raises:
+        TargetLostError: it is shorter or missing.
+    """
+    size = size_of(path)
+    if (size or 0) < offset:
+        raise lost(path, part, offset, size)
+    return size or 0
+
+
 def cut_to(path: str, part: str, offset: int) -> int:
     """Cut a part that nobody writes back to its offset, durably. The caller holds its lock.
 
@@ -140,10 +159,7 @@ def cut_to(path: str, part: str, offset: int) -> int:
     Raises:
         TargetLostError: it is shorter or missing, and was left as it is.
     """
-    try:
-        size = os.stat(path).st_size
-    except FileNotFoundError:
-        size = 0
+    size = check_length(path, part, offset)
     if size == offset:
         return size
     fd = open_part(path, part, offset)

@@ -42,8 +42,12 @@ class Layout:
         return f"{self.path}/_outfall/staging/{name}"
 
     def lock(self, part: str) -> str:
-        """The lock file of a part."""
+        """The lock file of a growing part."""
         return f"{self.path}/_outfall/{part}.lock"
+
+    def register(self, suffix: str) -> str:
+        """The file that says who may write the growing parts whose names end so."""
+        return f"{self.path}/_outfall/parts{suffix}.lock"
 
     def marker(self, incarnation: str) -> str:
         """The file that says that a step writes here."""

@@ -1,4 +1,4 @@
-"""A small file that one process at a time reads and writes."""
+"""Locks on small files that are never removed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from outfall.errors import ConfigurationError, TargetLostError, TransientError
 
-_LINE = 512
-"""Bytes of a line: one sector, whose overwriting a power loss does not tear, and of one length, so that the file's size
-never changes."""
+LINE = 512
+"""Bytes of a line: one sector, whose overwriting a power loss does not tear, and of one length, so that lines can stand
+at fixed places."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,8 @@ class HeldFile:
         return read_line(self.fd)
 
     def write(self, line: str) -> None:
-        """Replace the line in one system call, so that a killed process leaves the old or the new one."""
-        data = line.encode().ljust(_LINE - 1) + b"\n"
-        if len(data) > _LINE:
-            raise ValueError(f"a line of {len(data)} bytes does not fit into {_LINE}")
-        if os.pwrite(self.fd, data, 0) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        """Replace the line."""
+        write_line(self.fd, line)
 
     def sync(self) -> None:
         """Make the line durable."""
@@ -51,7 +47,31 @@ class HeldFile:
 
 @contextmanager
 def held(path: str, patience: Patience, *, create: bool = True) -> Iterator[HeldFile]:
-    """Hold an exclusive lock on a file. The file is never removed: who waits for it would hold a lock on nothing.
+    """Hold an exclusive lock on a file of one line. See `locked`."""
+    with locked(path, patience, create=create) as fd:
+        yield HeldFile(fd)
+
+
+@contextmanager
+def locked(
+    path: str,
+    patience: Patience,
+    *,
+    create: bool = True,
+    shared: bool = False,
+    holder: Callable[[int], str] | None = None,
+) -> Iterator[int]:
+    """Hold a lock on a file. The file is never removed: who waits for it would hold a lock on nothing.
+
+    Args:
+        path: the file.
+        patience: how long to wait.
+        create: whether to make the file if it is missing.
+        shared: whether others may hold a shared lock at the same time.
+        holder: says, by the file's descriptor, who may hold the lock; by default what the file's line says.
+
+    Yields:
+        The file's descriptor.
 
     Raises:
         TransientError: somebody holds the lock for longer than `patience`.
@@ -60,11 +80,26 @@ def held(path: str, patience: Patience, *, create: bool = True) -> Iterator[Held
     """
     fd = _open(path, create)
     try:
-        _lock(fd, path, patience)
-        yield HeldFile(fd)
+        _lock(fd, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, patience, holder or _file_says)
+        yield fd
     finally:
         # Not by closing alone: a child that was forked meanwhile would keep the lock.
         fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def is_locked(path: str) -> bool:
+    """Tell whether somebody holds an exclusive lock on a file now."""
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        if _try_lock(fd, path, fcntl.LOCK_SH):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            return False
+        return True
+    finally:
         os.close(fd)
 
 
@@ -83,9 +118,27 @@ def peek(path: str) -> str | None:
         os.close(fd)
 
 
-def read_line(fd: int) -> str:
-    """Read the first line."""
-    return os.pread(fd, 2 * _LINE, 0).split(b"\n", 1)[0].decode(errors="replace").strip()
+def read_line(fd: int, number: int = 0) -> str:
+    """Return one of a file's lines; empty for one that was never written, or is not text."""
+    return line_of(os.pread(fd, LINE, number * LINE)).decode(errors="replace")
+
+
+def line_of(data: bytes) -> bytes:
+    """Return what a line holds."""
+    return data.rstrip(b"\0 \n")
+
+
+def write_line(fd: int, line: str, number: int = 0) -> None:
+    """Replace one of a file's lines in one system call, so that a killed process leaves the old or the new one."""
+    data = line.encode().ljust(LINE - 1) + b"\n"
+    if len(data) > LINE:
+        raise ValueError(f"a line of {len(data)} bytes does not fit into {LINE}")
+    if os.pwrite(fd, data, number * LINE) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _file_says(fd: int) -> str:
+    return f"the file says: {read_line(fd) or 'nothing yet'}"
 
 
 def _open(path: str, create: bool) -> int:
@@ -99,14 +152,14 @@ def _open(path: str, create: bool) -> int:
         ) from error
 
 
-def _lock(fd: int, path: str, patience: Patience) -> None:
+def _lock(fd: int, path: str, kind: int, patience: Patience, holder: Callable[[int], str]) -> None:
     deadline = patience.clock() + patience.seconds
     pause = 0.002
-    while not _try_lock(fd, path):
+    while not _try_lock(fd, path, kind):
         if patience.clock() >= deadline:
             raise TransientError(
                 f"{path} is locked by another process for more than {patience.seconds:g} s",
-                why=f"the file says: {read_line(fd) or 'nothing yet'}",
+                why=holder(fd),
                 do="a process that holds it for so long is stopped, or its host is gone: end the process named by host"
                 " and pid; the lock goes with it",
             )
@@ -114,9 +167,9 @@ def _lock(fd: int, path: str, patience: Patience) -> None:
         pause = min(pause * 2, 0.25)
 
 
-def _try_lock(fd: int, path: str) -> bool:
+def _try_lock(fd: int, path: str, kind: int) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:

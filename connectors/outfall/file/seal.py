@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 
 from outfall.capabilities import PartSeal, SealContext, WriterId
 from outfall.errors import FencedError, SealError
 from outfall.file.disk import explained
 from outfall.file.fence import WriterRecord, stale
-from outfall.file.growing_part import FileState, cut_to
-from outfall.file.layout import Layout
-from outfall.file.locked import Patience, held
+from outfall.file.growing_names import part_index
+from outfall.file.growing_part import FileState, cut_to, size_of
+from outfall.file.register import Register
 from outfall.steps import reached
 
 
-def seal_part(layout: Layout, patience: Patience, context: SealContext, seal: PartSeal[FileState]) -> None:
-    """Close one part against every writer of this generation and older ones, once it holds what its state says.
+def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSeal[FileState]]) -> None:
+    """Close all parts against every writer of this generation and older ones, once they hold what their states say.
 
     Raises:
-        SealError: another attempt than the winner wrote last, or the length differs.
-        FencedError: a newer driver's attempt has the part.
-        StaleWriterError: another query has the part.
+        SealError: another attempt than the winner wrote a part last, or its length differs.
+        FencedError: a newer driver, or an attempt of it, has the parts.
+        StaleWriterError: another query has them.
         TargetLostError: a part that nobody answered for lost bytes.
     """
-    attempt = seal.writer.attempt if seal.writer else -1
-    mine = WriterRecord(context.incarnation, WriterId(context.generation, context.epoch, attempt), sealed=True)
-    path = layout.data(seal.part)
-    with explained("sealing", path, seal.part), held(layout.lock(seal.part), patience) as file:
-        found = WriterRecord.parse(file.read())
-        _refuse_newer(found, mine, seal.part)
-        if seal.writer is None:
-            # Attempts that do not count may have left bytes, and no task of this epoch has cut them.
-            cut_to(path, seal.part, seal.state.offset)
-        else:
-            _check_winner(path, seal, seal.writer, found, context.epoch)
+    mine = WriterRecord.sealed_by(context.incarnation, context.generation, context.epoch)
+    with explained("sealing", register.path), register.alone() as held:
+        _refuse_newer(held.records.step, mine, None)
+        layout = register.layout
+        writers = held.records.writers()
+        for seal in seals:
+            index = part_index(seal.part)
+            found = writers[index] if index < len(writers) else None
+            _refuse_newer(found, mine, seal.part)
+            if seal.writer is not None:
+                _check_winner(layout.data(seal.part), seal, seal.writer, found, context.epoch)
+        for seal in seals:
+            if seal.writer is None:
+                # Attempts that do not count may have left bytes, and no task of this epoch has cut them.
+                cut_to(layout.data(seal.part), seal.part, seal.state.offset)
         reached("file: sealing")
-        file.write(mine.line())
+        held.enter(mine)
         reached("file: sealed")
 
 
-def _refuse_newer(found: WriterRecord | None, mine: WriterRecord, part: str) -> None:
+def _refuse_newer(found: WriterRecord | None, mine: WriterRecord, part: str | None) -> None:
     if found is None:
         return
     if found.incarnation != mine.incarnation:
@@ -57,13 +61,10 @@ def _refuse_newer(found: WriterRecord | None, mine: WriterRecord, part: str) -> 
 def _check_winner(
     path: str, seal: PartSeal[FileState], winner: WriterId, found: WriterRecord | None, epoch: int
 ) -> None:
-    try:
-        size = os.stat(path).st_size
-    except FileNotFoundError:
-        size = -1
+    size = size_of(path)
     if found is None or found.writer != winner or size != seal.state.offset:
         raise SealError(
-            f"the part is {found or 'without a record of its writer'} and holds {size} bytes",
+            f"the part is {found or 'without a record of its writer'} and holds {size or 0} bytes",
             epoch=epoch,
             part=seal.part,
             why=f"the recorded winner is generation {winner.generation}, epoch {winner.epoch}, attempt"

@@ -76,11 +76,12 @@ class CollectedAnswers:
     def seals(self, sink: Any, log: RecoveryLog) -> list[PartSeal[Any]]:
         """Every part that has a state, with its winner if it has one."""
         serializer = state_serializer(sink)
+        parts = self.parts
         return [
             PartSeal(
                 part=name,
                 state=load_value(serializer, state, log=log),
-                writer=writer_id(self.parts[name].writer) if name in self.parts else None,
+                writer=writer_id(parts[name].writer) if name in parts else None,
             )
             for name, state in self.states().items()
         ]
@@ -107,6 +108,7 @@ class CollectedAnswers:
 
     def _check_belonging(self) -> None:
         step = self._ticket.step_id
+        expected: tuple[int, bool] | None = None
         for answer in self.answers:
             check_version(self._ticket.outfall, answer.outfall, step)
             if (answer.incarnation, answer.generation) != (self._ticket.incarnation, self._ticket.generation):
@@ -115,7 +117,8 @@ class CollectedAnswers:
                     step=step,
                     epoch=answer.epoch,
                 )
-            if (answer.epoch, answer.skipped) != (self.epoch, self._ticket.skips(self.epoch)):
+            expected = expected or (self.epoch, self._ticket.skips(self.epoch))
+            if (answer.epoch, answer.skipped) != expected:
                 raise AnswersError(f"tasks answered for epochs {self.epoch} and {answer.epoch}", step=step)
 
     def _check_unique(self) -> None:

@@ -220,15 +220,17 @@ class EpochCoordinator:
             return replace(self._ticket(view, epoch, ()), began_at=self._clock.time())
         parts = listed_parts(self._step_id, self._sink, list(view.states))
         expected = self._expected(view, epoch)
-        self._append_begin(view, expected, query_id)
+        checked = check_target(self._sink, self._step_id, view, self._journal.log, epoch=expected)
+        self._append_begin(view, expected, query_id, checked.bases)
         begun = self._journal.view
-        open_target(self._sink, self._step_id, view, begun, self._journal.log, epoch=expected)
+        open_target(self._sink, checked, view, begun)
         if view.open_epoch is not None:
             sweep_target(self._sink, SweepContext(self._step_id, begun.incarnation or "", begun.generation))
         return self._ticket(begun, expected, parts)
 
-    def _append_begin(self, view: JournalView, epoch: int | None, query_id: str | None) -> None:
-        bases = check_target(self._sink, self._step_id, view, self._journal.log, epoch=epoch)
+    def _append_begin(
+        self, view: JournalView, epoch: int | None, query_id: str | None, bases: dict[str, StoredValue]
+    ) -> None:
         adopted = self._adopt_writer_states(view)
         reached("before BEGIN")
         self._journal.append(

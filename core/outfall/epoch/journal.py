@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from outfall.epoch.clock import Clock, utc_time
@@ -19,7 +20,7 @@ from outfall.recovery.entries import (
     encode_entry,
 )
 from outfall.recovery.history import KEPT_EPOCHS
-from outfall.recovery.log import RecoveryLog
+from outfall.recovery.log import LogEntry, RecoveryLog
 
 TAIL = 12
 """Entries that are read at first; more only when the last completed epoch is not among them."""
@@ -123,6 +124,7 @@ class Journal:
         self._log = log
         self._step_id = step_id
         self.view = JournalView()
+        self._known: dict[int, tuple[bytes, Entry]] = {}
 
     @property
     def log(self) -> RecoveryLog:
@@ -145,7 +147,9 @@ class Journal:
             EntryExistsError: somebody else went on from here. See `RecoveryLog.append`.
         """
         entry = entry.model_copy(update={"time": utc_time(self._clock)})
-        number = self._log.append(encode_entry(entry), after=self.view.last)
+        data = encode_entry(entry)
+        number = self._log.append(data, after=self.view.last)
+        self._known[number] = data, entry
         self.view = self.view.after(number, entry)
         return number
 
@@ -155,7 +159,7 @@ class Journal:
         Only the newest entries are read. Older ones carry counts, since earlier sweeps left nothing else; what a sweep
         that never ran left among them goes when it is older than a hundred epochs.
         """
-        newest = [(raw.number, decode_entry(raw, self._step_id)) for raw in self._log.read(last=TAIL)]
+        newest = self._decoded(self._log.read(last=TAIL))
         spent = {
             number
             for number, entry in newest
@@ -167,10 +171,19 @@ class Journal:
         states = {s.blob.name for s in (*self.view.states.values(), *self.view.writer_states) if s.blob}
         self._log.sweep(keep=[*counts, *tail], states=states, generation=self.view.generation)
 
+    def _decoded(self, found: Sequence[LogEntry]) -> list[tuple[int, Entry]]:
+        """Decode entries; those that were seen before need it no more, as entries do not change."""
+        known, self._known = self._known, {}
+        for raw in found:
+            before = known.get(raw.number)
+            same = before is not None and before[0] == raw.data
+            self._known[raw.number] = before if before and same else (raw.data, decode_entry(raw, self._step_id))
+        return [(raw.number, self._known[raw.number][1]) for raw in found]
+
     def _tail_view(self, size: int | None) -> JournalView | None:
         """The view from the newest entries; `None` when the last completed epoch is not whole among them."""
         raw = self._log.read(last=size)
-        entries = [(item.number, decode_entry(item, self._step_id)) for item in raw]
+        entries = self._decoded(raw)
         whole = size is None or len(raw) < size
         completed = [entry for _, entry in entries if isinstance(entry, Completed)]
         start = completed[-1].generation if completed else 0

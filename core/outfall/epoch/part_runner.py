@@ -91,12 +91,15 @@ class PartRunner:
             self._partition.write_batch(values)
         self._count(len(values))
 
-    def finish(self) -> PartAnswer:
-        """Flush, hand over committables and take the state. Nothing is written afterwards."""
+    def flush(self) -> None:
+        """Flush at the end of the input. A task flushes all its parts before it finishes the first."""
         reached("task: before flush")
         if isinstance(self._partition, SupportsFlush):
             self._partition.flush(end_of_input=True)
         reached("task: after flush")
+
+    def finish(self) -> PartAnswer:
+        """Hand over committables and take the state. Nothing is written afterwards."""
         committables = self._prepare_commit()
         reached("task: after prepare_commit")
         answer = PartAnswer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outfall.capabilities import SupportsTarget, TargetContext
@@ -15,45 +15,50 @@ from outfall.sink_shape import is_fixed
 from outfall.steps import reached
 
 
-def check_target(
-    sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *, epoch: int | None
-) -> dict[str, StoredValue]:
-    """Let the sink compare its target with the log, before BEGIN.
+@dataclass(frozen=True)
+class CheckedTarget:
+    """A target that is what the log says."""
 
-    Returns:
-        Where parts start that have no state yet but hold data that is kept.
+    context: TargetContext[Any] | None = None
+    """What the sink was told; `None` for a sink that has no say."""
+    bases: dict[str, StoredValue] = field(default_factory=dict)
+    """Where parts start that have no state yet but hold data that is kept."""
+
+
+def check_target(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *, epoch: int | None) -> CheckedTarget:
+    """Let the sink compare its target with the log, before BEGIN.
 
     Raises:
         TargetError: the target is not what the log says.
     """
     if not isinstance(sink, SupportsTarget):
-        return {}
-    bases = sink.check_target(_context(sink, step_id, view, log, epoch))
+        return CheckedTarget()
+    context = _context(sink, step_id, view, log, epoch)
+    found = sink.check_target(context)
     serializer = state_serializer(sink)
-    return {
-        part: store_state(serializer, state, log=log, name=part, generation=view.last + 1)
-        for part, state in bases.items()
-        if part not in view.states
-    }
+    bases = {part: state for part, state in found.items() if part not in view.states}
+    return CheckedTarget(
+        replace(context, states={**bases, **context.states}),
+        {
+            part: store_state(serializer, state, log=log, name=part, generation=view.last + 1)
+            for part, state in bases.items()
+        },
+    )
 
 
-def open_target(
-    sink: Any, step_id: str, before: JournalView, begun: JournalView, log: RecoveryLog, *, epoch: int | None
-) -> None:
+def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: JournalView) -> None:
     """Let the sink make what its tasks need.
 
     Args:
         sink: the sink.
-        step_id: the step's id.
+        checked: its target.
         before: the log without this epoch's BEGIN.
         begun: the log with it.
-        log: for large states.
-        epoch: the epoch that began.
     """
-    if isinstance(sink, SupportsTarget):
+    if isinstance(sink, SupportsTarget) and checked.context is not None:
         context = replace(
-            _context(sink, step_id, begun, log, epoch),
-            first_contact=before.begin is None,
+            checked.context,
+            incarnation=begun.incarnation or "",
             last_generation=before.generation,
             generation=begun.generation,
         )

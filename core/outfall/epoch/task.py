@@ -72,6 +72,8 @@ class EpochTask:
                 self._part(None, stack)
             for part, item in items:
                 write(self._part(part, stack), item)
+            for runner in self._open.values():
+                runner.flush()
             return self._answer([runner.finish() for runner in self._open.values()])
 
     def _part(self, part: str | None, stack: ExitStack) -> PartRunner:
