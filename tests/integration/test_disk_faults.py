@@ -28,7 +28,7 @@ import pytest
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from tests.integration.support.disks import Memory, longest_file, loop_disk, memory_disk, unprivileged
 from tests.integration.support.each_call import CALLS, WHEN
-from tests.integration.support.file_epochs import MODES, ROWS, FileEpochs, at, content
+from tests.integration.support.file_epochs import MODES, ROLLING, ROWS, FileEpochs, at, content
 from tests.integration.support.power import Powered, PowerLoss, steps_with_effects
 
 SUPPORT = Path(__file__).parent / "support"
@@ -302,13 +302,14 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Powered]:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, ROLLING])
 def test_a_power_loss_at_any_step_takes_nothing_that_was_recorded(
     disks: Powered, tmp_path: Path, mode: str, epoch: int
 ) -> None:
     problems = {}
     steps = steps_with_effects(mode, tmp_path, epoch)
     assert {"log: linked#2", "log: directory synced#2", "file: synced#2", "after COMPLETED"} <= set(steps)
+    assert ("file: segment begun#2" in steps) == (mode == ROLLING and epoch == 1)
     for step in steps:
         try:
             PowerLoss(disks, mode).at(epoch, step).check()

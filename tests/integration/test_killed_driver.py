@@ -157,6 +157,7 @@ def make_job(tmp_path: Path, mode: str, door: str) -> tuple[Job, int]:
     ("mode", "door"),
     [
         ("growing", "objects"),
+        pytest.param("rolling", "objects", marks=pytest.mark.long),
         pytest.param("whole", "objects", marks=pytest.mark.long),
         pytest.param("whole", "options", marks=OPTIONS_DOOR),
     ],
@@ -175,5 +176,7 @@ def test_each_flight_is_found_once_however_often_the_driver_is_killed(tmp_path: 
     ids = Counter(row["id"] for row in found(job.out))
     assert ids.keys() == set(range(rows))
     assert {flight: times for flight, times in ids.items() if times > 1} == {}
+    if mode == "rolling":
+        assert len(visible(job.out)) > 5
     if mode == "whole":
         assert complaints == []

@@ -16,6 +16,7 @@ from outfall.errors import (
     ValueRefusedError,
 )
 from outfall.file.growing_part import FileState
+from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     GrowingDriver,
@@ -232,3 +233,28 @@ def test_a_limit_that_cannot_be_raised_stops_nothing(out: Path, monkeypatch: pyt
     monkeypatch.setattr(resource, "setrlimit", _failing(errno.EPERM))
     driver.run({PART: rows(1)})
     assert ids(out) == [1]
+
+
+def test_a_task_writes_all_its_parts_before_it_syncs_them_and_syncs_their_names_once(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = growing(out, parts=3)
+    local = LocalDriver(sink, str(tmp_path / "recovery"))
+    names = sink.list_parts()
+    events: list[str] = []
+    for epoch, some in enumerate((names[:2], names)):
+        coordinator = local.coordinator()
+        ticket = coordinator.begin(epoch)
+        with monkeypatch.context() as patch:
+            for call in ("pwritev", "fsync"):
+                _record(patch, call, events)
+            answer = local.run_task(ticket, epoch, 0, [(name, rows(1)) for name in some])
+        coordinator.finish(ticket, [answer])
+    first, second, _ = names
+    assert events == [
+        *(f"pwritev {name}" for name in (first, second)),
+        *(f"fsync {first}", "fsync out", f"fsync {second}"),
+        *(f"pwritev {name}" for name in names),
+        *(f"fsync {name}" for name in names),
+        "fsync out",
+    ]

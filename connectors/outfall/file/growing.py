@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +21,14 @@ from outfall.encode import last_byte
 from outfall.errors import StaleWriterError, TargetNotEmptyError
 from outfall.file.disk import explained
 from outfall.file.fence import WriterRecord
-from outfall.file.growing_names import GrowingName
-from outfall.file.growing_part import FileState, GrowingPart, check_length, cut_to, size_of
+from outfall.file.growing_names import following, part_name, segments_among
+from outfall.file.growing_part import FileState, GrowingPart
 from outfall.file.limits import allow_open_files
 from outfall.file.local import LocalFileSink
 from outfall.file.marker import check_shared
+from outfall.file.part_files import PartFiles
 from outfall.file.register import Records, Register
+from outfall.file.rolling import Rolling
 from outfall.file.seal import seal_parts
 from outfall.file.sink import ahead
 from outfall.serde import ModelSerializer
@@ -46,20 +50,25 @@ class GrowingFileSink(
         """Who may write the parts."""
         return Register(self.layout, self.suffix, self.patience)
 
+    @cached_property
+    def rolling(self) -> Rolling:
+        """When a segment is closed and the next one begun."""
+        return Rolling.of(self.options)
+
     def kind(self) -> str:
         return "file/growing"
 
     def list_parts(self) -> list[str]:
         suffix = self.suffix
-        return [str(GrowingName(index, suffix)) for index in range(self.options.parts or 0)]
+        return [part_name(index, suffix) for index in range(self.options.parts or 0)]
 
     def build_part(self, step_id: str, for_part: str, resume_state: FileState | None) -> GrowingPart:
         context = self._writer()
         check_shared(self.layout, context.incarnation)
         # One task may write them all.
         allow_open_files(self.options.parts or 0)
-        offset = resume_state.offset if resume_state is not None else 0
-        return GrowingPart(self.register, for_part, self.options, offset, context)
+        state = resume_state or FileState(offset=0)
+        return GrowingPart(self.register, for_part, self.options, self.rolling, state, context)
 
     def state_serializer(self) -> ModelSerializer[FileState]:
         return ModelSerializer(FileState)
@@ -73,26 +82,46 @@ class GrowingFileSink(
     def check_target(self, context: TargetContext[FileState]) -> Mapping[str, FileState]:
         with explained("checking", self.options.path):
             ours = self._check_place(context)
-            layout = self.layout
+            directory = self.layout.path
             for part, state in context.states.items():
-                check_length(layout.data(part), part, state.offset)
+                PartFiles(directory, part).check(state.segment, state.offset)
             if ours:
                 self._check_records(context)
             # Every part gets a state before its first byte, so that none is left out when an epoch is sealed: rows of a
             # lost attempt in a part that the replay does not touch are cut like any others.
-            return {part: self._base(part) for part in self.list_parts() if part not in context.states}
+            return self._bases([part for part in self.list_parts() if part not in context.states], ours=ours)
 
-    def _base(self, part: str) -> FileState:
-        """The state of a part that has none, by what its file holds already."""
-        size = size_of(self.layout.data(part)) or 0
-        if size == 0 or self.options.on_existing == "overwrite":
-            return FileState(offset=0)
+    def _bases(self, parts: Sequence[str], *, ours: bool) -> Mapping[str, FileState]:
+        """The states of parts that have none, by what their files hold already."""
+        segments = segments_among(self._names()) if parts else {}
+        return {part: self._base(part, segments.get(part, []), ours) for part in parts}
+
+    def _names(self) -> Sequence[str]:
+        try:
+            return os.listdir(self.layout.path)
+        except FileNotFoundError:
+            return ()
+
+    def _base(self, part: str, segments: Sequence[int], ours: bool) -> FileState:
+        files = PartFiles(self.layout.path, part)
+        size = files.size(None) or 0
+        first = 0 if self.rolling.ever else None
+        if not size and not segments:
+            return FileState(offset=0, segment=first)
+        if self.options.on_existing == "overwrite":
+            # In a directory of our own nothing is deleted as a whole: a part that is new to it begins with its oldest
+            # file, and takes back what comes after that.
+            return FileState(offset=0, segment=None if ours and size else first)
         if self.options.on_existing == "error":
+            path = files.path(None if size else segments[0])
             raise TargetNotEmptyError(
-                f"{self.layout.data(part)} holds {size} bytes that are not recorded",
+                f"{path} holds {size or files.size(segments[0])} bytes that are not recorded",
                 part=part,
-                do='move the file away, or set on_existing="resume" or "overwrite"',
+                do='move the part\'s files away, or set on_existing="resume" or "overwrite"',
             )
+        if segments or self.rolling.ever:
+            # Later segments than the one that is written are taken back, so it must come after all of them.
+            return FileState(offset=0, segment=following(segments[-1] if segments else None))
         self._check_last_record(part)
         return FileState(offset=size)
 
@@ -135,19 +164,25 @@ class GrowingFileSink(
             return
         with self.register.alone() as held:
             if held.records.same_as(self._ahead):
-                for part, state in context.states.items():
-                    self._cut_back(context.step_id, part, state)
+                self._cut_back(context)
                 # Last: who is killed before finds the target ahead again. It lets the writers of this generation in,
                 # although the target remembers a higher one.
                 held.clear(WriterRecord.taken_by(context.incarnation, context.generation))
         self._ahead = None
 
-    def _cut_back(self, step_id: str, part: str, state: FileState) -> None:
-        size = cut_to(self.layout.data(part), part, state.offset)
-        if size != state.offset:
-            log.warning(
-                "step %r: on_rewind=truncate cut %s from %d bytes to %d", step_id, part, size, state.offset
-            )  # fmt: skip
+    def _cut_back(self, context: TargetContext[FileState]) -> None:
+        # Of segments that were recorded some may have been moved away since, so they are not counted up.
+        segments = segments_among(self._names())
+        for part, state in context.states.items():
+            later = [number for number in segments.get(part, []) if number >= following(state.segment)]
+            files = PartFiles(self.layout.path, part)
+            size = files.check(state.segment, state.offset)
+            if later or size != state.offset:
+                log.warning(
+                    "step %r: on_rewind=truncate cuts %s from %d bytes to %d and removes %d later files",
+                    context.step_id, files.path(state.segment), size, state.offset, len(later),
+                )  # fmt: skip
+            files.cut_back(state.segment, state.offset, later)
 
 
 def _taken_over(found: WriterRecord, context: TargetContext[FileState]) -> StaleWriterError:

@@ -1,59 +1,44 @@
-"""Names of growing files: a part, and the segments that a part which rolls is made of."""
+"""Names of growing files: `part-00003.jsonl`, and of a part that rolls its segments, `part-00003_0000000000.jsonl`, ….
+
+Byte by byte they sort by part and then by age: `_` comes after `.`, and the file without a number is older than all.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
 
-_NAME = re.compile(r"part-(\d{5,})(?:_(\d{10,}))?((?:\.\w+)+)")
+_SEGMENT = re.compile(r"(part-\d{5,})_(\d{10,})((?:\.\w+)+)")
 
 
-@dataclass(frozen=True)
-class GrowingName:
-    """A part by its index, and a file of it.
-
-    Byte by byte names sort by part and then by age: `_` comes after `.`, so the file without a number is the first.
-    """
-
-    index: int
-    suffix: str
-    segment: int | None = None
-    """Which segment; `None` is the file that does not roll, and is older than segment 0."""
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """Read a name; `None` for one that is not of this kind."""
-        match = _NAME.fullmatch(name)
-        if match is None:
-            return None
-        index, segment, suffix = match.groups()
-        return cls(int(index), suffix, None if segment is None else int(segment))
-
-    def at(self, segment: int | None) -> GrowingName:
-        """Name another file of the part."""
-        return GrowingName(self.index, self.suffix, segment)
-
-    def next(self) -> GrowingName:
-        """Name the file that follows."""
-        return self.at(0 if self.segment is None else self.segment + 1)
-
-    def __str__(self) -> str:
-        segment = "" if self.segment is None else f"_{self.segment:010d}"
-        return f"part-{self.index:05d}{segment}{self.suffix}"
+def part_name(index: int, suffix: str) -> str:
+    """Name a part; so is the file of one that does not roll."""
+    return f"part-{index:05d}{suffix}"
 
 
 def part_index(part: str) -> int:
-    """Return the index of a part that is named by `GrowingName`."""
+    """Return the index of a part."""
     return int(part[len("part-") : part.index(".")])
 
 
-def newest_segments(names: Iterable[str], suffix: str) -> dict[int, int]:
-    """Return the highest number among the segments of each part that has some, by the part's index."""
-    newest: dict[int, int] = {}
-    for text in names:
-        name = GrowingName.parse(text)
-        if name is not None and name.suffix == suffix and name.segment is not None:
-            newest[name.index] = max(name.segment, newest.get(name.index, 0))
-    return newest
+def file_name(part: str, segment: int | None) -> str:
+    """Name a file of a part: one of its segments, or the file without a number."""
+    if segment is None:
+        return part
+    stem, _, suffix = part.partition(".")
+    return f"{stem}_{segment:010d}.{suffix}"
+
+
+def following(segment: int | None) -> int:
+    """Return the number of the segment that comes next."""
+    return 0 if segment is None else segment + 1
+
+
+def segments_among(names: Iterable[str]) -> dict[str, list[int]]:
+    """Return the numbers of the segments of each part that has some, in their order."""
+    found: dict[str, list[int]] = {}
+    for name in names:
+        match = _SEGMENT.fullmatch(name)
+        if match is not None:
+            found.setdefault(match[1] + match[3], []).append(int(match[2]))
+    return {part: sorted(numbers) for part, numbers in found.items()}

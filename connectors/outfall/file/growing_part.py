@@ -1,4 +1,4 @@
-"""One growing file in one attempt."""
+"""One growing part in one attempt."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import SupportsFlush, WriterId, WriterInitContext
 from outfall.encode import FormatOptions
-from outfall.errors import TargetLostError
 from outfall.file.buffered import BufferedPartition
 from outfall.file.disk import explained, write_all
 from outfall.file.fence import WriterRecord
+from outfall.file.growing_names import following
 from outfall.file.new_names import name_created, sync_name
+from outfall.file.part_files import PartFiles, cut
 from outfall.file.register import Register
+from outfall.file.rolling import Rolling
 from outfall.sinks import StatefulSinkPartition
 from outfall.steps import reached
 
 
 class FileState(BaseModel):
-    """How far a growing file counts."""
+    """How far a growing part counts."""
 
     model_config = ConfigDict(frozen=True)
 
     offset: int = Field(ge=0)
-    """Length in bytes."""
+    """Length in bytes of the file that is written."""
+    segment: int | None = Field(default=None, ge=0)
+    """Which segment that is; `None` for the file without a number, which is older than all segments."""
+    since: float | None = None
+    """When it was begun, in seconds since 1970, if that is known."""
 
 
 class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], SupportsFlush):
@@ -40,47 +46,90 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
         register: Register,
         part: str,
         options: FormatOptions,
-        offset: int,
+        rolling: Rolling,
+        state: FileState,
         context: WriterInitContext,
     ) -> None:
-        self._path = register.layout.data(part)
         self._register = register
-        self._part = part
+        self._files = PartFiles(register.layout.path, part)
+        self._rolling = rolling
+        self._segment = state.segment
+        self._offset = state.offset
+        self._since = self._begun() if state.offset == 0 else state.since
         self._mine = WriterRecord(context.incarnation, WriterId(context.generation, context.epoch, context.attempt))
-        self._offset = offset
         self._dirty = False
-        self._created: int | None = None
         with explained("opening", self._path, part):
             self._fd = self._take_over()
-        if offset == 0:
-            # Whoever created the file may have died before its name was durable.
-            self._created = name_created()
-        super().__init__(options, context.metrics, start=offset == 0)
+        # Whoever created the file may have died before its name was durable.
+        self._created = name_created() if state.offset == 0 else None
+        super().__init__(options, context.metrics, start=state.offset == 0)
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch, into the next segment if the one that is written is to be closed."""
+        if batch.num_rows and self._rolling.due(self._offset + self._held, self._since or 0.0):
+            self._roll()
+        super().write_record_batch(batch)
+        if self._rolling.size is not None and self._offset + self._held >= self._rolling.size:
+            # What is held back may be smaller when it is compressed; only then it shows whether the segment is full.
+            with self._all_or_broken():
+                self._drain()
 
     def flush(self, end_of_input: bool) -> None:
         """Write what is held back. A task does so for all its parts before it syncs the first: that is faster."""
         self.write_rest()
 
     def snapshot(self) -> FileState:
-        """Return the offset, once all bytes before it are durable and the file's name is, too."""
+        """Return how far the part counts, once all bytes before that are durable and the files' names are, too."""
         self.finish()
-        return FileState(offset=self._offset)
+        return FileState(offset=self._offset, segment=self._segment, since=self._since)
+
+    @property
+    def _path(self) -> str:
+        return self._files.path(self._segment)
+
+    def _begun(self) -> float | None:
+        """When a file that begins now was begun, if that will ever matter."""
+        return self._rolling.clock() if self._rolling.ever else None
 
     def _take_over(self) -> int:
-        with self._register.writing(self._part) as held:
+        with self._register.writing(self._files.part) as held:
             held.take_over(self._mine)
-            fd = open_part(self._path, self._part, self._offset)
+            fd = self._files.open(self._segment, self._offset)
             try:
                 held.enter(self._mine)
                 reached("file: part taken over")
+                self._files.remove(self._files.later(self._segment))
                 self._dirty = cut(fd, self._offset)
             except BaseException:
                 os.close(fd)
                 raise
             return fd
 
+    def _roll(self) -> None:
+        """Close the file, and begin the next one."""
+        self.finish()
+        with self._all_or_broken():
+            self._begin(following(self._segment))
+
+    def _begin(self, segment: int) -> None:
+        with explained("beginning", self._files.path(segment), self._files.part):
+            with self._register.writing(self._files.part) as held:
+                held.check_still(self._mine)
+                fd = self._files.create(segment)
+            try:
+                reached("file: segment created")
+                # Before the first byte, and before the next segment: after a power loss there are no gaps.
+                sync_name(self._files.directory, name_created())
+                reached("file: segment begun")
+            except BaseException:
+                os.close(fd)
+                raise
+        os.close(self._fd)
+        self._fd, self._segment, self._offset, self._since = fd, segment, 0, self._begun()
+        self._start = True
+
     def _store(self, buffers: list[pa.Buffer]) -> None:
-        with explained("writing", self._path, self._part), self._register.writing(self._part) as held:
+        with explained("writing", self._path, self._files.part), self._register.writing(self._files.part) as held:
             held.check_still(self._mine)
             reached("file: writing")
             self._dirty = True
@@ -88,96 +137,16 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
             reached("file: written")
 
     def _sync(self) -> None:
-        with explained("syncing", self._path, self._part):
+        with explained("syncing", self._path, self._files.part):
             if self._dirty:
                 reached("file: syncing")
                 os.fsync(self._fd)
                 self._dirty = False
                 reached("file: synced")
             if self._created is not None:
-                if sync_name(os.path.dirname(self._path), self._created):
+                if sync_name(self._files.directory, self._created):
                     reached("file: directory synced")
                 self._created = None
 
     def _release(self) -> None:
         os.close(self._fd)
-
-
-def open_part(path: str, part: str, offset: int) -> int:
-    """Open a part that must hold at least `offset` bytes. It is created only when nothing of it is recorded.
-
-    Raises:
-        TargetLostError: it is shorter or missing, and was left as it is.
-    """
-    try:
-        fd = os.open(path, os.O_RDWR | (0 if offset else os.O_CREAT), 0o666)
-    except FileNotFoundError as error:
-        raise lost(path, part, offset, None) from error
-    size = os.fstat(fd).st_size
-    if size < offset:
-        os.close(fd)
-        raise lost(path, part, offset, size)
-    return fd
-
-
-def cut(fd: int, offset: int) -> bool:
-    """Cut a file that is longer than what counts of it; return whether it was."""
-    if os.fstat(fd).st_size == offset:
-        return False
-    reached("file: cutting")
-    os.ftruncate(fd, offset)
-    reached("file: cut")
-    return True
-
-
-def size_of(path: str) -> int | None:
-    """Return a file's length in bytes; `None` when there is no file."""
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return None
-
-
-def check_length(path: str, part: str, offset: int) -> int:
-    """Return the length of a part, which must hold at least `offset` bytes.
-
-    Raises:
-        TargetLostError: it is shorter or missing.
-    """
-    size = size_of(path)
-    if (size or 0) < offset:
-        raise lost(path, part, offset, size)
-    return size or 0
-
-
-def cut_to(path: str, part: str, offset: int) -> int:
-    """Cut a part that nobody writes back to its offset, durably. The caller holds its lock.
-
-    Returns:
-        The bytes that it held before.
-
-    Raises:
-        TargetLostError: it is shorter or missing, and was left as it is.
-    """
-    size = check_length(path, part, offset)
-    if size == offset:
-        return size
-    fd = open_part(path, part, offset)
-    try:
-        cut(fd, offset)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    return size
-
-
-def lost(path: str, part: str, expected: int, actual: int | None) -> TargetLostError:
-    """Make the error of a part that lost bytes."""
-    return TargetLostError(
-        f"{path} holds {actual} bytes, but {expected} were recorded"
-        if actual is not None
-        else f"{path} is missing, but {expected} bytes of it were recorded",
-        part=part,
-        why="the file was cut, replaced or deleted after its epoch was completed; it was left as it is",
-        do="restore the file, or start the query with a new checkpoint and a new path",
-    )

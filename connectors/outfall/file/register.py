@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from outfall.file.fence import WriterRecord, refuse_stale, stale
-from outfall.file.growing_names import GrowingName, part_index
+from outfall.file.growing_names import part_index, part_name
 from outfall.file.layout import Layout
 from outfall.file.locked import LINE, Patience, is_locked, line_of, locked, read_line, write_line
 
@@ -172,7 +172,7 @@ class Register:
 
     def _holders(self, fd: int) -> str:
         """Say who may keep the register from being held alone: who writes a part now, else who held it so last."""
-        parts = [str(GrowingName(index, self.suffix)) for index in range(len(self.peek().writers()))]
+        parts = [part_name(index, self.suffix) for index in range(len(self.peek().writers()))]
         busy = [part for part in parts if is_locked(self.layout.lock(part))]
         return self._writers(busy) if busy else _last_alone(fd)
 

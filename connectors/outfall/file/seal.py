@@ -9,7 +9,8 @@ from outfall.errors import FencedError, SealError
 from outfall.file.disk import explained
 from outfall.file.fence import WriterRecord, stale
 from outfall.file.growing_names import part_index
-from outfall.file.growing_part import FileState, cut_to, size_of
+from outfall.file.growing_part import FileState
+from outfall.file.part_files import PartFiles
 from outfall.file.register import Register
 from outfall.steps import reached
 
@@ -26,18 +27,18 @@ def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSea
     mine = WriterRecord.sealed_by(context.incarnation, context.generation, context.epoch)
     with explained("sealing", register.path), register.alone() as held:
         _refuse_newer(held.records.step, mine, None)
-        layout = register.layout
+        directory = register.layout.path
         writers = held.records.writers()
         for seal in seals:
             index = part_index(seal.part)
             found = writers[index] if index < len(writers) else None
             _refuse_newer(found, mine, seal.part)
             if seal.writer is not None:
-                _check_winner(layout.data(seal.part), seal, seal.writer, found, context.epoch)
+                _check_winner(PartFiles(directory, seal.part), seal.state, seal.writer, found, context.epoch)
         for seal in seals:
             if seal.writer is None:
                 # Attempts that do not count may have left bytes, and no task of this epoch has cut them.
-                cut_to(layout.data(seal.part), seal.part, seal.state.offset)
+                PartFiles(directory, seal.part).cut_back(seal.state.segment, seal.state.offset)
         reached("file: sealing")
         held.enter(mine)
         reached("file: sealed")
@@ -58,16 +59,15 @@ def _refuse_newer(found: WriterRecord | None, mine: WriterRecord, part: str | No
         )
 
 
-def _check_winner(
-    path: str, seal: PartSeal[FileState], winner: WriterId, found: WriterRecord | None, epoch: int
-) -> None:
-    size = size_of(path)
-    if found is None or found.writer != winner or size != seal.state.offset:
+def _check_winner(files: PartFiles, state: FileState, winner: WriterId, found: WriterRecord | None, epoch: int) -> None:
+    size, more = files.size(state.segment), files.has_later(state.segment)
+    if found is None or found.writer != winner or size != state.offset or more:
         raise SealError(
-            f"the part is {found or 'without a record of its writer'} and holds {size or 0} bytes",
+            f"the part is {found or 'without a record of its writer'} and {files.path(state.segment)} holds"
+            f" {size or 0} bytes{', with a segment after it' if more else ''}",
             epoch=epoch,
-            part=seal.part,
+            part=files.part,
             why=f"the recorded winner is generation {winner.generation}, epoch {winner.epoch}, attempt"
-            f" {winner.attempt} with {seal.state.offset} bytes",
+            f" {winner.attempt} with {state.offset} bytes there",
             do="nothing: the epoch is run again",
         )

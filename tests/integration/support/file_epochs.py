@@ -18,6 +18,8 @@ from outfall.steps import listen
 from outfall.testing import LocalDriver
 
 MODES = ("whole", "growing")
+ROLLING = "rolling"
+"""Growing files of which each epoch begins new ones."""
 ROWS = 6
 """Rows of an epoch, in two tasks; with two growing files, both get some."""
 
@@ -36,7 +38,9 @@ class FileEpochs:
 
     def sink(self) -> Any:
         """Make the sink anew, as each process does."""
-        return FileSink(self.target) if self.mode == "whole" else FileSink(self.target, parts=2)
+        if self.mode == "whole":
+            return FileSink(self.target)
+        return FileSink(self.target, parts=2, roll_bytes=1 if self.mode == ROLLING else None)
 
     def driver(self) -> LocalDriver:
         """Start a driver that remembers nothing."""

@@ -45,8 +45,9 @@ def writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     if given.door == "options":
         options = {"sink": "file", "path": given.out, "checkpointLocation": given.checkpoint}
         return df.writeStream.format("outfall").options(**options)
-    if given.mode == "growing":
-        return write_stream(df, FileSink(given.out, parts=5), key="carrier", checkpoint=given.checkpoint)
+    if given.mode in {"growing", "rolling"}:
+        sink = FileSink(given.out, parts=5, roll_bytes="20 KiB" if given.mode == "rolling" else None)
+        return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint)
     return write_stream(df, FileSink(given.out), checkpoint=given.checkpoint)
 
 

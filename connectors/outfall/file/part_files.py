@@ -1,0 +1,150 @@
+"""The files of a growing part: checked, opened, cut and removed. Who changes them holds the part or the register."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from outfall.errors import TargetLostError, TargetNotEmptyError
+from outfall.file.disk import sync_directory
+from outfall.file.growing_names import file_name, following
+from outfall.steps import reached
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """The files of one part in a directory.
+
+    The one that the part's state names is written. All later ones came from attempts that do not count. Earlier ones
+    are final: they are not looked at, and may be gone.
+    """
+
+    directory: str
+    part: str
+
+    def path(self, segment: int | None) -> str:
+        """Return where a segment, or the file without a number, is."""
+        return f"{self.directory}/{file_name(self.part, segment)}"
+
+    def size(self, segment: int | None) -> int | None:
+        """Return a file's length in bytes; `None` when there is no file."""
+        try:
+            return os.stat(self.path(segment)).st_size
+        except FileNotFoundError:
+            return None
+
+    def check(self, segment: int | None, offset: int) -> int:
+        """Return the length of a file, which must hold at least `offset` bytes.
+
+        Raises:
+            TargetLostError: it is shorter or missing.
+        """
+        size = self.size(segment)
+        if (size or 0) < offset:
+            raise self._lost(segment, offset, size)
+        return size or 0
+
+    def open(self, segment: int | None, offset: int) -> int:
+        """Open a file that must hold at least `offset` bytes. It is created only when nothing of it is recorded.
+
+        Raises:
+            TargetLostError: it is shorter or missing, and was left as it is.
+        """
+        try:
+            fd = os.open(self.path(segment), os.O_RDWR | (0 if offset else os.O_CREAT), 0o666)
+        except FileNotFoundError as error:
+            raise self._lost(segment, offset, None) from error
+        size = os.fstat(fd).st_size
+        if size < offset:
+            os.close(fd)
+            raise self._lost(segment, offset, size)
+        return fd
+
+    def create(self, segment: int) -> int:
+        """Create a segment and open it.
+
+        Raises:
+            TargetNotEmptyError: a file has its name.
+        """
+        path = self.path(segment)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError as error:
+            raise TargetNotEmptyError(
+                f"{path} exists and is not ours",
+                part=self.part,
+                why="it would be the part's next segment, and what an attempt of ours leaves behind has no gaps",
+                do="find out who wrote it and move it away",
+            ) from error
+
+    def has_later(self, segment: int | None) -> bool:
+        """Tell whether there is a segment after a file."""
+        return os.access(self.path(following(segment)), os.F_OK)
+
+    def later(self, segment: int | None) -> Sequence[int]:
+        """Return the segments after a file.
+
+        Attempts leave no gaps: a segment's name is durable before the next one is created, and they are removed from
+        the end.
+        """
+        end = following(segment)
+        while os.access(self.path(end), os.F_OK):
+            end += 1
+        return range(following(segment), end)
+
+    def remove(self, segments: Sequence[int]) -> None:
+        """Remove segments, the last one first, each durably, so that a power loss leaves no gap either."""
+        for segment in reversed(segments):
+            with suppress(FileNotFoundError):
+                os.unlink(self.path(segment))
+            reached("file: later segment removed")
+            sync_directory(self.directory)
+            reached("file: removal synced")
+
+    def cut_back(self, segment: int | None, offset: int, later: Sequence[int] | None = None) -> int:
+        """Take back, durably, what nobody's state names.
+
+        Args:
+            segment: the file that the part's state names.
+            offset: how much of it counts.
+            later: the segments after it, where they are known.
+
+        Returns:
+            The bytes that the file held before.
+
+        Raises:
+            TargetLostError: it is shorter or missing, and was left as it is.
+        """
+        size = self.check(segment, offset)
+        self.remove(self.later(segment) if later is None else later)
+        if size != offset:
+            fd = self.open(segment, offset)
+            try:
+                cut(fd, offset)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        return size
+
+    def _lost(self, segment: int | None, expected: int, actual: int | None) -> TargetLostError:
+        path = self.path(segment)
+        return TargetLostError(
+            f"{path} holds {actual} bytes, but {expected} were recorded"
+            if actual is not None
+            else f"{path} is missing, but {expected} bytes of it were recorded",
+            part=self.part,
+            why="the file was cut, replaced or deleted after its epoch was completed; it was left as it is",
+            do="restore the file, or start the query with a new checkpoint and a new path",
+        )
+
+
+def cut(fd: int, offset: int) -> bool:
+    """Cut a file that is longer than what counts of it; return whether it was."""
+    if os.fstat(fd).st_size == offset:
+        return False
+    reached("file: cutting")
+    os.ftruncate(fd, offset)
+    reached("file: cut")
+    return True
