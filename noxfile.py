@@ -120,7 +120,7 @@ def faults(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run every benchmark, or those named after `--`."""
+    """Run every benchmark, or those named after `--`; then `python -m benchmarks.render` brings them to docs/."""
     need_java(session)
     interpreter = python(session)
     known = {path.stem.removeprefix("bench_"): path for path in sorted(ROOT.glob("benchmarks/bench_*.py"))}
@@ -128,7 +128,7 @@ def bench(session: nox.Session) -> None:
     if unknown:
         session.error(f"no such benchmark: {', '.join(sorted(unknown))}. There are: {', '.join(known) or 'none'}.")
     for name in session.posargs or known:
-        session.run(interpreter, str(known[name]))
+        session.run(interpreter, "-m", f"benchmarks.{known[name].stem}")
 
 
 @nox.session

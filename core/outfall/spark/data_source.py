@@ -69,7 +69,7 @@ class OutfallDataSource(DataSource):
         if door.epoch is not None:
             raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="leave epoch out")
         location = door.recovery or checkpoint_recovery(door.checkpoint_location)
-        return StreamWriter(_checked_sink(door, rest, schema), door, recovery_config(location))
+        return StreamWriter(self._checked_sink(door, rest, schema), door, recovery_config(location))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Make the writer of a batch job. Has no side effect."""
@@ -83,13 +83,16 @@ class OutfallDataSource(DataSource):
                 "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
             )
         recovery = None if door.recovery is None else recovery_config(door.recovery)
-        return BatchWriter(_checked_sink(door, rest, schema), door, recovery)
+        return BatchWriter(self._checked_sink(door, rest, schema), door, recovery)
 
+    def make_sink(self, name: str, options: Mapping[str, str]) -> Any:
+        """Make the sink that is named; for a test kit to override, whose sinks have no name."""
+        return make_sink(name, options)
 
-def _checked_sink(door: DoorOptions, options: Mapping[str, str], schema: StructType) -> Any:
-    sink = make_sink(door.sink, options)
-    check_schema(sink, schema)
-    return sink
+    def _checked_sink(self, door: DoorOptions, options: Mapping[str, str], schema: StructType) -> Any:
+        sink = self.make_sink(door.sink, options)
+        check_schema(sink, schema)
+        return sink
 
 
 class _Door:

@@ -75,6 +75,16 @@ def make_sink(name: str, options: Mapping[str, str]) -> Any:
     if factory is None:
         raise _unknown(name)
     sink = factory(options)
+    check_for_options(sink, name)
+    return sink
+
+
+def check_for_options(sink: Any, name: str) -> None:
+    """Refuse a sink that needs more than this door can do.
+
+    Raises:
+        ConfigurationError: it needs `write_stream`.
+    """
     check_sink(sink)
     if is_fixed(sink) or isinstance(sink, SupportsPreWriteTopology | SupportsWriterState):
         raise ConfigurationError(
@@ -82,7 +92,6 @@ def make_sink(name: str, options: Mapping[str, str]) -> Any:
             why="through options a sink cannot change the DataFrame or fix the number of its tasks",
             do="from outfall.spark import write_stream; write_stream(df, sink, key=…, checkpoint=…).start()",
         )
-    return sink
 
 
 def _unknown(name: str) -> ConfigurationError:

@@ -1,0 +1,107 @@
+"""Rows per second of `FileSink`, of the empty sink through the same door, and of Spark's own writers.
+
+python -m benchmarks.bench_file --rows 3000000 --pairs 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.common import Given, machine, main, spark_write, throughput
+from benchmarks.inputs import flights, mixed
+from benchmarks.results import Line, Result, now
+from outfall.file import FileSink
+from outfall.recovery import history
+from outfall.spark.requirement import OLDEST_FOR_OPTIONS, pyspark_version
+from outfall.testing.benchmark import EmptySink, in_turn
+from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
+from outfall.testing.benchmark.processes import cpu_seconds
+from outfall.testing.benchmark.runs import Job
+from outfall.testing.benchmark.scratch import Scratch
+
+DEFAULT = Given(rows=3_000_000, pairs=5)
+FORMATS = {"jsonl": "json", "csv": "csv", "parquet": "parquet"}
+"""Ours, and what Spark calls them."""
+
+EMPTY = "empty sink"
+
+
+def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
+    """Write whole files through each door."""
+    started = now()
+    # A flight has 19 columns and costs four times what a mixed row does.
+    inputs = {"mixed rows": mixed(spark, given.rows, scratch), "flights": flights(spark, given.rows // 3, scratch)}
+    lines = [line for name, df in inputs.items() for line in _lines(name, df, given.pairs, scratch)]
+    return Result(
+        benchmark="file",
+        title="Whole files",
+        unit="rows/s",
+        wanted={EMPTY: "≥ 0.95", "Spark": "≥ 0.75 for JSON"},
+        lines=lines,
+        pairs=given.pairs,
+        started=started,
+        machine=machine(),
+    )
+
+
+def _lines(name: str, df: DataFrame, pairs: int, scratch: Scratch) -> list[Line]:
+    rows = df.count()
+    jobs = _jobs(df, scratch)
+    runs = in_turn(jobs, rows, pairs=pairs, cpu_seconds=cpu_seconds, between=scratch.clear)
+    group = f"{rows:,} {name}"
+    lines = []
+    for door in ("objects", "options"):
+        if _job(EMPTY, door) in jobs:
+            lines.append(throughput(group, _job(EMPTY, door), runs, {}))
+            for ours, theirs in FORMATS.items():
+                peers = {EMPTY: _job(EMPTY, door), "Spark": f"Spark {theirs}"}
+                lines.append(throughput(group, _job(ours, door), runs, peers))
+    return lines + [throughput(group, f"Spark {theirs}", runs, {}) for theirs in FORMATS.values()]
+
+
+def _jobs(df: DataFrame, scratch: Scratch) -> dict[str, Job]:
+    jobs: dict[str, Job] = {_job(EMPTY, "objects"): _empty(df, ObjectsDoor(), scratch)}
+    for ours, theirs in FORMATS.items():
+        jobs[_job(ours, "objects")] = _objects(df, ours, scratch)
+        jobs[f"Spark {theirs}"] = _spark(df, theirs, scratch)
+    if pyspark_version() >= OLDEST_FOR_OPTIONS:
+        jobs[_job(EMPTY, "options")] = _empty(df, OptionsDoor(), scratch)
+        jobs |= {_job(ours, "options"): _options(df, ours, scratch) for ours in FORMATS}
+    return jobs
+
+
+def _job(name: str, door: str) -> str:
+    return f"{name}, {door} door"
+
+
+def _empty(df: DataFrame, door: Door, scratch: Scratch) -> Job:
+    return lambda: door.write(df, EmptySink(), scratch.new())
+
+
+def _objects(df: DataFrame, kind: str, scratch: Scratch) -> Job:
+    make: Callable[..., FileSink] = FileSink
+    return lambda: ObjectsDoor().write(df, make(scratch.new(), format=kind), scratch.new())
+
+
+def _options(df: DataFrame, kind: str, scratch: Scratch) -> Job:
+    def job() -> int:
+        log = str(scratch.new())
+        options = {"sink": "file", "path": str(scratch.new()), "format": kind, "epoch": "0", "recovery": log}
+        # As options of the sink: Spark's own `format` is the name of the data source.
+        df.write.format("outfall").options(**options).mode("append").save()
+        return history(log)[-1].bytes
+
+    return job
+
+
+def _spark(df: DataFrame, kind: str, scratch: Scratch) -> Job:
+    def job() -> None:
+        spark_write(df, kind, scratch.new())
+
+    return job
+
+
+if __name__ == "__main__":
+    main(__doc__.splitlines()[0], DEFAULT, measure)

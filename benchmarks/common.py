@@ -1,0 +1,115 @@
+"""What the benchmarks share: their command line, their session, their peers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from benchmarks.render import tables
+from benchmarks.results import Figure, Line, Machine, Result
+from outfall.testing.benchmark import Run, ratios
+from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.session import start_session
+
+MASTER = "local[2]"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line asks for."""
+
+    rows: int
+    pairs: int
+
+
+Measure = Callable[[SparkSession, Given, Scratch], Result]
+
+
+def main(description: str, default: Given, measure: Measure) -> None:
+    """Run a benchmark in a session of its own, print its tables and keep its result."""
+    given = parse(description, default, sys.argv[1:])
+    spark = start_session(MASTER, {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"})
+    try:
+        with Scratch() as scratch:
+            finish(measure(spark, given, scratch))
+    finally:
+        spark.stop()
+
+
+def parse(description: str, default: Given, arguments: list[str]) -> Given:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rows", type=int, default=default.rows, help=f"(default: {default.rows:,})")
+    parser.add_argument("--pairs", type=int, default=default.pairs, help=f"(default: {default.pairs})")
+    given = parser.parse_args(arguments)
+    return Given(given.rows, given.pairs)
+
+
+def finish(result: Result) -> None:
+    """Print a result and keep it."""
+    console = Console()
+    for found in tables(result):
+        console.print(found)
+    console.print(f"Kept in {os.path.relpath(result.save())}", highlight=False)
+
+
+def machine() -> Machine:
+    return Machine.this()
+
+
+def throughput(group: str, label: str, runs: Mapping[str, list[Run]], peers: Mapping[str, str]) -> Line:
+    """Make a line in rows/s.
+
+    Args:
+        group: see `Line`.
+        label: the job.
+        runs: of all jobs.
+        peers: the names to print, and the jobs to divide by.
+    """
+    own = runs[label]
+    speed, lean = _speed(own), _lean(own)
+    speeds = {name: Figure.of(ratios(speed, _speed(runs[job]))) for name, job in peers.items()}
+    leans = {name: Figure.of(ratios(lean, _lean(runs[job]))) for name, job in peers.items()}
+    return Line(
+        group=group,
+        label=label,
+        figure=known(Figure.of(speed)),
+        per_cpu_second=Figure.of([figure for figure in lean if figure is not None]),
+        ratios=_known(speeds),
+        cpu_ratios=_known(leans),
+    )
+
+
+def seconds(group: str, label: str, figures: Mapping[str, list[float]], peers: Mapping[str, str]) -> Line:
+    """Make a line in seconds; arguments as those of `throughput`."""
+    found = {name: Figure.of(ratios(figures[label], figures[job])) for name, job in peers.items()}
+    return Line(group=group, label=label, figure=known(Figure.of(figures[label])), ratios=_known(found))
+
+
+def known(figure: Figure | None) -> Figure:
+    if figure is None:
+        raise ValueError("nothing was measured")
+    return figure
+
+
+def spark_write(df: DataFrame, kind: str, path: Path) -> None:
+    """Write with Spark's own writer; text without compression, Parquet as it comes, with snappy."""
+    df.write.format(kind).mode("append").save(str(path))
+
+
+def _speed(runs: list[Run]) -> list[float]:
+    return [run.rows_per_second for run in runs]
+
+
+def _lean(runs: list[Run]) -> list[float | None]:
+    return [run.rows_per_cpu_second for run in runs]
+
+
+def _known(figures: Mapping[str, Figure | None]) -> dict[str, Figure]:
+    return {name: figure for name, figure in figures.items() if figure is not None}

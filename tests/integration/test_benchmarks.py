@@ -1,0 +1,119 @@
+"""Every benchmark runs, at a size that takes seconds. Nothing is asserted of times."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks import bench_epochs, bench_file, bench_parts, bench_routing
+from benchmarks.common import Given
+from benchmarks.render import markdown, plot, tables
+from benchmarks.results import Result
+from outfall.errors import ConfigurationError
+from outfall.file import FileSink
+from outfall.spark.requirement import OLDEST_FOR_OPTIONS, pyspark_version
+from outfall.testing.benchmark.comparison import EMPTY, SINK, Size, compare
+from outfall.testing.benchmark.doors import OptionsDoor
+from outfall.testing.benchmark.report import table
+from outfall.testing.benchmark.scratch import Scratch
+from tests.documents import ROOT
+
+pytestmark = pytest.mark.spark
+
+TINY = Given(rows=300, pairs=1)
+BOTH_DOORS = pyspark_version() >= OLDEST_FOR_OPTIONS
+needs_options_door = pytest.mark.skipif(not BOTH_DOORS, reason='format("outfall") needs Arrow writers, of Spark 4.1')
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    return Scratch(str(tmp_path))
+
+
+def make_sink(directory: Path) -> FileSink:
+    return FileSink(directory)
+
+
+def make_parts(directory: Path) -> FileSink:
+    return FileSink(directory, parts=2)
+
+
+def check(result: Result, tmp_path: Path) -> None:
+    """A result is complete, comes back from its file, and can be shown."""
+    assert Result.model_validate_json(result.model_dump_json()) == result
+    page = markdown([result])
+    assert all(line.figure.median > 0 and f"| {line.label} |" in page for line in result.lines)
+    assert tables(result)
+    plot([result], tmp_path / "plot.svg")
+    assert result.lines[-1].label in (tmp_path / "plot.svg").read_text()
+
+
+def test_files(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
+    result = bench_file.measure(spark, TINY, scratch)
+    check(result, tmp_path)
+    ours = [line for line in result.lines if line.ratios]
+    assert len(ours) == (2 if BOTH_DOORS else 1) * len(bench_file.FORMATS) * 2
+    assert all(set(line.ratios) == {"empty sink", "Spark"} for line in ours)
+
+
+def test_epochs(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
+    check(bench_epochs.measure(spark, TINY, scratch), tmp_path)
+
+
+def test_parts(scratch: Scratch, tmp_path: Path) -> None:
+    result = bench_parts.measure(Given(rows=20, pairs=2), scratch)
+    check(result, tmp_path)
+    assert [line.label for line in result.lines] == ["10 parts", "20 parts"]
+
+
+def test_routing(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
+    check(bench_routing.measure(spark, TINY, scratch), tmp_path)
+
+
+@needs_options_door
+def test_the_kit_measures_a_sink_object_through_the_options_door(spark: SparkSession, scratch: Scratch) -> None:
+    found = compare(spark, make_sink, OptionsDoor(), Size(rows=100, pairs=1, epochs=2, epoch_rows=10), scratch)
+    (run,) = found.runs[SINK]
+    assert run.bytes is not None
+    assert run.bytes > 100 * len('{"id":1,"x":1.0,"name":"name-1"}')
+    assert found.runs[EMPTY][0].bytes is None
+    assert {name: len(seconds) for name, seconds in found.epoch_seconds.items()} == {EMPTY: 1, SINK: 1}
+    assert table(found, "title").row_count == 6
+    # Workers of their own, so more than an interpreter with pyarrow and less than everything that the tests have used.
+    if sys.platform == "linux":
+        assert all(memory is not None and memory > 30 << 20 for memory in found.memory.values())
+
+
+@needs_options_door
+def test_the_kit_refuses_a_sink_that_needs_routing_through_the_options_door(
+    spark: SparkSession, scratch: Scratch
+) -> None:
+    with pytest.raises(ConfigurationError, match="write_stream"):
+        compare(spark, make_parts, OptionsDoor(), Size(rows=10, pairs=1, epochs=0, epoch_rows=1), scratch)
+
+
+def test_one_command_prints_a_table(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from outfall.file import FileSink\n\n\ndef make_sink(directory):\n    return FileSink(directory, parts=2)\n"
+    )
+    command = [sys.executable, "-m", "outfall.testing.benchmark", "mine:make_sink", "--key", "name"]
+    sizes = ["--rows", "200", "--pairs", "1", "--epochs", "2", "--master", "local[2]", "--directory", str(tmp_path)]
+    path = os.pathsep.join([str(ROOT / "core"), str(ROOT / "connectors")])
+    done = subprocess.run(
+        [*command, *sizes],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "120", "PYSPARK_PYTHON": "/bin/false"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    for line in ("rows/s", "rows per CPU second", "bytes/s written", "seconds per epoch", "peak memory of a worker"):
+        assert f"│ {line}" in done.stdout
+    assert [path.name for path in tmp_path.glob("outfall-benchmark-*")] == []
