@@ -129,7 +129,9 @@ def test_timestamps_have_milliseconds_as_sparks_do_and_more_only_where_needed() 
     expected = ["2013-01-01T05:00:00.000", "2013-01-01T05:00:00.120", "2013-01-01T05:00:00.000001"]
     values = [datetime.fromisoformat(item) for item in expected]
     assert column(values, pa.timestamp("us")) == expected
+    # One kind only: each has a way of its own.
     assert column(values[:2], pa.timestamp("us")) == expected[:2]
+    assert column(values[2:3], pa.timestamp("us")) == expected[2:3]
     zoned = [value.replace(tzinfo=timezone(timedelta(hours=1))) for value in values[:1]]
     assert column(zoned, pa.timestamp("ms", "Europe/Berlin")) == ["2013-01-01T04:00:00.000Z"]
     assert column(zoned, pa.timestamp("s", "UTC")) == ["2013-01-01T04:00:00.000Z"]
