@@ -24,7 +24,7 @@ def main() -> None:
     if not results:
         sys.exit("There are no results. What to do: nox -s bench")
     page = DOCS / "benchmarks.md"
-    page.write_text(_MARKED.sub(lambda found: found[1] + markdown(results) + found[2], page.read_text()))
+    page.write_text(_MARKED.sub(lambda found: f"{found[1]}{markdown(results)}\n{found[2]}", page.read_text()))
     plot(results, DOCS / "benchmarks.svg")
 
 
@@ -69,7 +69,7 @@ def _section(result: Result) -> str:
         head, *rows = _cells(result, lines)
         rows = [[lines[0].group, *head[1:]], ["---"] * len(head), *rows]
         text += "\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return text + "\n"
+    return text
 
 
 def _cells(result: Result, lines: list[Line]) -> list[list[str]]:
