@@ -185,6 +185,20 @@ def test_members_in_a_row_are_one_file_for_spark(spark: SparkSession, tmp_path: 
     assert found.agg(sf.count("b"), sf.countDistinct("a")).collect()[0][:] == (200_000, 200_000)
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_each_row_of_growing_files_that_roll_is_read_back_once(
+    spark: SparkSession, tmp_path: Path, compression: Any
+) -> None:
+    df = spark.range(600).selectExpr("id", "cast(id % 50 as string) as k")
+    out = str(tmp_path / "out")
+    for epoch, roll_bytes in enumerate((None, 1, 1)):
+        sink = FileSink(out, parts=3, format="csv", header=True, compression=compression, roll_bytes=roll_bytes)
+        write(df.where(sf.col("id") % 3 == epoch), sink, key="k", recovery=str(tmp_path / "recovery"), epoch=epoch)
+    assert [len(list(Path(out).glob(f"part-0000{part}*"))) for part in range(3)] == [3, 3, 3]
+    found = spark.read.schema(df.schema).csv(out, header=True)
+    assert sorted(found.collect()) == sorted(df.collect())
+
+
 @pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
 def test_what_a_format_does_not_carry_is_refused_by_name(spark: SparkSession, tmp_path: Path, format: Any) -> None:
     refused = {
