@@ -39,6 +39,18 @@ class JsonlEncoder(Encoder):
         pieces = [(name, self._field(array, name)) for name, array in zip(names, batch.columns, strict=True)]
         return data_of(_objects(pieces, batch.num_rows, end="}\n"))
 
+    def values(self, array: pa.Array, path: str) -> pa.Array:
+        """Turn a column of any supported type into JSON text, NULL where it is NULL.
+
+        Args:
+            array: the column.
+            path: its name, for errors.
+
+        Raises:
+            ValueRefusedError: a value has no JSON text that would come back.
+        """
+        return self._piece(array, path).joined()
+
     def _field(self, array: pa.Array, path: str) -> Piece:
         piece = self._piece(array, path)
         if self._null_fields and piece.text.null_count:
@@ -46,7 +58,6 @@ class JsonlEncoder(Encoder):
         return piece
 
     def _piece(self, array: pa.Array, path: str) -> Piece:
-        """Turn a column of any supported type into JSON text, NULL where it is NULL."""
         kind = array.type
         if pa.types.is_struct(kind):
             return Piece("", self._structs(array, path), "")
@@ -68,7 +79,7 @@ class JsonlEncoder(Encoder):
         return _null_like(array, _objects(pieces, len(array), end="}"))
 
     def _elements(self, values: pa.Array, path: str) -> pa.Array:
-        return self._piece(values, path).joined().fill_null("null")
+        return self.values(values, path).fill_null("null")
 
     def _entries(self, array: pa.Array, path: str) -> pa.Array:
         key = self._piece(array.keys, f"{path}.key")
