@@ -153,7 +153,9 @@ def wheel(session: nox.Session) -> None:
 def lowest(session: nox.Session) -> None:
     """Run the unit tests with the oldest dependencies that pyproject.toml admits."""
     own_environment(session)
-    bounds = nox.project.load_toml("pyproject.toml")["project"]["dependencies"]
+    project = nox.project.load_toml("pyproject.toml")["project"]
+    # And those of the connectors whose unit tests import them.
+    bounds = [*project["dependencies"], *project["optional-dependencies"]["postgres"]]
     session.install(*(bound.replace(">=", "==") for bound in bounds), "hypothesis", "packaging", "pytest")
     session.install("--no-deps", "-e", ".")
     session.run("python", "-m", "pytest", "tests/unit", "-m", "not long", *_for_pytest(session))

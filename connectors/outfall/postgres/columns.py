@@ -1,0 +1,107 @@
+"""The columns of a table, as the server's catalogue has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from outfall.postgres.names import TableName
+
+_QUERY = """
+WITH RECURSIVE bases (attnum, oid, typmod) AS (
+    SELECT attnum, atttypid, atttypmod FROM pg_catalog.pg_attribute
+    WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped
+  UNION ALL
+    -- A domain may stand on a domain, and only the innermost has the type modifier.
+    SELECT attnum, typbasetype, typtypmod FROM bases JOIN pg_catalog.pg_type AS t USING (oid) WHERE typtype = 'd'
+), types AS (
+    SELECT t.oid, CASE nspname WHEN 'pg_catalog' THEN typname ELSE nspname || '.' || typname END AS name,
+           (SELECT proname FROM pg_catalog.pg_proc AS p WHERE p.oid = typreceive) AS receive,
+           typtype, typcategory, typelem, typnotnull, typdefault
+    FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_namespace AS n ON n.oid = typnamespace
+)
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.name, b.receive, bases.typmod, e.name, e.receive,
+       a.attnotnull OR t.typnotnull, a.attgenerated <> '', a.attidentity::text,
+       a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL
+FROM pg_catalog.pg_attribute AS a
+JOIN bases USING (attnum)
+JOIN types AS t ON t.oid = a.atttypid
+JOIN types AS b ON b.oid = bases.oid AND b.typtype <> 'd'
+LEFT JOIN types AS e ON e.oid = b.typelem AND b.typcategory = 'A'
+WHERE a.attrelid = to_regclass(%(table)s)
+ORDER BY a.attnum
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What values of a column are made of, once domains are taken away.
+
+    Args:
+        name: the type's name in the catalogue, as `int4`; outside PostgreSQL's own with its schema, as `public.mood`.
+        receive: the name of the server's function that reads its binary form.
+        typmod: what stands in brackets behind the type's name, in the server's form; -1 for nothing.
+        element: of an array, what its elements are made of.
+    """
+
+    name: str
+    receive: str | None
+    typmod: int = -1
+    element: Kind | None = None
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column.
+
+    Args:
+        type: the type as SQL, as `numeric(38,18)` or `"My Schema".mood`.
+        kind: what its values are made of.
+        not_null: whether it refuses NULL.
+        generated: whether the server computes it from other columns.
+        identity: whether the server numbers it: `always`, `by default` or, mostly, not.
+        has_default: whether a row may leave it out although it is not NULL.
+    """
+
+    name: str
+    type: str
+    kind: Kind
+    not_null: bool = False
+    generated: bool = False
+    identity: str = ""
+    has_default: bool = False
+
+    @property
+    def writable(self) -> bool:
+        """Whether rows may hold a value for it."""
+        return not self.generated and self.identity != "always"
+
+
+def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[TableColumn]:
+    """Read the columns of a table, partitioned table, view or foreign table, in their order.
+
+    Returns:
+        Nothing when there is no such table.
+
+    Raises:
+        psycopg.Error: the server's.
+    """
+    # to_regclass() reads a name as SQL, and looks along the search path: so it is given a quoted one.
+    named = table.identifier().as_string(connection)
+    return [_column(row) for row in connection.execute(_QUERY, {"table": named}).fetchall()]
+
+
+def _column(row: tuple[Any, ...]) -> TableColumn:
+    name, type, base, receive, typmod, element, element_receive, not_null, generated, identity, default = row
+    inner = None if element is None else Kind(element, element_receive, typmod)
+    return TableColumn(
+        name,
+        type,
+        Kind(base, receive, typmod, inner),
+        not_null,
+        generated,
+        {"a": "always", "d": "by default"}.get(identity, ""),
+        default,
+    )

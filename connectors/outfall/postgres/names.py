@@ -1,0 +1,56 @@
+"""Names of tables: the user's, and those that we make beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from outfall.errors import ConfigurationError
+
+_PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')
+_LONGEST = 63
+"""Bytes of an identifier; PostgreSQL cuts longer ones without a word."""
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A table, perhaps with its schema. Without one the server's `search_path` finds it."""
+
+    schema: str | None
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Read `name`, `schema.name` or either part in double quotes. Unquoted text is lower-cased, as SQL does it.
+
+        Raises:
+            ConfigurationError: it is none of these, or too long.
+        """
+        parts = _PART.findall(text)
+        if ".".join(parts) != text or len(parts) not in (1, 2):
+            raise ConfigurationError(
+                f"{text!r} is not the name of a table", do='write name, schema.name or "Quoted Schema"."Quoted Name"'
+            )
+        names = [part[1:-1].replace('""', '"') if part.startswith('"') else part.strip().lower() for part in parts]
+        for name in names:
+            if not name or "\0" in name or len(name.encode()) > _LONGEST:
+                raise ConfigurationError(f"{text!r} is not the name of a table", why="a part is empty or over 63 bytes")
+        return cls(names[0] if len(names) == 2 else None, names[-1])
+
+    def identifier(self) -> sql.Identifier:
+        """Return the name as SQL, quoted."""
+        return sql.Identifier(self.name) if self.schema is None else sql.Identifier(self.schema, self.name)
+
+    def __str__(self) -> str:
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+def staging_name(metadata_schema: str, table: TableName, step_id: str) -> TableName:
+    """Name the staging table of a step and a table: known beforehand, so that a DBA can make it."""
+    text = f"{table.schema or ''}.{table.name}/{step_id}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9_]", "_", f"{table.name}_{step_id}")[:40]
+    return TableName(metadata_schema, f"staging_{readable}_{digest}")

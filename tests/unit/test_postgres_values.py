@@ -1,0 +1,65 @@
+"""Values that a column cannot hold are refused, by column and row, before they are sent."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from outfall.errors import ValueRefusedError
+from outfall.postgres.copy_values import Place, fitted
+from tests.unit.support.postgres_columns import kind
+
+INVALID = pa.array([b"ok", b"\xff"]).view(pa.string())
+DAYS = pa.array([0, 2_145_042_906], pa.int32()).cast(pa.date32())
+JULIAN = pa.array([0, -2_440_589], pa.int32()).cast(pa.date32())
+INSTANTS = pa.array([0, -2_440_588 * 86_400_000_000 - 1], pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+REFUSED: list[tuple[Any, str, str]] = [
+    (pa.array([1, 2**15]), "int2", "range of int16"),
+    (pa.array([1, -(2**31) - 1]), "int4", "range of int32"),
+    (pa.array([Decimal(1), Decimal(2**63)]), "int8", "range of int64"),
+    (pa.array([Decimal("1.0"), Decimal("1.5")]), "int4", "range of int32"),
+    (pa.array([9999, 10_000]), "numeric(6,2)", r"fit numeric\(6,2\)"),
+    (pa.array([Decimal("1.10"), Decimal("1.11")]), "numeric(6,1)", r"fit numeric\(6,1\)"),
+    (pa.array([1, -1000], pa.int16()), "numeric(3,0)", r"fit numeric\(3,0\)"),
+    (pa.array(["", "a\0b"]), "text", "NUL"),
+    (INVALID, "text", "not UTF-8"),
+    (INVALID, "inet", "not UTF-8"),
+    (pa.array(["🚚🚚🚚", "abcd"]), "varchar(3)", "more than 3 characters"),
+    (pa.array(["abc", "abc "]), "varchar(3)", "more than 3 characters"),
+    (pa.array(["abc  ", "abcd"]), "bpchar(3)", "more than 3 characters"),
+    (pa.array(["ü" * 31, "ü" * 32]), "name", "more than 63 bytes"),
+    (pa.array(["a0eebc999c0b4ef8bb6d6bb9bd380a11", "a0eebc999c0b4ef8bb6d6bb9bd380a1"]), "uuid", "no UUID"),
+    (pa.array(["\\\\u0000", "\\\\\\u0000"]), "jsonb", "NUL"),
+    (pa.array([{"a": "\\u0000"}, {"a": "\0"}]), "jsonb", "NUL"),
+    (pa.array([["a", "b"], ["c", "\0"]]), "text[]", "NUL"),
+    (pa.array([[1, None], [None, 2**15]]), "int2[]", "range of int16"),
+    (DAYS, "date", "a date that"),
+    (JULIAN, "date", "a date that"),
+    (INSTANTS, "timestamptz", "a timestamp that"),
+    (pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("s")), "timestamp", "range of timestamp"),
+]
+
+
+@pytest.mark.parametrize(("array", "type", "text"), REFUSED, ids=[f"{i} {r[1]}" for i, r in enumerate(REFUSED)])
+def test_the_first_bad_value_is_named(array: pa.Array, type: str, text: str) -> None:
+    assert len(fitted(array.slice(0, 1), kind(type), Place("c"))) == 1
+    good_and_bad = pa.concat_arrays([array.slice(0, 1)] * 3 + [pa.nulls(1, array.type), array, array])
+    with pytest.raises(ValueRefusedError, match=rf"column 'c(\.element)?' holds .*{text}.*, in row 4 of the batch"):
+        fitted(good_and_bad.slice(1), kind(type), Place("c"))
+
+
+def test_elements_of_null_lists_count_for_nothing() -> None:
+    hidden = pa.ListArray.from_arrays([0, 1, 2, 3], pa.array([1, 2**40, 3]), mask=pa.array([False, True, False]))
+    found = fitted(hidden, kind("int4[]"), Place("c"))
+    assert found.to_pylist() == [[1], None, [3]]
+    assert len(found.values) == 2
+
+
+def test_the_type_depends_on_the_types_alone() -> None:
+    for array, type, _ in REFUSED:
+        good = array.slice(0, 1)
+        assert fitted(good, kind(type), Place("c")).type == fitted(good.slice(1), kind(type), Place("c")).type
