@@ -38,23 +38,30 @@ def commands(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
-def readme_command(heading: str) -> str:
+def readme_section(heading: str) -> str:
     readme = (ROOT / "README.md").read_text()
     section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL)
     assert section, f"the README has no heading {heading!r}"
-    block = re.search(r"^```bash\n(.*?)^```", section[1], re.MULTILINE | re.DOTALL)
+    return section[1]
+
+
+def readme_command(heading: str) -> str:
+    block = re.search(r"^```bash\n(.*?)^```", readme_section(heading), re.MULTILINE | re.DOTALL)
     assert block, f"the README has no bash block under {heading!r}"
     (command,) = commands(block[1])
     return command
 
 
-def test_ci_runs_the_test_command_of_the_readme_and_nothing_else() -> None:
+def test_ci_runs_the_test_command_of_the_readme_after_installing_what_it_names() -> None:
     script = ROOT / ".ci" / "run"
+    package = "pgbouncer"
     assert commands(script.read_text()) == [
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
+        f"command -v {package} >/dev/null || {{ apt-get -qq update && apt-get -qqy install {package}; }}",
         readme_command("Run the tests"),
     ]
+    assert f"`apt-get install {package}`" in readme_section("Run the tests")
     assert script.stat().st_mode & 0o111, "not executable"
     subprocess.run(["bash", "-n", str(script)], check=True)
 
