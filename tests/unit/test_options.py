@@ -14,6 +14,7 @@ from outfall.file import FileSink, sink_from_options
 from outfall.file.options import FileOptions
 from outfall.file.whole import WholeFileSink
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
+from outfall.postgres.options import PostgresOptions
 
 
 class Options(SinkOptions):
@@ -146,7 +147,9 @@ def test_the_options_door_names_the_nearest_option() -> None:
         sink_from_options({"path": "/x", "onexistin": "error"})
 
 
-def test_the_documentation_holds_the_table_of_the_model() -> None:
-    page = Path(__file__).parents[2].joinpath("docs", "file.md").read_text()
+@pytest.mark.parametrize("model", [FileOptions, PostgresOptions])
+def test_the_documentation_holds_the_table_of_the_model(model: type[SinkOptions]) -> None:
+    name = model.__name__.removesuffix("Options").lower()
+    page = Path(__file__).parents[2].joinpath("docs", f"{name}.md").read_text()
     table = page.partition("<!-- options -->\n")[2].partition("<!-- /options -->")[0]
-    assert table == options_table(FileOptions), "replace it by outfall.options.options_table(FileOptions)"
+    assert table == options_table(model), f"replace it by outfall.options.options_table({model.__name__})"

@@ -16,7 +16,7 @@ from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, parse_options
 from outfall.sink_shape import check_sink, is_fixed
 
-BUILT_IN = ("file",)
+BUILT_IN = ("file", "postgres")
 """Sinks of this distribution, for texts."""
 
 

@@ -1,0 +1,182 @@
+"""Connections: one per process and target, kept between epochs; and transactions that are tried again."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from outfall.errors import ConfigurationError, TransientError
+from outfall.options import resolve_secret
+from outfall.postgres.options import PostgresOptions
+from outfall.postgres.sqlstate import may_pass
+from outfall.steps import reached
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_LONGEST_PAUSE = 15.0
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Database:
+    """How a sink reaches its database. Holds no connection of its own; picklable."""
+
+    options: PostgresOptions
+
+    def name(self) -> str:
+        """Return where it is, free of secrets."""
+        given = self._parameters()
+        host = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "localhost"
+        port = given.get("port") or os.environ.get("PGPORT") or 5432
+        return f"{host}:{port}/{given.get('dbname') or given.get('user') or os.environ.get('PGDATABASE') or ''}"
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Lend this process's connection, or a new one while that is lent. After an error it is closed.
+
+        Raises:
+            TransientError: no connection could be made.
+        """
+        conninfo = self._conninfo()
+        key = (os.getpid(), conninfo)
+        connection = _idle.take(key) or self._connect(conninfo)
+        try:
+            yield connection
+        except BaseException:
+            with suppress(psycopg.Error):
+                connection.close()
+            raise
+        if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            connection.close()
+        else:
+            _idle.give_back(key, connection)
+
+    def run(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Run a transaction, and again after errors that may pass, until it has committed.
+
+        `work` must look first at what an earlier try has done: the reply to a COMMIT may have been lost.
+
+        Args:
+            doing: for texts, as `"publishing"`.
+            work: is given a connection with an open transaction.
+
+        Raises:
+            TransientError: the deadline has passed.
+            psycopg.Error: an error that will not pass.
+        """
+        seconds = self.options.retry_deadline.total_seconds()
+        retrying = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, psycopg.Error) and may_pass(error)),
+            stop=stop_after_delay(seconds),
+            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE),
+            reraise=True,
+        )
+        try:
+            result: T = retrying(self._try, work)
+        except psycopg.Error as error:
+            if not may_pass(error):
+                raise
+            raise TransientError(
+                f"{doing} {self.options.table} in {self.name()} failed for {seconds:g} s",
+                why=describe(error),
+                do="see why the server does not answer; what is recorded is finished by the next run of the query",
+            ) from error
+        return result
+
+    def _try(self, work: Callable[[Connection], T]) -> T:
+        with self.connection() as connection:
+            with connection.transaction():
+                self.limit(connection)
+                result = work(connection)
+                reached("postgres: before COMMIT")
+            reached("postgres: after COMMIT")
+            return result
+
+    def limit(self, connection: Connection) -> None:
+        """Bound the time of this transaction's statements; not of the session's, which a pooler shares."""
+        milliseconds = int(self.options.statement_timeout.total_seconds() * 1000)
+        connection.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(milliseconds))
+
+    def _connect(self, conninfo: str) -> Connection:
+        try:
+            # Prepared statements live in a session, and a pooler gives each transaction another one.
+            return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            if error.sqlstate in ("28P01", "28000", "3D000"):
+                raise ConfigurationError(
+                    f"{self.name()} does not let us in", why=describe(error), do="correct the dsn, or pg_hba.conf"
+                ) from error
+            raise
+
+    def _parameters(self) -> dict[str, Any]:
+        try:
+            return conninfo_to_dict(resolve_secret(self.options.dsn))
+        except psycopg.ProgrammingError:
+            # Its text quotes what it could not read, which may be a password.
+            raise ConfigurationError(
+                "the dsn cannot be read", do="write postgresql://user@host:5432/database, or key=value pairs"
+            ) from None
+
+    def _conninfo(self) -> str:
+        given = self._parameters()
+        fixed: dict[str, Any] = {
+            "connect_timeout": max(1, int(self.options.connect_timeout.total_seconds())),
+            "application_name": given.get("application_name") or "outfall",
+            "client_encoding": "UTF8",  # what COPY is given
+        }
+        host = str(given.get("host") or given.get("hostaddr") or "")
+        if "sslmode" not in given and not os.environ.get("PGSSLMODE") and host and not _is_here(host):
+            fixed |= {"sslmode": "verify-full"} | ({} if "sslrootcert" in given else {"sslrootcert": "system"})
+        return make_conninfo(**(given | fixed))
+
+
+class _Idle:
+    """At most one idle connection per process and target."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: dict[tuple[int, str], Connection] = {}
+
+    def take(self, key: tuple[int, str]) -> Connection | None:
+        with self._lock:
+            connection = self._connections.pop(key, None)
+        if connection is None or connection.closed:
+            return None
+        try:
+            # The server may have gone since the last epoch; better seen here than in the middle of a task.
+            connection.execute("SELECT 1")
+        except psycopg.Error:
+            connection.close()
+            return None
+        return connection
+
+    def give_back(self, key: tuple[int, str], connection: Connection) -> None:
+        with self._lock:
+            other = self._connections.setdefault(key, connection)
+        if other is not connection:
+            connection.close()
+
+
+_idle = _Idle()
+
+
+def describe(error: psycopg.Error) -> str:
+    """Return what the server said: code, message and detail."""
+    diagnosis = error.diag
+    parts = [diagnosis.message_primary or str(error).strip(), diagnosis.message_detail]
+    text = "; ".join(part for part in parts if part)
+    return f"{text} (SQLSTATE {error.sqlstate})" if error.sqlstate else text
+
+
+def _is_here(host: str) -> bool:
+    return host.startswith(("/", "@")) or host in _HERE

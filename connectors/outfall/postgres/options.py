@@ -1,0 +1,111 @@
+"""The options of `PostgresSink`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from outfall.durations import Duration
+from outfall.options import Names, SinkOptions
+
+
+class PostgresOptions(SinkOptions):
+    """What `PostgresSink` takes, in its constructor and as Spark options."""
+
+    dsn: SecretStr = Field(
+        description="The connection: a URL `postgresql://user@host/database` or libpq's `key=value` pairs. Accepts"
+        " `env:NAME` and `file:PATH`, resolved where a connection is made. Without `sslmode` the server's certificate"
+        " is verified, unless it is this host."
+    )
+    table: str = Field(
+        min_length=1,
+        description='The table: `name` or `schema.name`; a part in double quotes is taken as it is: `"My Schema"."T"`.',
+    )
+    write_mode: Literal["append", "upsert", "delete"] = Field(
+        default="append",
+        description="`append` inserts each row. `upsert` inserts it or updates the row with the same key. `delete`"
+        " removes the rows with these keys.",
+    )
+    key_columns: Names = Field(
+        default=(),
+        description="`upsert`, `delete`: the columns that identify a row; for `upsert` there must be a unique index on"
+        " them. With `create_table` the primary key.",
+    )
+    update_columns: Names = Field(
+        default=(), description="`upsert`: which columns of an existing row are updated. Default: all but the keys."
+    )
+    order_column: str | None = Field(
+        default=None,
+        description="`upsert`: of two rows with one key the one with the greater value here stays, within an epoch and"
+        " against the table. Without it the row that was written last in the epoch replaces the table's.",
+    )
+    delete_marker: str | None = Field(
+        default=None,
+        description="`upsert`: a boolean column that is not written; where it is true, the row with this key is"
+        " removed.",
+    )
+    conflict_constraint: str | None = Field(
+        default=None,
+        description="`upsert`: the name of the unique constraint to use, in place of `key_columns`' index.",
+    )
+    conflict_where: str | None = Field(
+        default=None,
+        description="`upsert`: the predicate of a partial unique index on the keys, as SQL. It is sent as it is: never"
+        " make it of untrusted text.",
+    )
+    on_existing: Literal["resume", "error", "overwrite"] = Field(
+        default="resume",
+        description="What to do on first contact with a table that holds rows: keep them, refuse them, or delete them"
+        " in the transaction that publishes the first epoch.",
+    )
+    create_table: Literal["never", "if_missing"] = Field(
+        default="never", description="Whether a missing table is created, with the columns of the rows."
+    )
+    schema_evolution: Literal["fail", "add_columns"] = Field(
+        default="fail", description="What to do with columns that the table does not have: refuse them, or add them."
+    )
+    metadata_schema: str = Field(
+        default="outfall",
+        min_length=1,
+        description="The schema that holds the ledger and the staging tables. Made on first use.",
+    )
+    create_staging: Literal["if_missing", "never"] = Field(
+        default="if_missing",
+        description="Whether ledger and staging are made and kept in step with the table. `never` expects what"
+        " `PostgresSink.ddl()` prints.",
+    )
+    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
+    statement_timeout: Duration = Field(
+        default=timedelta(minutes=10), description="How long one statement may take; publishing an epoch is one."
+    )
+    retry_deadline: Duration = Field(
+        default=timedelta(minutes=5),
+        description="For how long a transaction is tried again after errors that may pass: lost connections, deadlocks,"
+        " a server that restarts.",
+    )
+
+    @field_validator("key_columns", "update_columns")
+    @classmethod
+    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = [name for name in value if value.count(name) > 1]
+        if twice:
+            raise ValueError(f"names the column {twice[0]!r} twice")
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.write_mode != "append" and not self.key_columns:
+            raise ValueError(f"write_mode {self.write_mode} needs key_columns")
+        for name in ("update_columns", "order_column", "delete_marker", "conflict_constraint", "conflict_where"):
+            if getattr(self, name) and self.write_mode != "upsert":
+                raise ValueError(f"{name} is an option of write_mode upsert")
+        if self.conflict_constraint and self.conflict_where:
+            raise ValueError("conflict_constraint and conflict_where name two ways to find the index: give one")
+        both = set(self.update_columns) & set(self.key_columns)
+        if both:
+            raise ValueError(f"update_columns holds the key {sorted(both)[0]!r}: a key is what finds the row")
+        if self.delete_marker in self.key_columns:
+            raise ValueError("delete_marker cannot be a key")
+        return self

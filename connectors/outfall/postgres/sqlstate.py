@@ -1,0 +1,30 @@
+"""What PostgreSQL's error codes mean for a retry (manual, appendix A)."""
+
+from __future__ import annotations
+
+import psycopg
+
+_MAY_PASS = ("08", "57P", "40001", "40P01", "53", "55P03", "25006")
+"""Connection lost, server stopping or starting, serialization failure, deadlock, out of connections or memory, a lock
+that is not to be had, and a server that is read-only since a failover."""
+
+
+def may_pass(error: psycopg.Error) -> bool:
+    """Tell whether the same transaction may succeed later.
+
+    An error without a code comes from the client: the connection broke, or none could be made.
+    """
+    code = error.sqlstate
+    if code is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return code.startswith(_MAY_PASS)
+
+
+def is_rows_fault(error: psycopg.Error) -> bool:
+    """Tell whether rows are to blame: a value or a constraint."""
+    return (error.sqlstate or "")[:2] in ("22", "23")
+
+
+def lacks_right(error: psycopg.Error) -> bool:
+    """Tell whether a right is missing."""
+    return error.sqlstate == "42501"

@@ -1,0 +1,143 @@
+"""Staging: one unlogged table per step and target, in which each attempt's rows carry a number of their own.
+
+The table is made once and stays. Rows whose number stands in `attempts` may still be published; all others are left
+over from attempts that were published, lost or killed, and are cleared away after an epoch.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Sequence
+
+import psycopg
+from psycopg import sql
+from pydantic import BaseModel, ConfigDict, Field
+
+from outfall.capabilities import SweepContext, WriterInitContext
+from outfall.postgres.connection import Connection
+from outfall.postgres.names import TableName
+
+STAGE = "_outfall_stage"
+"""The column that holds the attempt's number."""
+
+MARKER = "_outfall_delete"
+"""The column that holds the delete marker, which the target does not have."""
+
+_TRUNCATE_BYTES = 8 << 20
+"""A staging table of at most this size is cleared row by row; truncating costs a new file and a lock on the table."""
+
+
+class StagedRows(BaseModel):
+    """The rows of one attempt, in staging."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: int
+    rows: int = Field(ge=0)
+    """How many, so that a staging table that a crash of the server emptied is seen before it is published."""
+    columns: tuple[str, ...]
+    """The target's columns that they have values for."""
+
+
+class Staging:
+    """The staging table of one step and target. Every call runs in the caller's transaction."""
+
+    def __init__(self, metadata_schema: str, table: TableName) -> None:
+        self.table = table
+        self.name = table.identifier()
+        self._attempts = TableName(metadata_schema, "attempts").identifier()
+
+    def register(self, connection: Connection, context: WriterInitContext, staged: StagedRows) -> None:
+        """Write whose rows these are, in the transaction that writes the rows."""
+        statement = sql.SQL(
+            "INSERT INTO {} (stage, staging, incarnation, generation, epoch, attempt, rows)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s)"
+        ).format(self._attempts)
+        connection.execute(
+            statement,
+            (
+                staged.stage,
+                str(self.table),
+                context.incarnation,
+                context.generation,
+                context.epoch,
+                context.attempt,
+                staged.rows,
+            ),
+        )
+
+    def counts(self, connection: Connection, stages: Collection[int]) -> dict[int, int]:
+        """Return how many rows of each attempt are there."""
+        query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
+            sql.Identifier(STAGE), self.name
+        )
+        return dict(connection.execute(query, (list(stages),)).fetchall())
+
+    def forget(self, connection: Connection, stages: Collection[int]) -> None:
+        """Give up attempts, whose rows are cleared away later."""
+        statement = sql.SQL("DELETE FROM {} WHERE stage = ANY(%s)").format(self._attempts)
+        connection.execute(statement, (list(stages),))
+
+    def forget_older(self, connection: Connection, context: SweepContext) -> int:
+        """Give up our attempts of older generations, which stand in no record; return how many there were."""
+        statement = sql.SQL("DELETE FROM {} WHERE staging = %s AND incarnation = %s AND generation < %s").format(
+            self._attempts
+        )
+        return connection.execute(statement, (str(self.table), context.incarnation, context.generation)).rowcount
+
+    def clear(self, connection: Connection) -> None:
+        """Remove the rows of all attempts that are given up.
+
+        A large table is truncated if no attempt may still be published and nobody is writing; else, as a small one
+        always, it is cleared row by row.
+        """
+        size, live = connection.execute(
+            sql.SQL("SELECT pg_relation_size(%s::regclass), EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(
+                self._attempts
+            ),
+            (self.name.as_string(connection), str(self.table)),
+        ).fetchone() or (0, True)
+        if size > _TRUNCATE_BYTES and not live and self._truncate(connection):
+            return
+        if size:
+            statement = sql.SQL(
+                "DELETE FROM {0} WHERE NOT EXISTS (SELECT 1 FROM {1} AS live WHERE live.stage = {0}.{2})"
+            ).format(self.name, self._attempts, sql.Identifier(STAGE))
+            connection.execute(statement)
+
+    def _truncate(self, connection: Connection) -> bool:
+        try:
+            with connection.transaction():
+                # An attempt that is writing holds a lock until it commits; its rows are nobody's business yet.
+                connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(self.name))
+                live = connection.execute(
+                    sql.SQL("SELECT EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(self._attempts),
+                    (str(self.table),),
+                ).fetchone()
+                if live is None or live[0]:
+                    return False
+                connection.execute(sql.SQL("TRUNCATE {}").format(self.name))
+        except psycopg.errors.LockNotAvailable:
+            return False
+        return True
+
+
+def new_stage() -> int:
+    """Draw the number of an attempt: two never meet."""
+    return secrets.randbits(63)
+
+
+def staging_ddl(name: TableName, columns: Sequence[tuple[str, str]], *, marker: bool) -> list[sql.Composed]:
+    """Return the statements that make a staging table.
+
+    Args:
+        name: its name.
+        columns: the target's columns that may be written: name, and type as `format_type` gives it.
+        marker: whether rows carry a delete marker.
+    """
+    fields = [sql.SQL("{} bigint NOT NULL").format(sql.Identifier(STAGE))]
+    if marker:
+        fields.append(sql.SQL("{} boolean").format(sql.Identifier(MARKER)))
+    # The types come from the server's own catalogue, which writes them as SQL.
+    fields += [sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in columns]
+    return [sql.SQL("CREATE UNLOGGED TABLE {} ({})").format(name.identifier(), sql.SQL(", ").join(fields))]

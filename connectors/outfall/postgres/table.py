@@ -1,0 +1,150 @@
+"""The target table: whether rows fit it, and what is made or changed for them."""
+
+from __future__ import annotations
+
+import difflib
+
+import pyarrow as pa
+from psycopg import sql
+
+from outfall.errors import ConfigurationError, TargetError
+from outfall.postgres.columns import TableColumn, read_columns
+from outfall.postgres.connection import Connection
+from outfall.postgres.ledger import ledger_ddl
+from outfall.postgres.names import TableName
+from outfall.postgres.options import PostgresOptions
+from outfall.postgres.staging import MARKER, STAGE, staging_ddl
+from outfall.postgres.types import new_column_type, why_not
+
+
+class Table:
+    """The user's table, as the server describes it."""
+
+    def __init__(self, options: PostgresOptions, name: TableName) -> None:
+        self._options = options
+        self._name = name
+
+    def check(self, connection: Connection, schema: pa.Schema) -> None:
+        """Refuse rows that the table cannot take, column by column. Changes nothing.
+
+        Raises:
+            ConfigurationError: naming every column that does not fit.
+            TargetError: there is no such table.
+        """
+        columns = {column.name: column for column in read_columns(connection, self._name)}
+        if not columns:
+            self._check_new(schema)
+            return
+        problems = [
+            *(self._problem(field, columns) for field in self._fields(schema)),
+            *self._missing_names(schema, columns),
+            *self._not_given(schema, columns),
+        ]
+        told = [problem for problem in problems if problem]
+        if told:
+            raise ConfigurationError(
+                f"the rows do not fit {self._name}: {'; '.join(told)}", do="change the columns, or the table"
+            )
+
+    def prepare(self, connection: Connection, schema: pa.Schema) -> None:
+        """Create the table, or add columns to it, as the options allow."""
+        columns = {column.name for column in read_columns(connection, self._name)}
+        if not columns:
+            connection.execute(self._create(schema))
+            return
+        for field in self._fields(schema):
+            if field.name not in columns and self._options.schema_evolution == "add_columns":
+                connection.execute(
+                    sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
+                        self._name.identifier(), _definition(field)
+                    )
+                )
+
+    def holds_rows(self, connection: Connection) -> bool:
+        """Tell whether the table exists and has rows."""
+        if not read_columns(connection, self._name):
+            return False
+        found = connection.execute(
+            sql.SQL("SELECT EXISTS (SELECT 1 FROM {})").format(self._name.identifier())
+        ).fetchone()
+        return bool(found and found[0])
+
+    def staging_ddl(self, connection: Connection, staging: TableName) -> list[sql.Composed]:
+        """Return what is to be run so that staging has the table's columns; nothing when it has them."""
+        wanted = [(column.name, column.type) for column in read_columns(connection, self._name) if column.writable]
+        if not wanted:
+            raise TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
+        marker = self._options.delete_marker is not None
+        own = [(STAGE, "bigint"), *([(MARKER, "boolean")] if marker else [])]
+        found = [(column.name, column.type) for column in read_columns(connection, staging)]
+        if found == own + wanted:
+            return []
+        old = [sql.SQL("DROP TABLE {}").format(staging.identifier())] if found else []
+        return old + staging_ddl(staging, wanted, marker=marker)
+
+    def support_ddl(self, connection: Connection, staging: TableName) -> list[sql.Composed]:
+        """Return all that is made beside the table."""
+        return ledger_ddl(self._options.metadata_schema) + self.staging_ddl(connection, staging)
+
+    def _fields(self, schema: pa.Schema) -> list[pa.Field]:
+        return [field for field in schema if field.name != self._options.delete_marker]
+
+    def _check_new(self, schema: pa.Schema) -> None:
+        if self._options.create_table == "never":
+            raise TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
+        for field in self._fields(schema):
+            new_column_type(field.type, field.name)
+        missing = [name for name in self._options.key_columns if name not in schema.names]
+        if missing:
+            raise ConfigurationError(f"the key column {missing[0]!r} is not among the rows' columns", do="add it")
+
+    def _problem(self, field: pa.Field, columns: dict[str, TableColumn]) -> str | None:
+        column = columns.get(field.name)
+        if column is None:
+            if self._options.schema_evolution == "add_columns":
+                new_column_type(field.type, field.name)
+                return None
+            near = difflib.get_close_matches(field.name, columns, n=1)
+            return f"the table has no column {field.name!r}" + (f", did you mean {near[0]!r}?" if near else "")
+        if not column.writable:
+            return f"{field.name!r} is a column that the server fills itself"
+        reason = why_not(field.type, column)
+        return f"{field.name!r}: {reason}" if reason else None
+
+    def _missing_names(self, schema: pa.Schema, columns: dict[str, TableColumn]) -> list[str]:
+        options = self._options
+        needed = [
+            *options.key_columns,
+            *options.update_columns,
+            *filter(None, [options.order_column, options.delete_marker]),
+        ]
+        problems = [
+            f"the rows have no column {name!r}, which an option names" for name in needed if name not in schema.names
+        ]
+        if options.delete_marker in schema.names:
+            kind = schema.field(options.delete_marker).type
+            if not pa.types.is_boolean(kind):
+                problems.append(f"the delete marker {options.delete_marker!r} is {kind}, and must be boolean")
+        return problems
+
+    def _not_given(self, schema: pa.Schema, columns: dict[str, TableColumn]) -> list[str]:
+        """Columns that every row must have, and none does."""
+        if self._options.write_mode == "delete":
+            return []
+        return [
+            f"the rows have no column {column.name!r}, which is NOT NULL and has no default"
+            for column in columns.values()
+            if column.writable and column.not_null and not column.has_default and column.name not in schema.names
+        ]
+
+    def _create(self, schema: pa.Schema) -> sql.Composed:
+        fields = [_definition(field) for field in self._fields(schema)]
+        keys = self._options.key_columns
+        if keys:
+            fields.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, keys))))
+        return sql.SQL("CREATE TABLE {} ({})").format(self._name.identifier(), sql.SQL(", ").join(fields))
+
+
+def _definition(field: pa.Field) -> sql.Composed:
+    kind = new_column_type(field.type, field.name)
+    return sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(kind))

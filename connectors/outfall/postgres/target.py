@@ -1,0 +1,134 @@
+"""The table as the recovery data knows it: checked before an epoch begins, and opened once it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from psycopg import sql
+
+from outfall.capabilities import TargetContext
+from outfall.errors import FencedError, TargetAheadError, TargetError, TargetLostError, TargetNotEmptyError
+from outfall.postgres.columns import read_columns
+from outfall.postgres.connection import Connection, Database
+from outfall.postgres.ledger import Ledger, LedgerRow, ledger_ddl
+from outfall.postgres.names import TableName
+from outfall.postgres.staging import Staging
+from outfall.postgres.table import Table
+from outfall.steps import reached
+
+_MAKING = "outfall: making ledger and staging"
+
+
+class Target:
+    """One step's table in one epoch. Used on the driver."""
+
+    def __init__(self, database: Database, table: TableName, staging: Staging, context: TargetContext[Any]) -> None:
+        self._database = database
+        self._name = table
+        self._table = Table(database.options, table)
+        self._staging = staging
+        self._context = context
+        self._ledger = Ledger(database.options.metadata_schema, context.incarnation, table)
+
+    def check(self) -> None:
+        """Refuse a table that is not what the recovery data says, and change nothing.
+
+        Raises:
+            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError.
+        """
+        with self._database.connection() as connection, connection.transaction():
+            self._database.limit(connection)
+            found = self._ledger.read(connection) if self._has_ledger(connection) else None
+            if found is None:
+                self._check_first(connection)
+            else:
+                self._check_row(found)
+
+    def open(self, schema: pa.Schema | None) -> None:
+        """Make what the tasks need, and tell the ledger which generation writes from now on.
+
+        Raises:
+            FencedError: a newer driver has told it so already.
+            TargetError: something is missing and may not be made.
+        """
+        row = self._database.run("opening", lambda connection: self._open(connection, schema))
+        if row.generation > self._context.generation:
+            raise FencedError(
+                f"the ledger of {self._name} is at generation {row.generation}",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                why=f"this driver is generation {self._context.generation}",
+                do="nothing, if the newer one is meant to run",
+            )
+
+    def _open(self, connection: Connection, schema: pa.Schema | None) -> LedgerRow:
+        options = self._database.options
+        # Drivers of several queries make the same things at once, and IF NOT EXISTS is no lock.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (_MAKING,))
+        if schema is not None:
+            self._table.prepare(connection, schema)
+        if options.create_staging == "if_missing":
+            self._make(connection, self._missing(connection))
+        elif not self._has_ledger(connection) or self._table.staging_ddl(connection, self._staging.table):
+            raise TargetError(
+                f"{options.metadata_schema}.ledger or {self._staging.table} is missing or not as the table is",
+                step=self._context.step_id,
+                why="create_staging is 'never'",
+                do="have a DBA run what PostgresSink.ddl() prints",
+            )
+        reached("postgres: opening")
+        context = self._context
+        epoch = context.epoch if context.epoch is not None else -1
+        return self._ledger.begin(connection, step=context.step_id, generation=context.generation, epoch=epoch)
+
+    def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
+        shared = [] if self._has_ledger(connection) else ledger_ddl(self._database.options.metadata_schema)
+        return [*shared, *self._table.staging_ddl(connection, self._staging.table)]
+
+    def _make(self, connection: Connection, statements: Sequence[sql.Composed]) -> None:
+        for statement in statements:
+            connection.execute(statement)
+
+    def _has_ledger(self, connection: Connection) -> bool:
+        schema = self._database.options.metadata_schema
+        return all(read_columns(connection, TableName(schema, name)) for name in ("ledger", "attempts"))
+
+    def _check_first(self, connection: Connection) -> None:
+        context = self._context
+        if context.completed is not None:
+            raise TargetLostError(
+                f"the ledger knows of no epoch that this query wrote to {self._name}, and it wrote {context.completed}",
+                step=context.step_id,
+                why="it was emptied, or the database is another one or was restored from a copy older than this query",
+                do="restore the database, or start the query with a new checkpoint",
+            )
+        if self._database.options.on_existing == "error" and self._table.holds_rows(connection):
+            raise TargetNotEmptyError(
+                f"{self._name} holds rows",
+                step=context.step_id,
+                why="on_existing is 'error'",
+                do='empty the table, or set on_existing="resume" to keep its rows or "overwrite" to delete them',
+            )
+
+    def _check_row(self, found: LedgerRow) -> None:
+        context = self._context
+        last = -1 if context.completed is None else context.completed
+        if found.generation > context.last_generation or (found.epoch is not None and found.epoch > last):
+            raise TargetAheadError(
+                f"{self._name} holds epoch {found.epoch}, begun under generation {found.generation}",
+                step=context.step_id,
+                epoch=context.epoch,
+                why=f"the recovery data ends at generation {context.last_generation}, completed epoch"
+                f" {context.completed}: it was restored from an older copy, or its newest entries are lost",
+                do="restore the newest recovery data; or take the later rows out of the table by hand and start with a"
+                " new checkpoint",
+            )
+        if found.begun < last:
+            raise TargetLostError(
+                f"{self._name} holds this query's epochs up to {found.begun} at most, and {last} was completed",
+                step=context.step_id,
+                why="the database was restored from an older copy",
+                do="restore a newer copy, or start the query with a new checkpoint",
+            )

@@ -1,0 +1,181 @@
+"""Options, names and statements of the PostgreSQL sink, without a server."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from outfall.capabilities import Guarantee
+from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
+from outfall.postgres import PostgresSink, sink_from_options
+from outfall.postgres.connection import Database
+from outfall.postgres.failures import translated
+from outfall.postgres.names import TableName, staging_name
+from outfall.postgres.publish import statement
+from outfall.postgres.sqlstate import may_pass
+from outfall.sink_shape import check_sink, guarantee_of
+
+DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"write_mode": "upsert"}, "needs key_columns"),
+        ({"write_mode": "delete"}, "needs key_columns"),
+        ({"order_column": "v"}, "order_column is an option of write_mode upsert"),
+        ({"write_mode": "delete", "key_columns": "id", "delete_marker": "gone"}, "delete_marker is an option of"),
+        ({"write_mode": "upsert", "key_columns": ["id", "id"]}, "names the column 'id' twice"),
+        ({"write_mode": "upsert", "key_columns": "id", "update_columns": "id"}, "holds the key 'id'"),
+        ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "id"}, "cannot be a key"),
+        (
+            {"write_mode": "upsert", "key_columns": "id", "conflict_constraint": "a", "conflict_where": "b"},
+            "give one",
+        ),
+        ({"statement_timeout": "soon"}, "statement_timeout"),
+        ({"create_table": "always"}, "create_table"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        PostgresSink(DSN, "t", **options)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
+    sink = sink_from_options({"dsn": DSN, "table": "t", "writeMode": "upsert", "keycolumns": "a, b"})
+    back = pickle.loads(pickle.dumps(sink))
+    assert back.options == sink.options
+    assert back.options.key_columns == ("a", "b")
+    check_sink(sink)
+    assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
+    assert sink.target() == "postgres:warehouse/t"
+    assert not any("hunter2" in text for text in (repr(sink), str(sink.options), sink.target(), sink.database.name()))
+
+
+def test_a_dsn_that_cannot_be_read_is_told_without_it() -> None:
+    sink = PostgresSink("postgresql://app:hunter2@[oops/x", "t")
+    with pytest.raises(ConfigurationError, match="the dsn cannot be read") as caught:
+        sink.target()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_dsn_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = PostgresSink("env:OUTFALL_DSN", "t")
+    monkeypatch.setenv("OUTFALL_DSN", DSN)
+    assert sink.target() == "postgres:warehouse/t"
+
+
+@pytest.mark.parametrize(
+    ("dsn", "mode", "root"),
+    [
+        ("postgresql://db.example/x", "verify-full", "system"),
+        ("postgresql://db.example/x?sslrootcert=/ca.pem", "verify-full", "/ca.pem"),
+        ("postgresql://db.example/x?sslmode=require", "require", None),
+        ("postgresql://127.0.0.1/x", None, None),
+        ("host=/var/run/postgresql dbname=x", None, None),
+        ("dbname=x", None, None),
+    ],
+)
+def test_certificates_are_verified_unless_the_dsn_says_otherwise(dsn: str, mode: str | None, root: str | None) -> None:
+    database: Database = PostgresSink(dsn, "t").database
+    found = conninfo_to_dict(database._conninfo())
+    assert (found.get("sslmode"), found.get("sslrootcert")) == (mode, root)
+    assert found["client_encoding"] == "UTF8"
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "name"),
+    [
+        ("Flights", None, "flights"),
+        ("Air.Flights", "air", "flights"),
+        ('"Air"."My ""Flights"""', "Air", 'My "Flights"'),
+        ('air."a.b"', "air", "a.b"),
+    ],
+)
+def test_names_are_read_as_sql_reads_them(text: str, schema: str | None, name: str) -> None:
+    assert TableName.parse(text) == TableName(schema, name)
+
+
+@pytest.mark.parametrize("text", ["a.b.c", "a.", ".a", 'a"b', '"a', "a" * 64, "", 'a".b'])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        TableName.parse(text)
+
+
+def test_staging_is_named_by_table_and_step_within_the_servers_bound() -> None:
+    names = {
+        str(staging_name("outfall", TableName(schema, table), step))
+        for schema in (None, "a")
+        for table in ("t", "T", "ä" * 30)
+        for step in ("sink", "x" * 100)
+    }
+    assert len(names) == 12
+    assert all(len(name.removeprefix("outfall.").encode()) <= 63 for name in names)
+
+
+# --- statements
+
+
+def text(**options: Any) -> str:
+    sink = PostgresSink(DSN, 's."T"', **options)
+    made = statement(sink.options, sink.table, TableName("outfall", "staging"), ["id", "a b", "v"])
+    return made.as_string(None)
+
+
+def test_appended_rows_are_those_of_the_winners() -> None:
+    assert text() == (
+        'INSERT INTO "s"."T" ("id", "a b", "v") SELECT "id", "a b", "v" FROM "outfall"."staging"'
+        ' WHERE "_outfall_stage" = ANY(%(stages)s)'
+    )
+
+
+def test_upserts_take_the_last_of_each_key_in_the_order_of_keys() -> None:
+    made = text(write_mode="upsert", key_columns=["id"], order_column="v", delete_marker="gone")
+    assert 'DISTINCT ON ("id")' in made
+    assert 'ORDER BY "id", "v" DESC NULLS LAST, "_outfall_stage" DESC, ctid DESC' in made
+    assert 'DELETE FROM "s"."T" AS target USING latest WHERE latest.gone AND target."id" = "latest"."id"' in made
+    assert 'WHERE NOT gone ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "a b" = EXCLUDED."a b"' in made
+    assert made.endswith('WHERE (target."v" IS NULL OR target."v" <= "excluded"."v")')
+
+
+# --- errors
+
+
+class Failed(psycopg.Error):
+    """An error with a code of the server's."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__("the server's text")
+        self.sqlstate = code
+
+
+@pytest.mark.parametrize(
+    ("code", "passes", "kind"),
+    [
+        ("08006", True, TransientError), ("40001", True, TransientError), ("40P01", True, TransientError),
+        ("53300", True, TransientError), ("57P01", True, TransientError), ("57P03", True, TransientError),
+        ("25006", True, TransientError), ("55P03", True, TransientError), ("57014", False, TargetError),
+        ("22003", False, ValueRefusedError), ("23505", False, ValueRefusedError), ("42703", False, TargetError),
+        ("42501", False, TargetError),
+    ],
+)  # fmt: skip
+def test_codes_say_whether_trying_again_may_help(code: str, passes: bool, kind: type[Exception]) -> None:
+    error = Failed(code)
+    assert may_pass(error) is passes
+    made = translated(PostgresSink(DSN, "t").database, "writing", error)
+    assert type(made) is kind
+    assert f"SQLSTATE {code}" in str(made)
+    assert "hunter2" not in str(made)
+
+
+def test_errors_of_the_client_are_those_of_connections() -> None:
+    assert may_pass(psycopg.OperationalError("connection refused"))
+    assert not may_pass(psycopg.ProgrammingError("wrong"))
