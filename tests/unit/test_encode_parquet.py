@@ -137,3 +137,12 @@ def test_columns_that_cannot_be_told_apart_are_refused() -> None:
         check_schema(FormatOptions(format="parquet"), pa.schema([("a", pa.int8()), ("a", pa.int8())]))
     with pytest.raises(ConfigurationError, match="without columns"):
         check_schema(FormatOptions(format="parquet"), pa.schema([]))
+
+
+def test_a_small_slice_does_not_keep_its_batch_in_memory() -> None:
+    batch = pa.record_batch({"id": pa.array(range(10_000), pa.int64())})
+    kept = encoder(FormatOptions(format="parquet"), batch.schema)
+    kept.encode(batch.slice(5_000, 10))
+    (rows,) = kept._batches  # type: ignore[attr-defined] # what it keeps is what is asked
+    assert rows.get_total_buffer_size() < 1_000
+    assert rows.to_pydict() == {"id": list(range(5_000, 5_010))}

@@ -12,6 +12,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from outfall.capabilities import CommitRequest, Guarantee
 from outfall.errors import (
@@ -217,6 +218,32 @@ def test_an_upload_that_fails_fails_the_attempt(driver: WholeDriver, monkeypatch
         part.prepare_commit()
 
 
+def test_what_is_uploaded_leaves_the_scratch_space_at_once(place: Place, scratch: Path) -> None:
+    driver = WholeDriver(remote(place, roll_bytes=1))
+    driver.begin()
+    part = driver.file()
+    for number in range(3):
+        part.write_batch(rows(number))
+    assert [path for path in scratch.rglob("*") if path.is_file()] == []  # the third is in memory still
+    assert len(place.hidden()) == 2
+    part.close()
+
+
+def test_a_copy_that_is_not_whole_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Memory(uuid.uuid4().hex)
+    driver = WholeDriver(remote(place))
+    driver.begin()
+    staged = driver.stage(rows(1))
+
+    def copy(self: Any, source: str, target: str) -> None:
+        self.pipe_file(target, self.cat_file(source)[:3])
+
+    monkeypatch.setattr(MemoryFileSystem, "cp_file", copy)
+    with pytest.raises(TransientError, match="has 3 bytes"):
+        driver.commit(staged)
+    assert place.hidden() != []
+
+
 def test_a_lost_file_is_found_before_anything_is_published(driver: WholeDriver, place: Place) -> None:
     driver.begin()
     staged = driver.stage(rows(1)) + driver.stage(rows(2), worker_index=1)
@@ -294,6 +321,7 @@ def test_of_two_queries_that_come_at_the_same_moment_the_later_is_refused_and_ca
         pytest.raises(TargetNotEmptyError, match="another query"),
     ):
         second.begin()
+    assert [path for path in place.everything() if path.endswith(".json")] == [f"_outfall/{OTHERS}.json"]
     first.commit(first.stage(rows(1)))
     assert place.ids() == [1]
     with pytest.raises(TargetNotEmptyError):
@@ -339,6 +367,18 @@ def test_a_restored_checkpoint_is_refused_or_the_later_epochs_are_taken_back(dri
         copy.begin()
     truncating.run(rows(20))
     assert place.ids() == [1, 20]
+
+
+def test_what_a_newer_driver_published_meanwhile_is_not_taken_back(driver: WholeDriver, place: Place) -> None:
+    driver.run(rows(1))
+    older = driver.restored_copy(remote(place, on_rewind="truncate"))
+    newer = driver.restored_copy(remote(place, on_rewind="truncate"))
+    driver.run(rows(2))
+    older.begin(open_target=False)  # it has seen epoch 1, and sleeps
+    newer.run(rows(20))
+    newer.run(rows(30))
+    older.open()
+    assert place.ids() == [1, 20, 30]
 
 
 def test_a_task_that_does_not_see_the_target_says_so(driver: WholeDriver, place: Place) -> None:

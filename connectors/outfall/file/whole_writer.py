@@ -92,10 +92,18 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
         if rows.num_rows == 0:
             return
         file = self._open.get(bucket)
-        if file is not None and self._rolling.due(file.size, file.since):
+        if file is not None and self._is_full_or_old(file):
             self._finish(bucket)
             file = None
         (file or self._begin(bucket)).write_record_batch(rows)
+
+    def _is_full_or_old(self, file: WholeFile) -> bool:
+        due = self._rolling.due(file.size, file.since)
+        if due and file.kept:
+            # What rows will take once they are compressed is a guess: write them, and look again.
+            file.spill()
+            due = self._rolling.due(file.size, file.since)
+        return due
 
     def _begin(self, bucket: str) -> WholeFile:
         name = str(FileName.of(self._context, len(self._names), self._suffix))
