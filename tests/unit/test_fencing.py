@@ -13,6 +13,7 @@ from outfall.epoch.driver_memory import DriverMemory, Position
 from outfall.errors import AnswersError, FencedError, OutfallError, SealError, StaleWriterError, StepInUseError
 from outfall.steps import listen
 from outfall.testing import LocalDriver
+from tests.unit.support.journals import entries
 from tests.unit.support.points import points
 from tests.unit.support.setups import EXACTLY_ONCE, InPlace, Setup, Staging, content, counted
 
@@ -112,6 +113,23 @@ def test_a_driver_that_was_overtaken_between_epochs_is_fenced() -> None:
     with pytest.raises(FencedError):
         setup.run(old, 2, "a")
     setup.run(new, 2)
+
+
+def test_a_first_driver_that_slept_until_its_number_was_swept_disturbs_nobody() -> None:
+    """Its BEGIN, of an incarnation of its own, lands in the place that the sweep has freed."""
+    setup = Staging()
+    sleeper, other = setup.driver(), setup.driver()
+
+    def two_epochs() -> None:
+        setup.run(other, 0)
+        setup.run(other, 1)
+
+    with meanwhile("log: newest checked", two_epochs), pytest.raises(OutfallError):
+        setup.run(sleeper, 0, "b")
+    assert len({entry["incarnation"] for entry in entries(setup.recovery)}) == 2
+    setup.run(setup.driver(), 2)
+    assert_contents(setup, [{"a"}, {"a"}, {"a"}])
+    assert len({entry["incarnation"] for entry in entries(setup.recovery)}) == 1, "the sweep removes the stray"
 
 
 def test_a_fenced_driver_stays_fenced() -> None:

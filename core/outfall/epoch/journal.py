@@ -193,10 +193,19 @@ class Journal:
             raise _missing(start or 1, self._step_id)
         view = JournalView()
         for number, entry in entries:
-            _check_incarnation(number, entry, entries[-1][1].incarnation)
+            if not _is_stray(number, start):
+                _check_incarnation(number, entry, entries[-1][1].incarnation)
             if number >= start:
                 view = view.after(number, entry)
         return view
+
+
+def _is_stray(number: int, start: int) -> bool:
+    """Whether this is the first BEGIN of a driver that slept until a sweep had freed its number.
+
+    It began when the log was empty, so it has an incarnation of its own. It counts for nothing, and is swept again.
+    """
+    return number == 1 < start
 
 
 def _check_incarnation(number: int, entry: Entry, expected: str) -> None:
