@@ -156,7 +156,8 @@ def lowest(session: nox.Session) -> None:
     project = nox.project.load_toml("pyproject.toml")["project"]
     # And those of the connectors whose unit tests import them.
     bounds = [*project["dependencies"], *project["optional-dependencies"]["postgres"]]
-    session.install(*(bound.replace(">=", "==") for bound in bounds), "hypothesis", "packaging", "pytest")
+    for_tests = ("cloudpickle", "hypothesis", "packaging", "pytest")
+    session.install(*(bound.replace(">=", "==") for bound in bounds), *for_tests)
     session.install("--no-deps", "-e", ".")
     session.run("python", "-m", "pytest", "tests/unit", "-m", "not long", *_for_pytest(session))
 

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from outfall.testing.crash_points import SITE
+
 ROOT = Path(__file__).parents[2]
 SUPPORT = Path(__file__).parent / "support"
 
 
 def spark_environment() -> dict[str, str]:
     """Return what a JVM must inherit so that its Python workers are this Python and import what the tests import."""
-    path = [str(ROOT), str(SUPPORT), str(SUPPORT / "site"), os.environ.get("PYTHONPATH", "")]
+    path = [str(ROOT), str(SUPPORT), str(SITE), os.environ.get("PYTHONPATH", "")]
     return {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
@@ -29,7 +31,7 @@ def spark_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def crash_order(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that tells Spark's Python processes at which step to die; see `support/site`."""
+    """The file that tells Spark's Python processes at which step to die; see `outfall.testing.crash_points`."""
     return tmp_path_factory.mktemp("crash") / "order"
 
 

@@ -52,14 +52,14 @@ def found(directory: Path) -> dict[int, Counter[tuple[str, int]]]:
     ],
 )
 def test_a_process_killed_at_a_step_is_succeeded(tmp_path: Path, point: str, of_epoch_1: str) -> None:
-    assert run(tmp_path, "a", OUTFALL_CRASH_AT=point) == -signal.SIGKILL
+    assert run(tmp_path, "a", OUTFALL_TEST_CRASH=point) == -signal.SIGKILL
     assert run(tmp_path, "b") == 0
     contents = {0: "a", 1: of_epoch_1, 2: "b"}
     assert found(tmp_path) == {e: Counter((name, row) for row in range(3)) for e, name in contents.items()}
 
 
 def test_a_crash_that_may_happen_once_happens_once(tmp_path: Path) -> None:
-    once = {"OUTFALL_CRASH_AT": "after PREPARED", "OUTFALL_CRASH_ONCE": str(tmp_path / "crashed")}
+    once = {"OUTFALL_TEST_CRASH": "after PREPARED", "OUTFALL_TEST_CRASH_ONCE": str(tmp_path / "crashed")}
     assert run(tmp_path, "a", **once) == -signal.SIGKILL
     assert run(tmp_path, "a", **once) == 0
     assert found(tmp_path) == {epoch: Counter(("a", row) for row in range(3)) for epoch in range(EPOCHS)}

@@ -74,7 +74,8 @@ def test_the_first_command_runs_an_example_that_is_there() -> None:
 
 def test_every_extra_is_declared(project: dict[str, Any]) -> None:
     assert set(project["optional-dependencies"]) == {
-        "spark", "file", "postgres", "s3", "kinesis", "aws", "http", "kafka", "all", "examples", "benchmark", "dev",
+        "spark", "file", "postgres", "s3", "kinesis", "aws", "http", "kafka", "all", "testing", "examples", "benchmark",
+        "dev",
     }  # fmt: skip
 
 

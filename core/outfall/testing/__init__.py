@@ -1,7 +1,70 @@
-"""For authors and users of sinks: a local engine, crash points, and what a test needs to read a step's log."""
+"""For authors and users of sinks: a local engine, crash points, faults, and the conformance suite.
 
-from outfall.testing.crash_points import CrashError, crash_at
-from outfall.testing.fake_clock import FakeClock
-from outfall.testing.local_engine import LocalDriver
+Importing it arms the crash points of `outfall.testing.crash_points`. Nothing else is imported before it is asked for,
+so that a worker of Spark in which only those are wanted starts as fast as ever. `SinkConformance` and the random
+schedules need the extra `testing` (pytest, hypothesis).
+"""
 
-__all__ = ["CrashError", "FakeClock", "LocalDriver", "crash_at"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import outfall.testing.crash_points  # noqa: F401 - importing arms them
+
+if TYPE_CHECKING:
+    from outfall.testing.by_reference import ByReference
+    from outfall.testing.conformance import ConformanceReport, SinkHarness, run_conformance
+    from outfall.testing.conformance.pytest_suite import SinkConformance
+    from outfall.testing.crash_points import CrashError, crash_at, crash_environment
+    from outfall.testing.disks import loop_disk, memory_disk
+    from outfall.testing.failing_calls import failing_call
+    from outfall.testing.fake_clock import FakeClock
+    from outfall.testing.local_engine import LocalDriver
+    from outfall.testing.memory_log import MemoryRecoveryConfig
+    from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
+
+__all__ = [
+    "ByReference",
+    "ConformanceReport",
+    "CrashError",
+    "FakeClock",
+    "LocalDriver",
+    "MemoryRecoveryConfig",
+    "NetworkFault",
+    "SinkConformance",
+    "SinkHarness",
+    "TcpProxy",
+    "crash_at",
+    "crash_environment",
+    "failing_call",
+    "loop_disk",
+    "memory_disk",
+    "run_conformance",
+]
+
+_MODULES = {
+    "ByReference": "by_reference",
+    "ConformanceReport": "conformance",
+    "CrashError": "crash_points",
+    "FakeClock": "fake_clock",
+    "LocalDriver": "local_engine",
+    "MemoryRecoveryConfig": "memory_log",
+    "NetworkFault": "tcp_proxy",
+    "SinkConformance": "conformance.pytest_suite",
+    "SinkHarness": "conformance",
+    "TcpProxy": "tcp_proxy",
+    "crash_at": "crash_points",
+    "crash_environment": "crash_points",
+    "failing_call": "failing_calls",
+    "loop_disk": "disks",
+    "memory_disk": "disks",
+    "run_conformance": "conformance",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is asked for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

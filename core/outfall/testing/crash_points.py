@@ -1,9 +1,16 @@
 """Crashes at named steps of the protocol, in a test's own process or in a real one.
 
-In one process `crash_at` raises at a step. A real driver or Python worker kills itself (SIGKILL) at a step when this
-module is imported in it and the environment names the step: `OUTFALL_CRASH_AT="after PREPARED"`. Only this module reads
-that variable. `OUTFALL_CRASH_ONCE` names a file that is created at the crash, so that the next run goes on; the n-th
-time is `"after PREPARED#3"`.
+In one process `crash_at` raises at a step. A real driver or Python worker does something at a step when this module is
+imported in it and the environment says what; only this module reads these variables:
+
+- `OUTFALL_TEST_CRASH="after PREPARED"` kills the process (SIGKILL) at a step; `"after PREPARED#3"` the third time.
+- `OUTFALL_TEST_CRASH_ONCE` names a file that is created at the crash, so that the next run goes on.
+- `OUTFALL_TEST_CRASH_ORDER` names a file, for processes that are running already. The first process that reaches the
+  step in it takes the file away, and then dies (`kill <step>`), leaves its id in `<file>.told` and goes on
+  (`tell <step>`), or leaves it in `<file>.stopped` and stops (SIGSTOP) until somebody continues it (`stop <step>`).
+
+`crash_environment` gives an environment in which every Python process imports this module as it starts: Spark's workers
+too, when the driver is started in it and passes it on (`spark.executorEnv.…` on a cluster).
 """
 
 from __future__ import annotations
@@ -12,22 +19,31 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from outfall.steps import listen
+
+CRASH = "OUTFALL_TEST_CRASH"
+ONCE = "OUTFALL_TEST_CRASH_ONCE"
+ORDER = "OUTFALL_TEST_CRASH_ORDER"
+SITE = Path(__file__).parent / "site"
+"""A directory whose `sitecustomize` imports this module in every Python process that has it on its path."""
 
 
 class CrashError(BaseException):
     """Stands for the death of the process. Not an `Exception`, so that nothing on the way handles it."""
 
 
-class _Countdown:
+class Countdown:
     """Matches the n-th time that a step is reached."""
 
     def __init__(self, spec: str) -> None:
+        """Wait for a step, with `#n` for the n-th time."""
         self._step, _, times = spec.partition("#")
         self._left = int(times or 1)
 
     def hit(self, step: str) -> bool:
+        """Whether this is the time."""
         if step != self._step:
             return False
         self._left -= 1
@@ -45,7 +61,7 @@ def crash_at(spec: str) -> Iterator[list[str]]:
         The steps that were reached, in order; filled as the block runs.
     """
     seen: list[str] = []
-    countdown = _Countdown(spec)
+    countdown = Countdown(spec)
 
     def listener(step: str) -> None:
         seen.append(step)
@@ -61,13 +77,36 @@ def crash_at(spec: str) -> Iterator[list[str]]:
         stop()
 
 
+def crash_environment(
+    spec: str | None = None, *, once: str | os.PathLike[str] | None = None, order: str | os.PathLike[str] | None = None
+) -> dict[str, str]:
+    """Return the variables that have Python processes die, tell or stop at a step.
+
+    Args:
+        spec: the step at which each process dies, with `#n` for the n-th time it reaches it.
+        once: a file that the first process to die creates, so that no other dies.
+        order: a file that can be written later, see the module.
+
+    Returns:
+        Variables to be added to an environment; `PYTHONPATH` is this process's with one directory before it. A
+        `sitecustomize` that the environment has by itself is not imported then.
+    """
+    paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    wanted = {CRASH: spec, ONCE: once, ORDER: order}
+    variables = {name: os.fspath(value) for name, value in wanted.items() if value is not None}
+    return variables | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
 def _arm() -> None:
-    """Kill this process at the step that the environment names, once if it names a file for that."""
-    spec = os.environ.get("OUTFALL_CRASH_AT")
-    if not spec:
-        return
-    once = os.environ.get("OUTFALL_CRASH_ONCE")
-    countdown = _Countdown(spec)
+    """Do in this process what the environment says."""
+    if spec := os.environ.get(CRASH):
+        _die_at(spec, os.environ.get(ONCE))
+    if order := os.environ.get(ORDER):
+        _obey(order)
+
+
+def _die_at(spec: str, once: str | None) -> None:
+    countdown = Countdown(spec)
 
     def listener(step: str) -> None:
         if countdown.hit(step) and _first_time(once):
@@ -84,6 +123,39 @@ def _first_time(once: str | None) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _obey(order: str) -> None:
+    def listener(step: str) -> None:
+        command = _taken(order, step)
+        if command == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if command == "tell":
+            _leave_id(order, "told")
+        if command == "stop":
+            _leave_id(order, "stopped")
+            os.kill(os.getpid(), signal.SIGSTOP)
+            Path(f"{order}.continued").touch()
+
+    listen(listener)
+
+
+def _taken(order: str, step: str) -> str | None:
+    """Take the order away if it is for this step: one process only succeeds."""
+    try:
+        command, _, wanted = Path(order).read_text().partition(" ")
+        if wanted != step:
+            return None
+        os.rename(order, f"{order}.{os.getpid()}")
+    except FileNotFoundError:
+        return None
+    return command
+
+
+def _leave_id(order: str, what: str) -> None:
+    written = Path(f"{order}.new")
+    written.write_text(str(os.getpid()))
+    written.rename(f"{order}.{what}")
 
 
 _arm()

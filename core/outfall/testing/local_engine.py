@@ -82,16 +82,28 @@ class LocalDriver:
         rows: Iterable[tuple[str | None, list[Any]]],
         *,
         retries: int = 0,
+        attempt: int | None = None,
     ) -> TaskAnswer:
-        """Run one attempt of one task: batches of values, each with the part it belongs to."""
+        """Run one attempt of one task: batches of values, each with the part it belongs to.
+
+        A task that runs in a forked process is given the number of its `attempt`, from `new_attempt`.
+        """
         identity = TaskIdentity(
             epoch=epoch,
             worker_index=worker_index,
-            attempt=next(self._attempts),
+            attempt=self.new_attempt() if attempt is None else attempt,
             retries=retries,
             query_id=self._query_id,
         )
-        return EpochTask(self.sink, ticket, identity).run_values(rows)
+        return EpochTask(self.task_sink(), ticket, identity).run_values(rows)
+
+    def new_attempt(self) -> int:
+        """Return the number of the next attempt."""
+        return next(self._attempts)
+
+    def task_sink(self) -> Any:
+        """Return the sink as a task has it. Here the driver's own; on Spark a pickled copy."""
+        return self.sink
 
     def route(self, tasks: Sequence[Iterable[Any]]) -> list[list[tuple[str | None, list[Any]]]]:
         """Bring each pair's value to the part that its key names; one task for each part that has rows."""

@@ -1,0 +1,89 @@
+"""Several attempts of one task, under one driver."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from outfall.testing.conformance.faults import when
+from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.stepping import Suspended, at_step, steps_of
+from outfall.testing.conformance.trial import Begun, Trial
+from outfall.testing.conformance.trials import Trials
+
+
+class TaskFailedError(Exception):
+    """Stands for whatever fails a task."""
+
+
+def task_steps(trials: Trials) -> list[str]:
+    """Every step of the first task of an epoch."""
+    begun = begun_epoch(trials.new())
+    return steps_of(lambda: begun.run_task(0))
+
+
+def begun_epoch(trial: Trial) -> Begun:
+    """Begin the second epoch."""
+    trial.run_epochs(1)
+    return trial.begin(trial.driver(), trial.bring(1))
+
+
+@check
+def task_retry(trials: Trials) -> None:
+    """What a failed attempt of a task wrote stays: nobody is told to take it back."""
+    for spec in task_steps(trials):
+        begun = begun_epoch(trials.new())
+        with when(f"an attempt of a task failed at {spec!r}, and the next one went through"):
+            with suppress(TaskFailedError), at_step(spec, _fail):
+                begun.run_task(0)
+            begun.answers[0] = begun.run_task(0, retries=1)
+            begun.run_tasks()
+            begun.finish()
+            begun.trial.finish()
+
+
+def _fail() -> None:
+    raise TaskFailedError
+
+
+@check
+def two_attempts_finish(trials: Trials) -> None:
+    """Two attempts of a task both finish, as under speculation, and both count or neither does."""
+    for delivered in ("first", "second"):
+        begun = begun_epoch(trials.new())
+        with when(f"two attempts of a task finished, and the answer of the {delivered} was delivered"):
+            answers = [begun.run_task(0), begun.run_task(0)]
+            begun.answers[0] = answers[0 if delivered == "first" else 1]
+            begun.run_tasks()
+            # An attempt that wrote in place after the winner makes the seal fail, and the epoch run again.
+            with suppress(Exception):
+                begun.finish()
+            begun.trial.finish(1)
+
+
+MOMENTS = ("before the answers are collected", "after PREPARED", "after COMPLETED", "after the next epoch")
+
+
+@check
+def stalled_attempt(trials: Trials) -> None:
+    """An attempt that stalled wakes when another attempt of the same driver has won, and changes something."""
+    for spec in task_steps(trials):
+        for moment in MOMENTS:
+            with when(f"an attempt stalled at {spec!r} and woke {moment}"):
+                _stall(begun_epoch(trials.new()), spec, moment)
+
+
+def _stall(begun: Begun, spec: str, moment: str) -> None:
+    stalled = Suspended(lambda: begun.run_task(0), spec)
+    # It may hold a lock that the others wait for in vain, until it wakes.
+    with suppress(Exception):
+        begun.run_tasks()
+        if moment == MOMENTS[0]:
+            stalled.wake()
+        with at_step(moment, stalled.wake):
+            begun.finish()
+        if moment == MOMENTS[3]:
+            begun.trial.run(begun.driver, begun.trial.bring(2))
+    stalled.wake()
+    # A later epoch would take back what it has done.
+    begun.trial.verify()
+    begun.trial.finish(max(1, begun.trial.epoch))

@@ -1,0 +1,126 @@
+"""Recovery data that does not fit the target, or the source."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+
+from outfall.capabilities import SupportsTarget
+from outfall.errors import ForeignRecordsError, OutfallError, UnexpectedEpochError
+from outfall.testing.conformance.faults import ConformanceError, when
+from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
+
+
+@check
+def epoch_rewound_or_ahead(trials: Trials) -> None:
+    """A batch id that the log does not expect changes the target."""
+    trial = trials.new()
+    trial.run_epochs(3)
+    for epoch in (0, 1, 4, 9):
+        with when(f"Spark brought batch {epoch}, and 2 was the last"):
+            _refused(trial, lambda epoch=epoch: _try(trial, epoch), UnexpectedEpochError)  # type: ignore[misc]
+    trial.finish()
+
+
+@check
+def rewound_log(trials: Trials) -> None:
+    """Recovery data restored from an older copy makes the sink write again what the target already holds."""
+    trials.needs_capability(SupportsTarget)
+    trials.needs(trials.once, "at-least-once may write again")
+    for missing in (1, 2):
+        trial = trials.new(durable_log=True)
+        trial.run_epochs(1)
+        recovery, copy = trial.directory / "recovery", trial.directory / "copy"
+        shutil.copytree(recovery, copy)
+        trial.run_epochs(missing)
+        shutil.rmtree(recovery)
+        copy.rename(recovery)
+        with when(f"recovery data and checkpoint were restored from a copy that lacks {missing} epochs"):
+            _refused(trial, lambda trial=trial: _try(trial, 1))  # type: ignore[misc]
+
+
+@check
+def lost_log(trials: Trials) -> None:
+    """A query with a new checkpoint writes into, over or after what another one left in the target."""
+    trials.needs_capability(SupportsTarget)
+    trial = trials.new(durable_log=True)
+    trial.run_epochs(2)
+    shutil.rmtree(trial.directory / "recovery")
+    with when("the checkpoint was deleted and the target kept"):
+        _refused(trial, lambda: _try(trial, 0))
+
+
+@check
+def foreign_log(trials: Trials) -> None:
+    """Recovery data of another target is taken for the target's own."""
+    trials.needs_capability(SupportsTarget)
+    trial, other = trials.new(), trials.new()
+    other.run_epochs(2)
+    if trial.sink().target() == other.sink().target():
+        raise ConformanceError(
+            f"two targets have one name, {trial.sink().target()!r}",
+            do="have target() tell targets apart, so that a query that is given another one is stopped",
+        )
+    mixed = other.driver()
+    mixed.sink = trial.sink()
+    with when("the sink was given another target, and kept its recovery data"):
+        _refused(trial, lambda: mixed.run_epoch(2, trial.values(trial.bring(0))), ForeignRecordsError)
+    other.finish()
+
+
+@check
+def second_query(trials: Trials) -> None:
+    """A second query with recovery data of its own damages what the first one wrote."""
+    trials.needs_capability(SupportsTarget)
+    trial = trials.new()
+    trial.run_epochs(2)
+    stranger = trial.beside()
+    with when("another query with its own recovery data wrote to the same target"):
+        try:
+            stranger.run_epochs(1)
+        except OutfallError:
+            stranger.contents.clear()
+        trial.verify()
+        stranger.verify()
+        trial.finish()
+
+
+@check
+def lost_target(trials: Trials) -> None:
+    """A target that lost what was recorded is written on as if nothing had happened."""
+    trials.needs_capability(SupportsTarget)
+    trials.needs_from_author("lose_target")
+    trial = trials.new()
+    trial.run_epochs(2)
+    trials.harness.lose_target(trial.target)
+    with when("the target was emptied between two epochs"):
+        _refused(trial, lambda: _try(trial, 2))
+
+
+def _try(trial: Trial, epoch: int) -> None:
+    """Run an epoch that ought to be refused, without noting it."""
+    trial.driver().run_epoch(epoch, trial.values(trial.bring(epoch)))
+
+
+def _refused(trial: Trial, action: Callable[[], object], error: type[Exception] = OutfallError) -> None:
+    """Have something be refused with an error, and leave the target as it is."""
+    before: Counter[int] = trial.found()
+    try:
+        action()
+    except error:
+        pass
+    except Exception as other:
+        raise ConformanceError(
+            f"it was refused with a {type(other).__name__} ({other})", do=f"raise an outfall.errors.{error.__name__}"
+        ) from other
+    else:
+        raise ConformanceError(
+            "it was not refused",
+            do="compare the target with the context in SupportsTarget.check_target, and raise an"
+            f" outfall.errors.{'TargetError' if error is OutfallError else error.__name__}",
+        )
+    if trial.found() != before:
+        raise ConformanceError("it was refused, but the target was changed first", do="refuse in check_target")

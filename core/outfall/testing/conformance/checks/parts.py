@@ -1,0 +1,97 @@
+"""More tasks, fewer tasks, other parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from outfall.errors import PartsChangedError
+from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, when
+from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.spying import Probe, probing
+from outfall.testing.conformance.trials import Trials
+
+
+@check
+def rescaling(trials: Trials) -> None:
+    """Rows or states are lost or repeated when the number of tasks changes, 2 to 4 to 1, and crashes come between."""
+    trial = trials.new()
+    for tasks in (2, 4, 1):
+        trial.run(trial.driver(), trial.bring(trial.epoch, rows=8, tasks=tasks))
+    trial.finish()
+    for step in ("after BEGIN", "task: after snapshot#2", "after PREPARED"):
+        trial = trials.new()
+        with when(f"a driver with 4 tasks died at {step!r}; before it there were 2, after it 1"):
+            trial.run(trial.driver(), trial.bring(0, rows=8, tasks=2))
+            trial.run_until(step, trial.bring(1, rows=8, tasks=4))
+            trial.run(trial.driver(), trial.bring(1, rows=8, tasks=1))
+            trial.finish()
+
+
+class _Listing(Probe):
+    """Has the sink list its parts in another way."""
+
+    def __init__(self, change: Callable[[list[str]], list[str]]) -> None:
+        self._change = change
+
+    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        result = super().around(method, args, call)
+        return self._change(list(result)) if method == "list_parts" else result
+
+
+def _without_last(parts: list[str]) -> list[str]:
+    return parts[:-1]
+
+
+def _reversed(parts: list[str]) -> list[str]:
+    return parts[::-1]
+
+
+@check
+def parts_added(trials: Trials) -> None:
+    """A part that is new after a restart does not start fresh, or disturbs the others."""
+    _needs_parts(trials)
+    trial = trials.new()
+    try:
+        with probing(_Listing(_without_last)):
+            trial.run_epochs(2)
+    except PartsChangedError:
+        raise NotApplicableError("the sink knows its parts not from list_parts() alone, so none can be added") from None
+    with when("a part was added at a restart"):
+        trial.run_epochs(2)
+        trial.finish()
+
+
+@check
+def parts_removed(trials: Trials) -> None:
+    """A part that has state and is no longer listed is forgotten without a word."""
+    _needs_parts(trials)
+    trial = trials.new()
+    trial.run(trial.driver(), trial.bring(0, rows=24))
+    with when("a part was removed at a restart"), probing(_Listing(_without_last)):
+        try:
+            trial.run(trial.driver(), trial.bring(1))
+        except PartsChangedError:
+            pass
+        else:
+            raise ConformanceError("a part with state vanished from list_parts(), and nobody noticed")
+        trial.verify()
+    trial.finish()
+
+
+@check
+def parts_reordered(trials: Trials) -> None:
+    """Parts that are listed in another order after a restart are taken for each other."""
+    _needs_parts(trials)
+    trial = trials.new()
+    trial.run_epochs(2)
+    with when("the parts were listed in reverse after a restart"):
+        with probing(_Listing(_reversed)):
+            trial.run_epochs(1)
+            trial.run_until("before PREPARED", trial.bring(trial.epoch))
+        trial.finish()
+
+
+def _needs_parts(trials: Trials) -> None:
+    trials.needs(trials.fixed, "a dynamic sink has no parts")
+    trials.needs(len(trials.sink.list_parts()) > 1, "make_sink() makes a sink with one part")

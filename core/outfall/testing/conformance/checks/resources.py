@@ -1,0 +1,229 @@
+"""Closing, and what grows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.capabilities import SupportsSweep
+from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, when
+from outfall.testing.conformance.forks import outlives_this_process
+from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.spying import CLOSING, Probe, probing
+from outfall.testing.conformance.stepping import at_step
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
+
+BATCH = 500
+LEAK = 100_000
+"""Bytes by which thirty epochs of sixty rows may grow a driver: less than the rows of a few."""
+
+
+class _Closing(Probe):
+    """Compares what a reader finds before and after each close."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        if method not in CLOSING:
+            return super().around(method, args, call)
+        before = self._trial.found()
+        result = super().around(method, args, call)
+        if published := self._trial.found() - before:
+            raise _PublishedInCloseError(published.total())
+        return result
+
+
+class _PublishedInCloseError(BaseException):
+    """Not an `Exception`, since errors on closing are logged when another one is under way."""
+
+
+@check
+def close_publishes_nothing(trials: Trials) -> None:
+    """`close()` publishes: it runs after errors too, and what it writes is in no record."""
+    for step in ("never", "task: after write", "task: before flush", "task: after prepare_commit"):
+        trial = trials.new()
+        trial.run_epochs(1)
+        try:
+            with probing(_Closing(trial)), suppress(RuntimeError), at_step(step, _fail):
+                trial.run(trial.driver(), trial.bring(1))
+        except _PublishedInCloseError as error:
+            raise ConformanceError(
+                f"close() made {error.args[0]} rows visible",
+                place=f"a task ended at {step!r}",
+                do="only release resources in close(): write in write_batch or flush, publish in Committer.commit",
+            ) from None
+        trial.finish(1)
+
+
+def _fail() -> None:
+    raise RuntimeError("injected")
+
+
+class _ClosingTwice(Probe):
+    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        if method not in CLOSING:
+            return super().around(method, args, call)
+        call()
+        try:
+            return super().around(method, args, call)
+        except Exception as error:
+            raise ConformanceError(
+                f"close() failed when it was called a second time: {type(error).__name__}: {error}",
+                do="have close() do nothing when there is nothing left to release",
+            ) from error
+
+
+@check
+def close_after_errors_and_twice(trials: Trials) -> None:
+    """`close()` fails after an error or when it is called twice, or disturbs what comes next."""
+    for step in ("never", "sink: before write_batch", "task: after write", "task: after snapshot"):
+        trial = trials.new()
+        trial.run_epochs(1)
+        with when(f"a task ended at {step!r}, and everything was closed twice"):
+            with probing(_ClosingTwice()), suppress(RuntimeError), at_step(step, _fail):
+                trial.run(trial.driver(), trial.bring(1))
+            trial.finish(1)
+
+
+@check
+def files_and_threads_stay_flat(trials: Trials) -> None:
+    """Open files, connections or threads pile up over epochs, or after failed attempts."""
+    trials.needs(sys.platform == "linux", "open files are counted in /proc/self/fd")
+    trial = trials.new()
+    driver = trial.run_epochs(3)
+    before = _open()
+    for _ in range(5):
+        trial.run_epochs(1, driver)
+    _same(before, "five epochs")
+    for _ in range(5):
+        with at_step("task: after write", _fail), suppress(RuntimeError):
+            trial.run(trial.driver(), trial.bring(trial.epoch))
+    _same(before, "five failed attempts")
+
+
+def _open() -> tuple[int, int]:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def _same(before: tuple[int, int], after: str) -> None:
+    now = _open()
+    for what, then, count in zip(("open files", "threads"), before, now, strict=True):
+        if count > then:
+            raise ConformanceError(f"{count - then} more {what} after {after}", do="release them in close()")
+
+
+@check
+def memory_over_epochs(trials: Trials) -> None:
+    """Memory grows with the number of epochs."""
+    trials.needs(outlives_this_process(trials), "the target is in this process, and grows with its rows")
+    trial = trials.new(durable_log=True)
+    driver = trial.driver()
+    values = trial.values(trial.bring(0, rows=60))
+
+    def run(epochs: range) -> int:
+        for epoch in epochs:
+            driver.run_epoch(epoch, values)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = run(range(10))
+        grown = run(range(10, 40)) - before
+    finally:
+        tracemalloc.stop()
+    if grown > LEAK:
+        raise ConformanceError(
+            f"thirty epochs of sixty rows left {grown:,} bytes behind", do="keep nothing of an epoch on classes,"
+            " modules or the sink"
+        )  # fmt: skip
+
+
+@check
+def memory_of_a_task(trials: Trials) -> None:
+    """A task's memory grows with its rows, beyond what its sink says it needs."""
+    limit = trials.harness.memory_limit
+    if limit is None:
+        raise NotApplicableError("the test sets no memory_limit: a task may hold its rows")
+    trials.needs(outlives_this_process(trials), "the target is in this process, and grows with its rows")
+    trial = trials.new()
+    begun = trial.begin(trial.driver(), trial.bring_numbers(0, [()]))
+    part = begun.driver.sink.list_parts()[0] if trial.fixed else None
+    batch = [trials.harness.row(number) for number in range(BATCH)]
+    batches = 4 * limit // _size(batch) + 1
+    watch = _Peak()
+    begun.tasks = [_Endless(part, batch, batches, watch)]  # type: ignore[list-item]
+    tracemalloc.start()
+    try:
+        watch.start()
+        begun.run_task(0)
+        watch.look()
+    finally:
+        tracemalloc.stop()
+    if watch.peak > limit:
+        raise ConformanceError(
+            f"a task held {watch.peak:,} bytes while it wrote {batches * BATCH:,} rows; its limit is {limit:,}",
+            do="write out what is buffered once it reaches a size",
+        )
+
+
+class _Peak:
+    """The most memory that was held since the start, Arrow's included."""
+
+    peak = 0
+
+    def start(self) -> None:
+        gc.collect()
+        tracemalloc.reset_peak()
+        self._base = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes()
+
+    def look(self) -> None:
+        self.peak = max(self.peak, tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - self._base)
+
+
+class _Endless:
+    """The same batch again and again."""
+
+    def __init__(self, part: str | None, batch: list[Any], times: int, watch: _Peak) -> None:
+        self._item = (part, batch)
+        self._times = times
+        self._watch = watch
+
+    def __iter__(self) -> Iterator[tuple[str | None, list[Any]]]:
+        for _ in range(self._times):
+            self._watch.look()
+            yield self._item
+
+
+def _size(batch: list[Any]) -> int:
+    """Bytes that a batch takes when it is kept as Python values."""
+    return sum(len(repr(row)) for row in batch)
+
+
+@check
+def leftovers_are_swept(trials: Trials) -> None:
+    """What lost attempts leave in the target stays there for ever, or what others use is removed."""
+    trials.needs_capability(SupportsSweep)
+    trials.needs_from_author("leftovers")
+    trial = trials.new()
+    trial.run_epochs(1)
+    clean = trials.harness.leftovers(trial.target)
+    for step in ("task: after write", "task: after snapshot#2", "before PREPARED"):
+        trial.run_until(step, trial.bring(1))
+    trial.finish(1)
+    if (left := trials.harness.leftovers(trial.target)) > clean:
+        raise ConformanceError(
+            f"{left - clean} leftovers of lost attempts are in the target, two epochs after they were lost",
+            do="remove in SupportsSweep.sweep what carries the context's incarnation and a lower generation",
+        )

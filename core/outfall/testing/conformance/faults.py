@@ -1,0 +1,42 @@
+"""What a check may say: that the sink has a fault, or that the check does not apply to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+
+class ConformanceError(AssertionError):
+    """The sink does not do what it claims.
+
+    Args:
+        fault: what was found, one sentence without its full stop.
+        place: in which scenario, such as the step at which a driver died.
+        do: what the sink's author can do about it.
+    """
+
+    def __init__(self, fault: str, *, place: str | None = None, do: str | None = None) -> None:
+        self.fault = fault
+        self.place = place
+        self.do = do
+        sentences = [fault, f"When: {place}" if place else None, f"What to do: {do}" if do else None]
+        super().__init__("\n".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence))
+
+    def at(self, place: str) -> Self:
+        """Say in which scenario; an inner place stays."""
+        where = f"{place}: {self.place}" if self.place else place
+        return type(self)(self.fault, place=where, do=self.do)
+
+
+class NotApplicableError(Exception):
+    """The check says nothing about this sink, and why. Reported, never counted as passed."""
+
+
+@contextmanager
+def when(place: str) -> Iterator[None]:
+    """Name the scenario in the faults that are found within the block."""
+    try:
+        yield
+    except ConformanceError as error:
+        raise error.at(place) from error.__cause__

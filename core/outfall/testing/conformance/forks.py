@@ -1,0 +1,124 @@
+"""Drivers and tasks in processes of their own, that are really killed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from outfall.steps import listen
+from outfall.testing.conformance.faults import NotApplicableError
+from outfall.testing.conformance.trials import Trials
+from outfall.testing.crash_points import Countdown
+
+WAIT = 120.0
+"""Seconds after which a child is taken for hung."""
+
+
+def needs_processes(trials: Trials) -> None:
+    """Leave a check out where a child process cannot write to the target.
+
+    Raises:
+        NotApplicableError: saying why.
+    """
+    if not hasattr(os, "fork"):
+        raise NotApplicableError("this system has no fork()")
+    if not outlives_this_process(trials):
+        raise NotApplicableError("the target is in this process, and a child's writing does not reach it")
+
+
+def outlives_this_process(trials: Trials) -> bool:
+    """Whether what a child process writes to a target is there when it is gone."""
+    if not hasattr(os, "fork"):
+        return False
+    trial = trials.new(durable_log=True)
+    content = trial.bring(0)
+    in_child(lambda: trial.run(trial.driver(), content))
+    trial.counted[0] = [content.numbers]
+    for _ in range(trials.harness.drain_epochs):
+        empty = trial.bring_numbers(trial.epoch, [(), ()])
+        in_child(lambda empty=empty: trial.run(trial.driver(), empty))  # type: ignore[misc]
+        trial.counted[empty.epoch] = [empty.numbers]
+    return bool(trial.found())
+
+
+def status_of_child_killed_at(spec: str, action: Callable[[], Any]) -> int:
+    """Run something in a child process that dies by SIGKILL at a step.
+
+    Returns:
+        As `in_child`: 0 when the step was not reached.
+    """
+
+    def run() -> None:
+        countdown = Countdown(spec)
+        listen(lambda step: os.kill(os.getpid(), signal.SIGKILL) if countdown.hit(step) else None)
+        action()
+
+    return in_child(run)
+
+
+def result_of_child(action: Callable[[], Any]) -> Any:
+    """Run something in a child process and return its result, pickled."""
+    reading, writing = os.pipe()
+
+    def run() -> None:
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(pickle.dumps(action()))
+
+    try:
+        pid = _forked(run)
+        os.close(writing)
+        with os.fdopen(reading, "rb", closefd=False) as pipe:
+            data = pipe.read()
+        if status := _waited(pid):
+            raise ChildProcessError(f"a task in a process of its own ended with {status}")
+        return pickle.loads(data)  # noqa: S301 - our own child's
+    finally:
+        os.close(reading)
+
+
+def in_child(action: Callable[[], Any]) -> int:
+    """Run something in a child process.
+
+    Returns:
+        Its exit status, 0 when it came to its end, 1 when it raised, negative for a signal.
+    """
+    return _waited(_forked(action))
+
+
+def _forked(action: Callable[[], Any]) -> int:
+    with warnings.catch_warnings():
+        # Threads of servers that run in this process too are not needed in the child.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            action()
+            status = 0
+        except BaseException:
+            if os.environ.get("OUTFALL_TEST_VERBOSE"):
+                traceback.print_exc()
+        finally:
+            os._exit(status)
+    return pid
+
+
+def _waited(pid: int) -> int:
+    deadline = time.monotonic() + WAIT
+    pause = 0.0005
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise TimeoutError(f"a child process did not end within {WAIT:g} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)

@@ -1,0 +1,130 @@
+"""Small real disks that fill up, turn read-only and lose their power. They need root and mounts.
+
+Every disk is unmounted when its block is left, on errors too.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from outfall.testing.conformance.faults import NotApplicableError
+
+_EXT4_SHUTDOWN = 0x8004587D
+_NO_LOG_FLUSH = 2
+_LOOP = "loop,commit=3600"
+"""No commit by age: what is durable must not depend on how slow the test is."""
+
+
+@dataclass(frozen=True)
+class MemoryDisk:
+    """A tmpfs."""
+
+    path: Path
+
+    def remount(self, options: str) -> None:
+        """Change its size (`"size=2m"`), or whether it can be written (`"ro"`)."""
+        _run("mount", "-o", f"remount,{options}", str(self.path))
+
+    def fill(self) -> None:
+        """Leave no page free."""
+        with open(self.path / "filler", "ab", buffering=0) as file:
+            for size in (1 << 16, 1):
+                _write_until_full(file.fileno(), b"x" * size)
+
+
+@dataclass(frozen=True)
+class LoopDisk:
+    """An ext4 filesystem on an image, mounted through a loop device."""
+
+    image: Path
+    path: Path
+
+    def cut_power(self) -> None:
+        """Lose, as a power loss does, what has not reached the disk. Nothing works afterwards until `restart`."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, _EXT4_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
+        finally:
+            os.close(fd)
+
+    def restart(self) -> None:
+        """Mount what is on the disk."""
+        _run("umount", str(self.path))
+        _run("mount", "-o", _LOOP, str(self.image), str(self.path))
+
+
+@contextmanager
+def memory_disk(path: Path, options: str) -> Iterator[MemoryDisk]:
+    """Mount a tmpfs on a new directory.
+
+    Args:
+        path: the directory.
+        options: such as `"size=1m"`, for a disk that fills up, or `"nr_inodes=50"`.
+
+    Raises:
+        NotApplicableError: this process may not mount.
+    """
+    path.mkdir()
+    _mount("-t", "tmpfs", "-o", options, "tmpfs", str(path))
+    try:
+        yield MemoryDisk(path)
+    finally:
+        _unmount(path)
+
+
+@contextmanager
+def loop_disk(path: Path, *, size: int = 16 << 20) -> Iterator[LoopDisk]:
+    """Mount a new ext4 of some bytes on a new directory; its image lies beside it.
+
+    Raises:
+        NotApplicableError: this process may not mount, or there is no mkfs.ext4.
+    """
+    disk = LoopDisk(path.with_suffix(".img"), path)
+    path.mkdir()
+    with open(disk.image, "wb") as image:
+        image.truncate(size)
+    if shutil.which("mkfs.ext4") is None:
+        raise NotApplicableError("needs mkfs.ext4 (Debian: e2fsprogs)")
+    _run("mkfs.ext4", "-q", "-F", str(disk.image))
+    _mount("-o", _LOOP, str(disk.image), str(path))
+    try:
+        yield disk
+    finally:
+        _unmount(path)
+
+
+def _write_until_full(fd: int, data: bytes) -> None:
+    while True:
+        try:
+            os.write(fd, data)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return
+
+
+def _mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode:
+        what = "loop devices" if "loop" in arguments[1] else "mounts"
+        why = (done.stderr.splitlines() or ["it failed"])[0]
+        raise NotApplicableError(f"needs root and {what}: {why}")
+
+
+def _unmount(path: Path) -> None:
+    # Lazily when something still uses it: a failed test must not leave a mount behind.
+    if subprocess.run(["umount", str(path)], check=False, capture_output=True).returncode:
+        _run("umount", "--lazy", str(path))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)

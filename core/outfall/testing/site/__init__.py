@@ -1,0 +1,1 @@
+"""A directory for `PYTHONPATH`, see `outfall.testing.crash_points`. Not to be imported as a package."""

@@ -1,0 +1,63 @@
+"""Each check finds the fault that it is there for: sinks that are broken on purpose, and sinks that are not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from outfall.testing import SinkHarness, run_conformance
+from outfall.testing.conformance import CHECKS
+from tests.unit.support import conforming
+from tests.unit.support.broken_sinks import BROKEN, Broken, careless, filed
+
+# What crashes leave open.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+OF_THE_ENGINE = {"parts_removed", "epoch_rewound_or_ahead"}
+"""What these find no sink can do: they are broken with the engine."""
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.check}-{broken.harness.__name__}")
+def test_a_broken_sink_is_found_by_the_check_that_names_its_fault(broken: Broken, tmp_path: Path) -> None:
+    report = run_conformance(broken.harness(), tmp_path, checks=[broken.check])
+    assert [result.outcome for result in report.results] == ["failed"]
+    text = report.results[0].text
+    assert re.search(broken.words, text, re.DOTALL), text
+
+
+def test_every_check_has_a_broken_sink() -> None:
+    assert set(CHECKS) == {broken.check for broken in BROKEN} | OF_THE_ENGINE
+
+
+@pytest.mark.parametrize(
+    "harness",
+    [
+        conforming.Staging,
+        conforming.Bundling,
+        conforming.Holding,
+        conforming.InPlace,
+        careless.AtLeastOnce,
+        filed.Renaming,
+    ],
+)
+def test_a_sink_that_does_what_it_claims_passes(harness: type[SinkHarness], tmp_path: Path) -> None:
+    sound = harness()
+    sound.schedules = 50
+    report = run_conformance(sound, tmp_path)
+    assert report.passed, str(report)
+
+
+def test_an_engine_that_forgets_parts_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("outfall.epoch.coordinator.listed_parts", lambda step, sink, recorded: tuple(sink.list_parts()))
+    (result,) = run_conformance(conforming.InPlace(), tmp_path, checks=["parts_removed"]).results
+    assert result.outcome == "failed"
+    assert "vanished from list_parts()" in result.text
+
+
+def test_an_engine_that_takes_any_epoch_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("outfall.epoch.coordinator.check_epoch", lambda *arguments, **options: None)
+    (result,) = run_conformance(conforming.Staging(), tmp_path, checks=["epoch_rewound_or_ahead"]).results
+    assert result.outcome == "failed"
+    assert "Spark brought batch" in result.text

@@ -1,0 +1,195 @@
+"""The suite around its checks: reports, names, what does not apply, scripts that play a schedule again."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.capabilities import Guarantee
+from outfall.errors import ConfigurationError
+from outfall.testing import SinkConformance, run_conformance
+from outfall.testing.conformance import CHECKS, ConformanceError, NotApplicableError, run_check
+from outfall.testing.conformance.actions import Action, Crash, LostReply, PartialCommit, Restart, Sleep, Wake, Write
+from outfall.testing.conformance.faults import when
+from outfall.testing.conformance.player import play
+from outfall.testing.conformance.rows import frozen
+from outfall.testing.conformance.search import search
+from outfall.testing.conformance.spying import spied
+from outfall.testing.conformance.trial import Content, Trial, dealt
+from tests.unit.support import conforming
+from tests.unit.support.broken_sinks import careless, filed, staged
+from tests.unit.support.warehouse import StagingSink
+
+
+def test_every_check_is_a_test_of_the_class() -> None:
+    assert {name for name in dir(SinkConformance) if name.startswith("test_")} == {f"test_{name}" for name in CHECKS}
+
+
+def test_a_report_names_what_passed_failed_and_did_not_apply(tmp_path: Path) -> None:
+    checks = ["one_epoch", "lost_reply_of_a_commit", "parts_added"]
+    report = run_conformance(staged.CommitsTwice(), tmp_path, checks=checks)
+    assert [(result.check, result.outcome) for result in report.results] == [
+        ("one_epoch", "passed"),
+        ("lost_reply_of_a_commit", "failed"),
+        ("parts_added", "not applicable"),
+    ]
+    assert not report.passed
+    assert "a dynamic sink has no parts" in str(report)
+
+
+def test_a_report_needs_no_directory() -> None:
+    assert run_conformance(conforming.Staging(), checks=["one_epoch"]).passed
+
+
+def test_an_unknown_check_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigurationError, match="'one_epoch'"):
+        run_conformance(conforming.Staging(), checks=["one_epok"])
+
+
+def test_a_given_up_check_is_reported_with_its_reason(tmp_path: Path) -> None:
+    class GivesUp(conforming.Staging):
+        not_claimed = {"one_epoch": "it is Sunday"}
+
+    with pytest.raises(NotApplicableError, match="not claimed: it is Sunday"):
+        run_check(GivesUp(), "one_epoch", tmp_path)
+
+
+def test_giving_up_a_check_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    class Misspelt(conforming.Staging):
+        not_claimed = {"one_epoc": "it is Sunday"}
+
+    with pytest.raises(ConfigurationError, match="one_epoch"):
+        run_check(Misspelt(), "several_epochs", tmp_path)
+
+
+def test_a_harness_whose_rows_are_equal_is_an_error(tmp_path: Path) -> None:
+    class SameRows(conforming.Staging):
+        def row(self, number: int) -> Any:
+            return {"id": 1}
+
+    (result,) = run_conformance(SameRows(), tmp_path, checks=["one_epoch"]).results
+    assert "must make a different row of each number" in result.text
+
+
+def test_a_claim_of_the_test_counts_for_a_sink_that_declares_nothing(tmp_path: Path) -> None:
+    assert Trial(careless.AtLeastOnce(), tmp_path).claim == Guarantee.AT_LEAST_ONCE
+    assert Trial(careless.ClaimsTooMuch(), tmp_path).claim == Guarantee.EXACTLY_ONCE
+
+
+def test_a_fault_says_when_from_the_outside_in() -> None:
+    with pytest.raises(ConformanceError) as caught, when("outside"), when("inside"):
+        raise ConformanceError("rows are missing", do="write them")
+    assert str(caught.value) == "rows are missing.\nWhen: outside: inside.\nWhat to do: write them."
+
+
+def test_an_observed_sink_is_of_its_kind_and_its_copies_are_observed_too() -> None:
+    warehouse = conforming.SharedWarehouse()
+    sink = spied(StagingSink(warehouse))
+    assert isinstance(sink, StagingSink)
+    assert (type(sink).__module__, type(sink).__qualname__) == (StagingSink.__module__, StagingSink.__qualname__)
+    assert type(sink) is not StagingSink
+
+
+@pytest.mark.parametrize(
+    ("tasks", "first_empty", "expected"),
+    [(1, True, [[1, 2, 3]]), (2, False, [[1, 3], [2]]), (3, True, [[], [1, 3], [2]]), (4, False, [[1], [2], [3], []])],
+)
+def test_rows_are_dealt_to_tasks(tasks: int, first_empty: bool, expected: list[list[int]]) -> None:
+    assert dealt([1, 2, 3], tasks, first_empty=first_empty) == expected
+
+
+def test_rows_are_told_apart_by_content_whatever_holds_it() -> None:
+    assert frozen({"a": [1, (2, 3)]}) == frozen({"a": (1, [2, 3])})
+    assert frozen({"a": 1}) != frozen({"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("tamper", "words"),
+    [
+        (lambda rows: rows.pop(), "of its 2 rows 1 are missing"),
+        (lambda rows: rows.append(rows[0]), "are there more than once"),
+        (lambda rows: rows.append({"id": "?"}), "were never sent"),
+    ],
+)
+def test_what_a_reader_finds_is_compared(tamper: Any, words: str, tmp_path: Path) -> None:
+    class Claimed(careless.AtLeastOnce):
+        claim = Guarantee.EXACTLY_ONCE
+
+    trial = Trial(Claimed(), tmp_path)
+    trial.run(trial.driver(), trial.bring_numbers(0, [[1, 2]]))
+    trial.verify()
+    tamper(trial.target)
+    with pytest.raises(ConformanceError, match=words):
+        trial.verify()
+
+
+def test_a_skipped_epoch_counts_the_content_that_was_there_before(tmp_path: Path) -> None:
+    trial = Trial(conforming.Staging(), tmp_path)
+    trial.run_until("before PREPARED", trial.bring_numbers(0, [[1]]))
+    trial.run_until("after PREPARED", trial.bring_numbers(0, [[]]))
+    assert trial.run(trial.driver(), trial.bring_numbers(0, [[], []])).skipped
+    trial.verify()
+
+
+def test_at_least_once_may_have_a_row_twice_and_one_of_a_lost_attempt(tmp_path: Path) -> None:
+    trial = Trial(careless.AtLeastOnce(), tmp_path)
+    trial.bring_numbers(0, [[1, 2, 3]])
+    trial.run(trial.driver(), Content(0, ((1, 2),)))
+    trial.target.append(trial.harness.row(1))
+    trial.target.append(trial.harness.row(3))
+    trial.verify()
+    trial.target.remove(trial.harness.row(2))
+    with pytest.raises(ConformanceError, match="are missing"):
+        trial.verify()
+
+
+def test_a_schedule_that_fails_prints_a_script_that_fails_too(tmp_path: Path) -> None:
+    with pytest.raises(ConformanceError) as caught:
+        search(staged.CommitsTwice(), tmp_path, commits=True, examples=100)
+    script = re.search(r"^from tests.*^\]\)", str(caught.value), re.MULTILINE | re.DOTALL)
+    assert script
+    done = subprocess.run([sys.executable, "-c", script[0]], capture_output=True, text=True, check=False)
+    assert "ConformanceError: EXACTLY_ONCE is not true" in done.stderr
+
+
+def test_the_same_seed_finds_the_same_schedule(tmp_path: Path) -> None:
+    texts = []
+    for attempt in ("first", "second"):
+        (tmp_path / attempt).mkdir()
+        with pytest.raises(ConformanceError) as caught:
+            search(staged.CommitsTwice(), tmp_path / attempt, commits=True, examples=100, random_seed=5)
+        texts.append(str(caught.value).partition("When")[2])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("harness", [conforming.Staging, conforming.Holding, conforming.InPlace, filed.Renaming])
+def test_a_sound_sink_stands_a_schedule_of_everything(harness: Any, tmp_path: Path) -> None:
+    sleepers = [Sleep(at=at) for at in (3, 20, 45, 60)]
+    faults: list[Action] = [Crash(at=30), PartialCommit(), LostReply(), Restart(), Wake(2), Write(tasks=1), Wake(0)]
+    play(harness(), [Write(), *sleepers, *faults], tmp_path)
+
+
+def test_without_the_extra_the_class_is_an_import_error_that_names_it() -> None:
+    code = """
+import sys
+sys.modules["pytest"] = None
+import outfall.testing
+outfall.testing.LocalDriver, outfall.testing.run_conformance
+try:
+    outfall.testing.SinkConformance
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'outfall[testing]'" in done.stdout
+
+
+def test_importing_the_package_arms_the_crash_points_and_imports_nothing_else() -> None:
+    code = "import sys, outfall.testing; print(sorted(name for name in sys.modules if name.startswith('outfall.')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['outfall.steps', 'outfall.testing', 'outfall.testing.crash_points']"

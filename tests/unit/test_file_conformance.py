@@ -1,0 +1,95 @@
+"""`FileSink` is exactly once, in both of its ways: the conformance suite does not refute it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from outfall.file import FileSink
+from outfall.file.locked import Patience
+from outfall.testing import SinkConformance
+from outfall.testing.conformance import run_check
+
+
+def visible(target: Path) -> list[Path]:
+    return [path for path in target.iterdir() if path.name[0] not in "_."] if target.exists() else []
+
+
+class Files(SinkConformance):
+    memory_limit: int | None = 8 << 20
+
+    def make_sink(self, target: Any) -> Any:
+        sink: Any = FileSink(target / "out", **self.file_options())
+        # A stalled attempt may hold a lock, and whoever waits for it must not wait for long.
+        sink.patience = Patience(seconds=0.05)
+        return sink
+
+    def file_options(self) -> dict[str, Any]:
+        return {}
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return [json.loads(line) for path in visible(target / "out") for line in path.read_text().splitlines()]
+
+    def lose_target(self, target: Any) -> None:
+        shutil.rmtree(target / "out")
+
+    @contextmanager
+    def breaking(self, target: Any) -> Iterator[None]:
+        """Have the directory give way to a file."""
+        os.rename(target / "out", target / "away")
+        (target / "out").touch()
+        try:
+            yield
+        finally:
+            os.unlink(target / "out")
+            os.rename(target / "away", target / "out")
+
+
+class TestGrowingFiles(Files):
+    def file_options(self) -> dict[str, Any]:
+        return {"parts": 3}
+
+
+class TestWholeFiles(Files):
+    def lose(self, target: Any, committable: Any) -> None:
+        os.unlink(target / "out" / "_outfall" / "staging" / committable.name)
+
+    def leftovers(self, target: Any) -> int:
+        return len(list((target / "out" / "_outfall" / "staging").iterdir()))
+
+
+@pytest.mark.long
+class TestWholeParquetFiles(TestWholeFiles):
+    # A row group is held until it is full, which is 64 MiB.
+    memory_limit = None
+
+    def file_options(self) -> dict[str, Any]:
+        return {"format": "parquet"}
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return [row for path in visible(target / "out") for row in pq.read_table(path).to_pylist()]
+
+
+SCHEDULES = 5500
+"""For each of the two ways: more than ten thousand for the sink."""
+
+
+@pytest.mark.long
+@pytest.mark.faults
+@pytest.mark.parametrize("harness", [TestGrowingFiles, TestWholeFiles])
+def test_ten_thousand_fresh_schedules_write_each_epoch_once(harness: type[Files], tmp_path: Path) -> None:
+    """Some minutes; less with `--basetemp` in memory, such as /dev/shm/outfall."""
+    files = harness()
+    files.schedules = SCHEDULES
+    files.schedule_seed = secrets.randbelow(2**32)
+    print(f"schedule_seed {files.schedule_seed}")
+    run_check(files, "random_schedules", tmp_path)
