@@ -21,7 +21,9 @@ from outfall.testing.conformance import run_check
 
 
 def visible(target: Path) -> list[Path]:
-    return [path for path in target.iterdir() if path.name[0] not in "_."] if target.exists() else []
+    """The files that readers see, in directories too."""
+    files = [path for path in target.rglob("*") if path.is_file()] if target.exists() else []
+    return [path for path in files if not any(name[0] in "_." for name in path.relative_to(target).parts)]
 
 
 class Files(SinkConformance):
@@ -77,6 +79,37 @@ class TestWholeParquetFiles(TestWholeFiles):
 
     def read(self, target: Any) -> Iterable[Any]:
         return [row for path in visible(target / "out") for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.mark.long
+class TestRollingGrowingFiles(TestGrowingFiles):
+    def file_options(self) -> dict[str, Any]:
+        return {"parts": 3, "roll_bytes": 200}
+
+    # Its many rows would be as many files.
+    memory_limit = None
+
+
+@pytest.mark.long
+class TestRollingWholeFiles(TestWholeFiles):
+    def file_options(self) -> dict[str, Any]:
+        return {"roll_bytes": 200}
+
+    memory_limit = None
+
+
+@pytest.mark.long
+class TestPartitionedFiles(TestWholeFiles):
+    def file_options(self) -> dict[str, Any]:
+        return {"partition_by": ["b"]}
+
+    def row(self, number: int) -> Any:
+        return {"id": number, "b": f"b{number % 3}"}
+
+    def read(self, target: Any) -> Iterable[Any]:
+        for path in visible(target / "out"):
+            for line in path.read_text().splitlines():
+                yield json.loads(line) | {"b": path.parent.name.removeprefix("b=")}
 
 
 SCHEDULES = 5500
