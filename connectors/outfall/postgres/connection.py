@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
@@ -24,6 +23,7 @@ T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _LONGEST_PAUSE = 15.0
+_LONGEST_SILENCE = 60.0
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -103,9 +103,16 @@ class Database:
             return result
 
     def limit(self, connection: Connection) -> None:
-        """Bound the time of this transaction's statements; not of the session's, which a pooler shares."""
-        milliseconds = int(self.options.statement_timeout.total_seconds() * 1000)
-        connection.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(milliseconds))
+        """Bound the time of this transaction's statements; not of the session's, which a pooler shares.
+
+        And of the pauses between them: a driver that is stopped in the middle would keep the ledger's row to itself.
+        """
+        statement = self.options.statement_timeout.total_seconds()
+        for name, seconds in (
+            ("statement_timeout", statement),
+            ("idle_in_transaction_session_timeout", min(statement, _LONGEST_SILENCE)),
+        ):
+            connection.execute("SELECT set_config(%s, %s, true)", (name, f"{int(seconds * 1000)}ms"))
 
     def _connect(self, conninfo: str) -> Connection:
         try:
