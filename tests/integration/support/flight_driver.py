@@ -1,4 +1,4 @@
-"""A driver process that streams flights into files, made to be killed. Run by the fault tests, never imported."""
+"""A driver process that streams flights into files or a table, made to be killed. Run by tests, never imported."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from outfall.file import FileSink
@@ -20,6 +21,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     for name in ("input", "out", "checkpoint", "mode", "door", "master", "shuffle", "split", "local"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--dsn", help="of the database that has a table t, in place of files")
     return parser.parse_args()
 
 
@@ -42,6 +44,23 @@ def session(given: argparse.Namespace) -> SparkSession:
 
 
 def writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
+    return table_writer(df, given) if given.dsn else file_writer(df, given)
+
+
+def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
+    from outfall.postgres import PostgresSink
+
+    if given.door == "options":
+        options = {"sink": "postgres", "dsn": given.dsn, "table": "t", "checkpointLocation": given.checkpoint}
+        return df.writeStream.format("outfall").options(**options)
+    if given.mode == "upsert":
+        counts = df.groupBy("carrier").agg(sf.count("id").alias("flights"), sf.sum("distance").alias("distance"))
+        sink = PostgresSink(given.dsn, "t", write_mode="upsert", key_columns="carrier")
+        return write_stream(counts, sink, checkpoint=given.checkpoint).outputMode("update")
+    return write_stream(df, PostgresSink(given.dsn, "t"), checkpoint=given.checkpoint)
+
+
+def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     if given.door == "options":
         options = {"sink": "file", "path": given.out, "checkpointLocation": given.checkpoint}
         return df.writeStream.format("outfall").options(**options)

@@ -1,0 +1,66 @@
+"""The driver is killed (-9) while it streams real flights into a table, and started again until the stream ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from outfall.spark.requirement import pyspark_version
+from tests.integration.postgres.support import Target
+from tests.integration.support.flights import COLUMNS
+from tests.integration.support.killed_driver import make_job
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+FLIGHTS = (
+    "id integer, year integer, month integer, day integer, carrier text, flight integer, tailnum text, origin text,"
+    " dest text, air_time double precision, distance integer"
+)
+STEPS = (
+    "after BEGIN", "postgres: opening", "postgres: copying", "postgres: staging", "postgres: staged",
+    "before PREPARED", "after COMMITTING", "postgres: publishing", "postgres: before COMMIT", "postgres: after COMMIT",
+    "before COMPLETED", "after sweep",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        "objects",
+        pytest.param(
+            "options",
+            marks=[
+                pytest.mark.long,
+                pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1'),
+            ],
+        ),
+    ],
+)
+def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
+    tmp_path: Path, dsn: str, door: str
+) -> None:
+    # No key: a flight that came twice would be there twice, not be refused.
+    target = Target(dsn, f"CREATE TABLE t ({FLIGHTS})")
+    job, rows = make_job(tmp_path, "append", door, dsn=dsn, steps=STEPS)
+    job.run_all()
+    found = Counter(target.run(f"SELECT {', '.join(COLUMNS)} FROM t"))
+    wanted = Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    assert found - wanted == Counter()
+    assert wanted - found == Counter()
+    assert (target.attempts(), target.staged()) == (0, 0)
+
+
+@pytest.mark.long
+def test_counts_are_those_of_the_flights_however_often_the_driver_is_killed(tmp_path: Path, dsn: str) -> None:
+    """The state that Spark keeps and the table that is upserted from it go back and on together."""
+    target = Target(dsn, "CREATE TABLE t (carrier text PRIMARY KEY, flights bigint, distance bigint)")
+    job, rows = make_job(tmp_path, "upsert", "objects", dsn=dsn, steps=STEPS)
+    job.run_all()
+    counted = rows.group_by("carrier").aggregate([("id", "count"), ("distance", "sum")])
+    wanted = list(zip(*(counted[name].to_pylist() for name in ("carrier", "id_count", "distance_sum")), strict=True))
+    assert target.run('SELECT * FROM t ORDER BY carrier COLLATE "C"') == sorted(wanted)
+    assert sum(row[1] for row in wanted) == rows.num_rows
+    assert pc.sum(rows["distance"]).as_py() == sum(row[2] for row in wanted)

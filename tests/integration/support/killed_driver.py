@@ -1,0 +1,151 @@
+"""A stream of flights in a driver of its own, killed (-9) and started again until the stream ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.integration.conftest import spark_environment
+from tests.integration.support import flight_driver
+from tests.integration.support.flights import flights, write_input
+
+KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
+"""How often each combination is killed; `nox -s faults` sets 50."""
+
+SEED = int(os.environ.get("OUTFALL_TEST_SEED", "20261121"))
+FILES_PER_RUN = 8
+"""Input files, and so epochs, that a run finds new."""
+LONGEST_LIFE = 4.0
+"""Seconds from the query's start to the kill, at most."""
+
+
+@dataclass
+class Job:
+    """One stream and where it lives; each run of it may have other cores, shuffle partitions and input splits."""
+
+    root: Path
+    mode: str
+    door: str
+    chance: random.Random
+    held_back: list[Path]
+    """Input that the stream does not see yet."""
+    dsn: str = ""
+    """Of the database, when the stream goes into a table."""
+    steps: tuple[str, ...] = ()
+    """Where a process may be told to die, for every second life; the others end at a moment of the clock alone."""
+    kills: int = 0
+    obeyed: list[str] = field(default_factory=list)
+    """The steps at which a process died as it was told."""
+
+    @property
+    def out(self) -> Path:
+        return self.root / "out"
+
+    @property
+    def order(self) -> Path:
+        """What `support/site` reads."""
+        return self.root / "order"
+
+    def feed(self, files: int) -> None:
+        """Let the stream see more input, so that every run has something to do when it is killed."""
+        for path in self.held_back[:files]:
+            path.rename(self.root / "input" / path.name)
+        del self.held_back[:files]
+
+    def start(self) -> subprocess.Popen[str]:
+        settings = {
+            "input": self.root / "input",
+            "out": self.out,
+            "checkpoint": self.root / "checkpoint",
+            "local": self.root / "local",
+            "mode": self.mode,
+            "door": self.door,
+            "master": f"local[{self.chance.randint(1, 3)}]",
+            "shuffle": self.chance.randint(1, 7),
+            "split": self.chance.choice([20_000, 200_000, 128 << 20]),
+        }
+        if self.dsn:
+            settings["dsn"] = self.dsn
+        command = [sys.executable, str(flight_driver.__file__)]
+        for name, value in settings.items():
+            command += [f"--{name}", str(value)]
+        with (self.root / "stderr").open("ab") as errors:
+            return subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, **spark_environment(), "OUTFALL_TEST_CRASH_ORDER": str(self.order)},
+            )
+
+    def run_until_killed(self) -> None:
+        """Run and kill at a random moment. It counts as a kill only when the stream was not at its end before."""
+        process = self.start()
+        assert process.stdout is not None
+        if process.stdout.readline() != "started\n":
+            process.wait()
+            raise AssertionError(f"the driver did not start: {self.complaints()}")
+        step = self.chance.choice(self.steps) if self.steps and self.chance.random() < 0.5 else None
+        if step:
+            self.order.write_text(f"kill {step}")
+        timer = threading.Timer(self.chance.uniform(0, LONGEST_LIFE), self._kill, [process])
+        timer.start()
+        finished = process.stdout.readline() == "finished\n"
+        timer.cancel()
+        self._kill(process)
+        process.wait()
+        process.stdout.close()
+        self.kills += not finished
+        if step and not self.order.exists():
+            self.obeyed.append(step)
+        self.order.unlink(missing_ok=True)
+
+    def run_to_the_end(self) -> None:
+        process = self.start()
+        printed, _ = process.communicate(timeout=600)
+        assert printed.endswith("finished\n"), self.complaints()
+
+    def run_all(self) -> None:
+        """Kill the stream so many times as `KILLS` says, always with input before it, then let it end."""
+        for _ in range(4 * KILLS):
+            self.feed(FILES_PER_RUN)
+            self.run_until_killed()
+            if self.kills == KILLS:
+                break
+        self.feed(len(self.held_back))
+        self.run_to_the_end()
+        assert self.kills == KILLS
+
+    def complaints(self) -> str:
+        return (self.root / "stderr").read_text(errors="replace")[-3000:]
+
+    def _kill(self, process: subprocess.Popen[str]) -> None:
+        """Kill everything, or only Python, so that the JVM's tasks live on for a while."""
+        if process.poll() is not None:
+            return
+        if self.chance.random() < 0.3:
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def make_job(
+    tmp_path: Path, mode: str, door: str, *, dsn: str = "", steps: tuple[str, ...] = ()
+) -> tuple[Job, pa.Table]:
+    """Prepare a stream; returns it with the rows that it is to write."""
+    rows = flights() if KILLS >= 20 else flights().slice(0, 30_000)
+    write_input(rows, tmp_path / "held back", files=FILES_PER_RUN * (KILLS + 1))
+    for name in ("local", "input"):
+        (tmp_path / name).mkdir()
+    held_back = sorted((tmp_path / "held back").iterdir())
+    chance = random.Random(f"{SEED} {mode} {door}")
+    return Job(tmp_path, mode, door, chance, held_back, dsn, steps), rows
