@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -48,9 +49,16 @@ class TableName:
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
 
-def staging_name(metadata_schema: str, table: TableName, step_id: str) -> TableName:
-    """Name the staging table of a step and a table: known beforehand, so that a DBA can make it."""
-    text = f"{table.schema or ''}.{table.name}/{step_id}"
+def staging_name(metadata_schema: str, table: TableName, step_id: str, extra: Sequence[str] = ()) -> TableName:
+    """Name the staging table of a step and a table: known beforehand, so that a DBA can make it.
+
+    Args:
+        metadata_schema: where it lies.
+        table: the target.
+        step_id: the step.
+        extra: its columns that not every sink needs; queries with different ones would drop each other's table.
+    """
+    text = "/".join([f"{table.schema or ''}.{table.name}", step_id, *extra])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9_]", "_", f"{table.name}_{step_id}")[:40]
     return TableName(metadata_schema, f"staging_{readable}_{digest}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg import sql
 
 from outfall.capabilities import WriterInitContext
@@ -16,7 +17,7 @@ from outfall.postgres.columns import TableColumn, read_columns
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.copy_encoder import CopyEncoder
 from outfall.postgres.failures import explained
-from outfall.postgres.staging import MARKER, STAGE, StagedRows, Staging, new_stage
+from outfall.postgres.staging import MARKER, ROW, STAGE, StagedRows, Staging, new_stage
 from outfall.sinks import StatelessSinkPartition
 from outfall.steps import reached
 
@@ -95,7 +96,7 @@ class StagingPart(StatelessSinkPartition[Any]):
         # A COPY lasts as long as its task has rows, whatever the server allows other statements.
         connection.execute("SET LOCAL statement_timeout = 0")
         self._schema = schema
-        wanted = [STAGE, *(MARKER if self._is_marker(name) else name for name in schema.names)]
+        wanted = [*self._own().names, *(MARKER if self._is_marker(name) else name for name in schema.names)]
         columns = self._staging_columns(connection, wanted)
         self._encoder = CopyEncoder(self._staged_schema(schema), columns)
         command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT {})").format(
@@ -124,12 +125,19 @@ class StagingPart(StatelessSinkPartition[Any]):
             self._copy = None
             self._copying.close()
 
+    def _own(self) -> pa.Schema:
+        """The columns that go before those of the rows."""
+        upserts = self._database.options.write_mode == "upsert"
+        return pa.schema([pa.field(name, pa.int64(), nullable=False) for name in (STAGE, ROW)[: 1 + upserts]])
+
     def _staged_schema(self, schema: pa.Schema) -> pa.Schema:
-        return schema.insert(0, pa.field(STAGE, pa.int64(), nullable=False))
+        return pa.schema([*self._own(), *schema])
 
     def _staged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        stage = pa.repeat(pa.scalar(self._stage, pa.int64()), batch.num_rows)
-        return pa.RecordBatch.from_arrays([stage, *batch.columns], schema=self._staged_schema(batch.schema))
+        own = [pa.repeat(pa.scalar(self._stage, pa.int64()), batch.num_rows)]
+        if len(self._own()) > 1:
+            own.append(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows), start=self._rows))
+        return pa.RecordBatch.from_arrays([*own, *batch.columns], schema=self._staged_schema(batch.schema))
 
     def _columns(self, schema: pa.Schema) -> tuple[str, ...]:
         return tuple(name for name in schema.names if not self._is_marker(name))

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging import MARKER, STAGE
+from outfall.postgres.staging import MARKER, ROW, STAGE
 
 
 def statement(options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str]) -> sql.Composed:
@@ -80,7 +80,7 @@ def _order(options: PostgresOptions) -> sql.Composed:
     latest = (
         [sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(options.order_column))] if options.order_column else []
     )
-    written = [sql.SQL("{} DESC").format(sql.Identifier(STAGE)), sql.SQL("ctid DESC")]
+    written = [sql.SQL("{} DESC").format(sql.Identifier(STAGE)), sql.SQL("{} DESC").format(sql.Identifier(ROW))]
     return sql.SQL(", ").join([*keys, *latest, *written])
 
 

@@ -31,7 +31,7 @@ from outfall.postgres.ledger import Ledger
 from outfall.postgres.names import TableName, staging_name
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.part import StagingPart
-from outfall.postgres.staging import StagedRows, Staging
+from outfall.postgres.staging import StagedRows, Staging, own_columns
 from outfall.postgres.table import Table
 from outfall.postgres.target import Target
 from outfall.serde import ModelSerializer
@@ -174,7 +174,8 @@ class PostgresSink(
 
     def _staging(self, step_id: str) -> Staging:
         schema = self.options.metadata_schema
-        return Staging(schema, staging_name(schema, self.table, step_id))
+        extra = [name for name, _ in own_columns(self.options)[1:]]
+        return Staging(schema, staging_name(schema, self.table, step_id, extra))
 
     def _target(self, context: TargetContext[Any]) -> Target:
         return Target(self.database, self.table, self._staging(context.step_id), context)

@@ -16,9 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from outfall.capabilities import SweepContext, WriterInitContext
 from outfall.postgres.connection import Connection
 from outfall.postgres.names import TableName
+from outfall.postgres.options import PostgresOptions
 
 STAGE = "_outfall_stage"
 """The column that holds the attempt's number."""
+
+ROW = "_outfall_row"
+"""The column that numbers the rows of an attempt, for upserts: which of one key was written last. Addresses do not
+tell, since a vacuum in the middle of a COPY frees pages before them."""
 
 MARKER = "_outfall_delete"
 """The column that holds the delete marker, which the target does not have."""
@@ -127,17 +132,23 @@ def new_stage() -> int:
     return secrets.randbits(63)
 
 
-def staging_ddl(name: TableName, columns: Sequence[tuple[str, str]], *, marker: bool) -> list[sql.Composed]:
+def own_columns(options: PostgresOptions) -> list[tuple[str, str]]:
+    """Return the columns that staging has beside the table's, before them: name and type."""
+    columns = [(STAGE, "bigint")]
+    if options.write_mode == "upsert":
+        columns.append((ROW, "bigint"))
+    if options.delete_marker is not None:
+        columns.append((MARKER, "boolean"))
+    return columns
+
+
+def staging_ddl(name: TableName, columns: Sequence[tuple[str, str]]) -> list[sql.Composed]:
     """Return the statements that make a staging table.
 
     Args:
         name: its name.
-        columns: the target's columns that may be written: name, and type as `format_type` gives it.
-        marker: whether rows carry a delete marker.
+        columns: its own and the target's that may be written: name, and type as `format_type` gives it.
     """
-    fields = [sql.SQL("{} bigint NOT NULL").format(sql.Identifier(STAGE))]
-    if marker:
-        fields.append(sql.SQL("{} boolean").format(sql.Identifier(MARKER)))
     # The types come from the server's own catalogue, which writes them as SQL.
-    fields += [sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in columns]
+    fields = [sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in columns]
     return [sql.SQL("CREATE UNLOGGED TABLE {} ({})").format(name.identifier(), sql.SQL(", ").join(fields))]

@@ -13,7 +13,7 @@ from outfall.postgres.connection import Connection
 from outfall.postgres.ledger import ledger_ddl
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging import MARKER, STAGE, staging_ddl
+from outfall.postgres.staging import own_columns, staging_ddl
 from outfall.postgres.types import new_column_type, why_not
 
 
@@ -74,13 +74,12 @@ class Table:
         wanted = [(column.name, column.type) for column in read_columns(connection, self._name) if column.writable]
         if not wanted:
             raise TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
-        marker = self._options.delete_marker is not None
-        own = [(STAGE, "bigint"), *([(MARKER, "boolean")] if marker else [])]
+        wanted = own_columns(self._options) + wanted
         found = [(column.name, column.type) for column in read_columns(connection, staging)]
-        if found == own + wanted:
+        if found == wanted:
             return []
         old = [sql.SQL("DROP TABLE {}").format(staging.identifier())] if found else []
-        return old + staging_ddl(staging, wanted, marker=marker)
+        return old + staging_ddl(staging, wanted)
 
     def support_ddl(self, connection: Connection, staging: TableName) -> list[sql.Composed]:
         """Return all that is made beside the table."""

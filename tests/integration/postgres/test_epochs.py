@@ -25,6 +25,7 @@ from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.postgres import Databases, Server, pgbouncer
+from tests.integration.support.waiting import until
 
 
 @pytest.fixture
@@ -320,6 +321,65 @@ def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_pat
     assert failures == []
     assert target.run("SELECT count(DISTINCT id), count(*) FROM t") == [(2000, 2000)]
     assert target.run("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
+
+
+@pytest.mark.parametrize("others", [{}, {"delete_marker": "gone"}], ids=["the same options", "other options"])
+def test_two_queries_into_one_table_at_once(dsn: str, tmp_path: Path, others: dict[str, str]) -> None:
+    target = Target(dsn, KEYED)
+    failed: list[BaseException] = []
+
+    def query(first: int, options: dict[str, str]) -> None:
+        try:
+            local = LocalDriver(
+                target.sink(write_mode="upsert", key_columns="id", **options), str(tmp_path / str(first))
+            )
+            for epoch in range(10):
+                made = rows(first + epoch, first + 100 + epoch)
+                local.run_epoch(epoch, [[row | dict.fromkeys(options.values(), False) for row in made], []])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=query, args=given) for given in ((0, {}), (1000, others))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert target.ids() == sorted(first + n for first in (0, 1000, 100, 1100) for n in range(10))
+
+
+def test_the_last_row_counts_also_where_staging_is_vacuumed_while_it_is_filled(dsn: str, recovery: str) -> None:
+    """Pages at the front become free in the middle of a COPY: then later rows have lower addresses."""
+    target = Target(dsn, KEYED)
+    local = LocalDriver(target.sink(write_mode="upsert", key_columns="id"), recovery)
+    local.run_epoch(0, [rows(0)])
+    (name,) = target.run("SELECT format('outfall.%I', tablename) FROM pg_tables WHERE tablename LIKE 'staging%'")[0]
+
+    def size() -> int:
+        return int(target.run("SELECT pg_relation_size(%s::regclass)", name)[0][0])
+
+    target.run(f"ALTER TABLE {name} SET (autovacuum_enabled = false)")
+    target.run(f"INSERT INTO {name} (_outfall_stage, id, name) SELECT 7, n, 'x' FROM generate_series(1, 40000) AS n")
+    target.run(f"DELETE FROM {name}")
+    before = size()
+    batches = 0
+
+    def vacuum(step: str) -> None:
+        nonlocal batches
+        batches += step == "postgres: copying"
+        if step == "postgres: copying" and batches == 4:
+            until(lambda: size() > before, "the first rows being in staging", 30)
+            target.run(f"VACUUM {name}")
+
+    def batch(first: int) -> tuple[str | None, list[Any]]:
+        return None, [{"id": 1, "name": str(number)} for number in range(first, first + 20000)]
+
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(1)
+    with listening(vacuum):
+        answer = local.run_task(ticket, 1, 0, [batch(first) for first in range(0, 80_000, 20_000)])
+    coordinator.finish(ticket, [answer])
+    assert target.run("SELECT name FROM t WHERE id = 1") == [("79999",)]
 
 
 # --- what the server refuses
