@@ -115,15 +115,8 @@ class Database:
             connection.execute("SELECT set_config(%s, %s, true)", (name, f"{int(seconds * 1000)}ms"))
 
     def _connect(self, conninfo: str) -> Connection:
-        try:
-            # Prepared statements live in a session, and a pooler gives each transaction another one.
-            return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
-        except psycopg.Error as error:
-            if error.sqlstate in ("28P01", "28000", "3D000"):
-                raise ConfigurationError(
-                    f"{self.name()} does not let us in", why=describe(error), do="correct the dsn, or pg_hba.conf"
-                ) from error
-            raise
+        # Prepared statements live in a session, and a pooler gives each transaction another one.
+        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
 
     def _parameters(self) -> dict[str, Any]:
         try:

@@ -9,7 +9,7 @@ import psycopg
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres.connection import Database, describe
-from outfall.postgres.sqlstate import is_rows_fault, lacks_right, may_pass
+from outfall.postgres.sqlstate import is_rows_fault, lacks_right, may_pass, timed_out
 
 
 @contextmanager
@@ -30,6 +30,15 @@ def explained(database: Database, doing: str, step: str | None = None) -> Iterat
 def translated(database: Database, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
     """Make our error of the driver's."""
     what, why = f"{doing} in {database.name()} failed", describe(error)
+    if error.sqlstate is None and may_pass(error):
+        # The client has no code for what it is told while it connects, so a wrong dsn looks like a server that is busy.
+        return TransientError(
+            what,
+            step=step,
+            why=why,
+            do="nothing, if it passes: the task or the query is tried again; else correct the dsn, or give the server"
+            " max_connections for one connection per running task and one for the driver",
+        )
     if may_pass(error):
         return TransientError(
             what, step=step, why=why, do="nothing, if it passes: the task or the query is tried again"
@@ -42,5 +51,12 @@ def translated(database: Database, doing: str, error: psycopg.Error, step: str |
             step=step,
             why=why,
             do="grant the right to the sink's user; PostgresSink.ddl() prints what a DBA can make beforehand",
+        )
+    if timed_out(error):
+        return TargetError(
+            what,
+            step=step,
+            why=why,
+            do="see what holds a lock on the table; for large epochs raise the option statement_timeout",
         )
     return TargetError(what, step=step, why=why, do="correct the table, the options or the server")

@@ -25,6 +25,11 @@ def is_rows_fault(error: psycopg.Error) -> bool:
     return (error.sqlstate or "")[:2] in ("22", "23")
 
 
+def timed_out(error: psycopg.Error) -> bool:
+    """Tell whether the statement was ended for the time it took."""
+    return error.sqlstate == "57014"
+
+
 def lacks_right(error: psycopg.Error) -> bool:
     """Tell whether a right is missing."""
     return error.sqlstate == "42501"

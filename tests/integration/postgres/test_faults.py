@@ -1,0 +1,167 @@
+"""Errors of a real server while rows are staged and published: what is tried again, what is not, what is told."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from outfall.errors import CommitRefusedError, TargetError, TransientError
+from outfall.testing import LocalDriver
+from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.support.postgres import own_server
+
+END_OTHERS = (
+    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'outfall'"
+)
+
+
+@pytest.fixture
+def target(dsn: str) -> Target:
+    return Target(dsn)
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> str:
+    return str(tmp_path / "recovery")
+
+
+@pytest.mark.parametrize("step", ["postgres: copying", "task: after write", "postgres: staging"])
+def test_a_task_whose_connection_is_ended_is_tried_again_and_nothing_is_doubled(
+    target: Target, recovery: str, step: str
+) -> None:
+    ended: list[str] = []
+
+    def end(reached: str) -> None:
+        if reached == step and not ended:
+            ended.append(step)
+            target.run(END_OTHERS)
+
+    local = LocalDriver(target.sink(), recovery)
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(0)
+    other = local.run_task(ticket, 0, 1, [(None, rows(9))])
+    values: list[tuple[str | None, list[Any]]] = [(None, rows(*range(number, number + 3))) for number in (0, 3)]
+    with listening(end), pytest.raises(TransientError, match="staging rows for t"):
+        local.run_task(ticket, 0, 0, values)
+    assert ended
+    assert target.staged() == 1
+    coordinator.finish(ticket, [local.run_task(ticket, 0, 0, values, retries=1), other])
+    assert target.ids() == [0, 1, 2, 3, 4, 5, 9]
+
+
+def test_a_reply_to_the_commit_of_staging_that_is_lost_doubles_nothing(target: Target, recovery: str) -> None:
+    """The attempt is in staging and nobody knows; its successor is published alone, and it is swept."""
+    lost: list[str] = []
+
+    def cut(step: str) -> None:
+        if step == "postgres: staged" and not lost:
+            lost.append(step)
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    local = LocalDriver(target.sink(), recovery)
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(0)
+    with listening(cut), pytest.raises(TransientError):
+        local.run_task(ticket, 0, 0, [(None, rows(1, 2))])
+    assert target.staged() == 2
+    coordinator.finish(ticket, [local.run_task(ticket, 0, 0, [(None, rows(1, 2))], retries=1)])
+    assert target.ids() == [1, 2]
+    local.run_epoch(1, [rows(3)])
+    assert (target.attempts(), target.staged()) == (0, 0)
+
+
+def fail_once(target: Target, code: str) -> None:
+    """Let the first statement that inserts fail with a code. A sequence counts on when its transaction does not."""
+    target.run(
+        "CREATE SEQUENCE tries; CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF nextval('tries') = 1 THEN RAISE EXCEPTION 'made to fail' USING ERRCODE = '{code}'; END IF;"
+        " RETURN NULL; END $$;"
+        " CREATE TRIGGER fail_once AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION fail_once()"
+    )
+
+
+@pytest.mark.parametrize(
+    "code", ["08006", "40001", "40P01", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "25006"]
+)
+def test_what_may_pass_is_tried_again(target: Target, recovery: str, code: str) -> None:
+    fail_once(target, code)
+    run(target.sink(), recovery, 0, rows(1, 2), rows(3))
+    assert target.ids() == [1, 2, 3]
+    assert target.run("SELECT last_value FROM tries") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("22012", CommitRefusedError),
+        ("23514", CommitRefusedError),
+        ("42P01", TargetError),
+        ("42501", TargetError),
+        ("54000", TargetError),
+        ("P0001", TargetError),
+    ],
+)
+def test_what_will_not_pass_is_told_at_once(target: Target, recovery: str, code: str, error: type[Exception]) -> None:
+    fail_once(target, code)
+    with pytest.raises(error, match=f"made to fail.*SQLSTATE {code}"):
+        run(target.sink(), recovery, 0, rows(1))
+    assert target.ids() == []
+    assert target.run("SELECT last_value FROM tries") == [(1,)]
+    run(target.sink(), recovery, 0, rows(1))
+    assert target.ids() == [1]
+
+
+def test_a_lock_that_is_held_too_long_is_told_with_its_option(target: Target, recovery: str) -> None:
+    sink = target.sink(statement_timeout="200 ms")
+    run(sink, recovery, 0, rows(1))
+    with psycopg.connect(target.dsn) as other:
+        other.execute("LOCK TABLE t IN SHARE MODE")
+        with pytest.raises(TargetError, match=r"(?s)statement timeout.*SQLSTATE 57014.*statement_timeout"):
+            run(sink, recovery, 1, rows(2))
+    assert target.ids() == [1]
+    run(sink, recovery, 1, rows(2))
+    assert target.ids() == [1, 2]
+
+
+def test_a_copy_may_take_longer_than_a_statement(target: Target, recovery: str) -> None:
+    """The role's own timeout, which the server would apply to COPY as well."""
+    with psycopg.connect(target.dsn) as connection:
+        name = connection.info.dbname
+    target.run(f'ALTER DATABASE "{name}" SET statement_timeout = 100')
+    waited = threading.Event()
+
+    def wait(step: str) -> None:
+        if step == "postgres: copying":
+            waited.wait(0.3)
+
+    with listening(wait):
+        run(target.sink(), recovery, 0, rows(1))
+    assert target.ids() == [1]
+
+
+@pytest.mark.parametrize("wrong", [{"dbname": "nowhere"}, {"user": "nobody_known"}])
+def test_a_dsn_that_leads_nowhere_is_told_without_waiting(target: Target, recovery: str, wrong: dict[str, str]) -> None:
+    with pytest.raises(TransientError, match=r"does not exist.*correct the dsn"):
+        run(target.sink(dsn=psycopg.conninfo.make_conninfo(target.dsn, **wrong)), recovery, 0, rows(1))
+
+
+def test_a_server_without_free_connections_is_named_and_waited_for(recovery: str) -> None:
+    settings = {"max_connections": "5", "superuser_reserved_connections": "0", "reserved_connections": "0"}
+    with own_server(settings) as server, ExitStack() as others:
+        target = Target(server.new_database())
+        sink = target.sink(retry_deadline="1 second")
+        run(sink, recovery, 0, rows(1))
+        target.run(END_OTHERS)
+        for _ in range(5):
+            others.enter_context(psycopg.connect(target.dsn))
+        with pytest.raises(TransientError, match=r"too many clients already.*max_connections"):
+            run(sink, recovery, 1, rows(2))
+        others.close()
+        run(sink, recovery, 1, rows(2))
+        assert target.ids() == [1, 2]
