@@ -32,10 +32,12 @@ class Given:
 Measure = Callable[[SparkSession, Given, Scratch], Result]
 
 
-def main(description: str, default: Given, measure: Measure) -> None:
-    """Run a benchmark in a session of its own, print its tables and keep its result."""
+def main(description: str, default: Given, measure: Measure, settings: Mapping[str, str] | None = None) -> None:
+    """Run a benchmark in a session of its own, with further settings, print its tables and keep its result."""
     given = parse(description, default, sys.argv[1:])
-    spark = start_session(MASTER, {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"})
+    spark = start_session(
+        MASTER, {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"} | dict(settings or {})
+    )
     try:
         with Scratch() as scratch:
             finish(measure(spark, given, scratch))

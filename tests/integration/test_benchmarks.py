@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import bench_epochs, bench_file, bench_parts, bench_routing
+from benchmarks import bench_epochs, bench_file, bench_parts, bench_postgres, bench_routing
 from benchmarks.common import Given
 from benchmarks.render import markdown, plot, tables
 from benchmarks.results import Result
@@ -73,6 +73,16 @@ def test_parts(scratch: Scratch, tmp_path: Path) -> None:
 
 def test_routing(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
     check(bench_routing.measure(spark, TINY, scratch), tmp_path)
+
+
+def test_postgres_without_the_peers_whose_driver_is_missing(
+    spark: SparkSession, scratch: Scratch, tmp_path: Path
+) -> None:
+    result = bench_postgres.measure(spark, TINY, scratch)
+    check(result, tmp_path)
+    appended, _, upserted = [line for line in result.lines if line.label == bench_postgres.SINK]
+    assert set(appended.ratios) == {bench_postgres.BARE, bench_postgres.NO_LEDGER}
+    assert set(upserted.ratios) == {bench_postgres.NO_LEDGER}
 
 
 @needs_options_door

@@ -1,0 +1,248 @@
+"""Rows per second into PostgreSQL: `PostgresSink`, Spark's JDBC writer, and COPY without any guarantee.
+
+    python -m benchmarks.bench_postgres --rows 300000 --pairs 3
+
+Runs a server of its own, with `fsync` off: what is compared is work, not disks. JDBC's driver is Debian's package
+`libpostgresql-jdbc-java`; without it its peers are left out, and that is said.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from benchmarks.common import Given, machine, main, throughput
+from benchmarks.inputs import flights, mixed
+from benchmarks.results import Line, Result, now
+from outfall.postgres import PostgresSink
+from outfall.postgres.columns import TableColumn, read_columns
+from outfall.postgres.copy_encoder import CopyEncoder
+from outfall.postgres.names import TableName
+from outfall.testing.benchmark import in_turn
+from outfall.testing.benchmark.doors import ObjectsDoor
+from outfall.testing.benchmark.processes import cpu_seconds
+from outfall.testing.benchmark.runs import Job
+from outfall.testing.benchmark.scratch import Scratch
+from tests.integration.support.postgres import own_server
+
+DEFAULT = Given(rows=300_000, pairs=3)
+JAR = Path("/usr/share/java/postgresql.jar")
+TYPES = {
+    "bigint": "bigint",
+    "int": "integer",
+    "double": "double precision",
+    "string": "text",
+    "timestamp": "timestamptz",
+    "boolean": "boolean",
+}
+"""Spark's, and what the tables have."""
+
+SINK, BARE, NO_LEDGER = "PostgresSink", "bare COPY", "COPY, INSERT … SELECT"
+JDBC, REWRITING = "Spark JDBC", "Spark JDBC, rewriting"
+STAGED, STAGED_REWRITING = "Spark JDBC and ON CONFLICT", "Spark JDBC, rewriting, and ON CONFLICT"
+WANTED = {
+    JDBC: "≥ 5",
+    REWRITING: "≥ 2",
+    BARE: "≥ 0.8",
+    NO_LEDGER: "≥ 0.95, the rest being the ledger's and the log's",
+    STAGED: "≥ 3",
+    STAGED_REWRITING: "no bound",
+}
+
+
+@dataclass(frozen=True)
+class Base:
+    """A database with a table `t`, and for those who stage by themselves `s`."""
+
+    dsn: str
+    df: DataFrame
+    key: str | None = None
+
+    @property
+    def columns(self) -> sql.Composed:
+        return sql.SQL(", ").join(map(sql.Identifier, self.df.columns))
+
+    def make(self) -> None:
+        """Make the tables."""
+        fields = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(TYPES[kind])) for name, kind in self.df.dtypes]
+        key = [sql.SQL("PRIMARY KEY ({})").format(sql.Identifier(self.key))] if self.key else []
+        self.run(sql.SQL("CREATE TABLE t ({})").format(sql.SQL(", ").join([*fields, *key])))
+        self.run(sql.SQL("CREATE UNLOGGED TABLE s ({})").format(sql.SQL(", ").join(fields)))
+
+    def reset(self, rows: int) -> None:
+        """Empty the tables; one with a key gets every second of so many rows, to be updated."""
+        self.run(sql.SQL("TRUNCATE t, s"))
+        if self.key:
+            fill = sql.SQL("INSERT INTO t ({}) SELECT generate_series(0, {}, 2)")
+            self.run(fill.format(sql.Identifier(self.key), sql.Literal(rows - 1)))
+        self.run(sql.SQL("VACUUM ANALYZE t"))
+        self.run(sql.SQL("CHECKPOINT"))
+
+    def move(self) -> None:
+        """Move staged rows into the table in one transaction."""
+        conflict = sql.Composed([])
+        if self.key:
+            pairs = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in self.df.columns]
+            conflict = sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(
+                sql.Identifier(self.key), sql.SQL(", ").join(pairs)
+            )
+        self.run(sql.SQL("INSERT INTO t ({0}) SELECT {0} FROM s").format(self.columns) + conflict)
+        self.run(sql.SQL("TRUNCATE s"))
+
+    def run(self, statement: sql.SQL | sql.Composed) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(statement)
+
+    def count(self) -> int:
+        with psycopg.connect(self.dsn) as connection:
+            (found,) = connection.execute("SELECT count(*) FROM t").fetchone() or (0,)
+        return int(found)
+
+
+def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
+    """Append rows of both kinds, and upsert mixed ones."""
+    started = now()
+    inputs = {"mixed rows": mixed(spark, given.rows, scratch), "flights": flights(spark, given.rows // 3, scratch)}
+    lines = []
+    with own_server() as server:
+        for name, df in inputs.items():
+            base = Base(server.new_database(), df)
+            lines += _lines(f"{name}, appended", base, _appends(base, scratch), given.pairs, scratch)
+        base = Base(server.new_database(), inputs["mixed rows"], key="id")
+        lines += _lines("mixed rows, upserted", base, _upserts(base, scratch), given.pairs, scratch)
+    return Result(
+        benchmark="postgres",
+        title="PostgreSQL",
+        unit="rows/s",
+        wanted=WANTED,
+        lines=lines,
+        pairs=given.pairs,
+        started=started,
+        machine=machine(),
+    )
+
+
+def _lines(name: str, base: Base, jobs: Mapping[str, Job], pairs: int, scratch: Scratch) -> list[Line]:
+    rows = base.df.count()
+
+    def between() -> None:
+        if base.count() != rows:
+            sys.exit(f"{base.count()} rows are in the table, of {rows}")
+        scratch.clear()
+        base.reset(rows)
+
+    base.make()
+    base.reset(rows)
+    runs = in_turn(jobs, rows, pairs=pairs, cpu_seconds=cpu_seconds, between=between)
+    peers = {job: job for job in jobs if job != SINK}
+    group = f"{rows:,} {name}"
+    return [throughput(group, job, runs, peers if job == SINK else {}) for job in jobs]
+
+
+def _appends(base: Base, scratch: Scratch) -> dict[str, Job]:
+    jobs: dict[str, Job] = {
+        SINK: _sink(base, PostgresSink(base.dsn, "t"), scratch),
+        BARE: _copy(base, "t"),
+        NO_LEDGER: _staged(base, _copy(base, "s")),
+    }
+    if has_jdbc(base.df.sparkSession):
+        jobs |= {JDBC: _jdbc(base, "t"), REWRITING: _jdbc(base, "t", rewriting=True)}
+    return jobs
+
+
+def _upserts(base: Base, scratch: Scratch) -> dict[str, Job]:
+    sink = PostgresSink(base.dsn, "t", write_mode="upsert", key_columns=base.key or "")
+    jobs: dict[str, Job] = {SINK: _sink(base, sink, scratch), NO_LEDGER: _staged(base, _copy(base, "s"))}
+    if has_jdbc(base.df.sparkSession):
+        jobs[STAGED] = _staged(base, _jdbc(base, "s"))
+        jobs[STAGED_REWRITING] = _staged(base, _jdbc(base, "s", rewriting=True))
+    return jobs
+
+
+def has_jdbc(spark: SparkSession) -> bool:
+    """Tell whether a session was started with JDBC's driver."""
+    return str(JAR) in (spark.conf.get("spark.jars", "") or "")
+
+
+def _sink(base: Base, sink: PostgresSink, scratch: Scratch) -> Job:
+    return lambda: ObjectsDoor().write(base.df, sink, scratch.new())
+
+
+def _jdbc(base: Base, table: str, *, rewriting: bool = False) -> Job:
+    given = conninfo_to_dict(base.dsn)
+    url = f"jdbc:postgresql://{given['host']}:{given['port']}/{given['dbname']}"
+    properties = {"user": str(given["user"]), "driver": "org.postgresql.Driver"}
+    if rewriting:
+        properties["reWriteBatchedInserts"] = "true"
+
+    def job() -> None:
+        base.df.write.jdbc(url, table, mode="append", properties=properties)
+
+    return job
+
+
+def _copy(base: Base, table: str) -> Job:
+    dsn = base.dsn
+
+    def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with psycopg.connect(dsn) as connection:
+            columns = {column.name: column for column in read_columns(connection, TableName(None, table))}
+            with connection.cursor() as cursor:
+                rows = _send(cursor, table, columns, batches)
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.int64())})
+
+    def job() -> None:
+        base.df.mapInArrow(copied, "rows long").agg(sf.sum("rows")).collect()
+
+    return job
+
+
+def _send(
+    cursor: psycopg.Cursor, table: str, columns: Mapping[str, TableColumn], batches: Iterable[pa.RecordBatch]
+) -> int:
+    batches = iter(batches)
+    first = next(batches, None)
+    if first is None:
+        return 0
+    names = first.schema.names
+    encoder = CopyEncoder(first.schema, [columns[name] for name in names])
+    command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT {})").format(
+        sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, names)), sql.SQL(encoder.format)
+    )
+    rows = int(first.num_rows)
+    with cursor.copy(command) as copy:
+        copy.write(encoder.header())
+        copy.write(encoder.encode(first))
+        for batch in batches:
+            copy.write(encoder.encode(batch))
+            rows += batch.num_rows
+        copy.write(encoder.trailer())
+    return rows
+
+
+def _staged(base: Base, stage: Job) -> Job:
+    def job() -> None:
+        stage()
+        base.move()
+
+    return job
+
+
+if __name__ == "__main__":
+    if JAR.exists():
+        settings = {"spark.jars": str(JAR)}
+    else:
+        settings = {}
+        print(
+            f"There is no {JAR}: Spark's JDBC writer is left out. What to do: apt-get install libpostgresql-jdbc-java"
+        )
+    main(__doc__.splitlines()[0], DEFAULT, measure, settings)
