@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psycopg
 
-_MAY_PASS = ("08", "57P", "40001", "40P01", "53", "55P03", "25006")
+_MAY_PASS = ("08", "57P", "40001", "40P01", "53", "55P03", "25006", "25P03")
 """Connection lost, server stopping or starting, serialization failure, deadlock, out of connections or memory, a lock
-that is not to be had, and a server that is read-only since a failover."""
+that is not to be had, a server that is read-only since a failover, and a transaction that was silent for too long."""
 
 
 def may_pass(error: psycopg.Error) -> bool:

@@ -14,6 +14,7 @@ from outfall.errors import CommitRefusedError, TargetError, TransientError
 from outfall.testing import LocalDriver
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.postgres import own_server
+from tests.integration.support.waiting import until
 
 END_OTHERS = (
     "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
@@ -87,7 +88,7 @@ def fail_once(target: Target, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["08006", "40001", "40P01", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "25006"]
+    "code", ["08006", "40001", "40P01", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "25006", "25P03"]
 )
 def test_what_may_pass_is_tried_again(target: Target, recovery: str, code: str) -> None:
     fail_once(target, code)
@@ -165,3 +166,21 @@ def test_a_server_without_free_connections_is_named_and_waited_for(recovery: str
         others.close()
         run(sink, recovery, 1, rows(2))
         assert target.ids() == [1, 2]
+
+
+def test_a_driver_that_was_silent_too_long_in_its_transaction_publishes_once(
+    target: Target, recovery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outfall.postgres.connection._LONGEST_SILENCE", 0.1)
+    slept: list[str] = []
+
+    def sleep(step: str) -> None:
+        if step == "postgres: publishing" and not slept:
+            slept.append(step)
+            gone = "SELECT count(*) = 0 FROM pg_stat_activity WHERE state = 'idle in transaction'"
+            until(lambda: target.run(gone + " AND datname = current_database()")[0][0], "the server ending it", 30)
+
+    with listening(sleep):
+        run(target.sink(), recovery, 0, rows(1, 2))
+    assert slept
+    assert target.ids() == [1, 2]
