@@ -11,7 +11,7 @@ import pytest
 from outfall.spark.requirement import pyspark_version
 from tests.integration.postgres.support import Target
 from tests.integration.support.flights import COLUMNS
-from tests.integration.support.killed_driver import make_job
+from tests.integration.support.killed_driver import KILLS, make_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
@@ -51,6 +51,8 @@ def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
     assert found - wanted == Counter()
     assert wanted - found == Counter()
     assert (target.attempts(), target.staged()) == (0, 0)
+    if KILLS >= 20:
+        assert len(set(job.obeyed)) > 3
 
 
 @pytest.mark.long
