@@ -70,7 +70,6 @@ def conformance_dsn(postgres: Databases) -> str:
 SHORT = [
     "declared_guarantee", "one_epoch", "several_epochs", "empty_epochs_and_tasks", "counts_are_facts", "lost_log",
     "replay_of_a_completed_epoch", "replay_of_a_lost_epoch", "two_attempts_finish", "zombie_of_an_older_generation",
-    "crash_at_every_step",
 ]  # fmt: skip
 
 

@@ -468,7 +468,7 @@ def test_a_checkpoint_restored_from_an_older_copy_is_refused(target: Target, tmp
 # --- bounds
 
 
-def test_a_thousand_epochs_leave_the_catalogue_as_it_was(target: Target, recovery: str) -> None:
+def test_two_hundred_epochs_leave_the_catalogue_as_it_was(target: Target, recovery: str) -> None:
     local = LocalDriver(target.sink(), recovery)
     local.run_epoch(0, [rows(0)])
 
