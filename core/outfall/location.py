@@ -12,6 +12,18 @@ from outfall.errors import ConfigurationError
 
 LOCAL = "file"
 
+OBJECT_STORES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfs",
+    "abfss": "abfss",
+    "az": "az",
+    "memory": "memory",
+}
+"""Schemes of object stores, each with the one it is called by from there on."""
+
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 """What fsspec needs to be installed for a scheme."""
 

@@ -13,22 +13,12 @@ from outfall.buckets import BucketOptions
 from outfall.durations import Duration
 from outfall.encode import FormatOptions, can_grow
 from outfall.errors import ConfigurationError
-from outfall.location import Location, Purpose
+from outfall.location import OBJECT_STORES, Location, Purpose
 from outfall.options import SinkOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
-_SCHEMES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gs",
-    "gcs": "gs",
-    "abfs": "abfs",
-    "abfss": "abfss",
-    "az": "az",
-    "hdfs": "hdfs",
-    "memory": "memory",
-}
+_SCHEMES = OBJECT_STORES | {"hdfs": "hdfs"}
 
 _TARGET = Purpose(
     "path",
