@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from outfall.capabilities import CommitRequest, CommitterInitContext, WriterInitContext
 from outfall.errors import (
     CommitRefusedError,
     ConfigurationError,
@@ -114,6 +115,22 @@ def test_an_older_driver_that_wakes_publishes_nothing(target: Target, recovery: 
     with pytest.raises(FencedError):
         coordinator.finish(ticket, answers)
     assert target.ids() == [2]
+
+
+def test_the_ledger_refuses_what_an_older_generation_staged(target: Target, recovery: str) -> None:
+    """A commit that sleeps until a newer driver has begun the epoch anew, and published nothing yet."""
+    sink = target.sink()
+    ticket = LocalDriver(sink, recovery).coordinator().begin(0)
+    writer = WriterInitContext("sink", ticket.incarnation, ticket.generation, 0, None, attempt=0)
+    part = sink.bind(writer).build("sink", 0, 1)
+    part.write_batch(rows(1))
+    requests = [CommitRequest(staged) for staged in part.prepare_commit()]
+    part.close()
+    LocalDriver(sink, recovery).coordinator().begin(0)
+    older = sink.create_committer(CommitterInitContext("sink", ticket.incarnation, ticket.generation, 0))
+    with pytest.raises(FencedError, match="a newer driver writes them anew"):
+        older.commit(requests)
+    assert target.ids() == []
 
 
 def test_two_drivers_that_publish_the_same_record_publish_once(target: Target, recovery: str) -> None:
