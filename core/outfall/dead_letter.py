@@ -1,0 +1,101 @@
+"""What a refused record looks like, wherever it goes.
+
+A record that its destination refuses for good is a dead letter: it is written somewhere else, with the reason, in the
+same epoch as the rows that went through. The pattern is Hohpe and Woolf's Dead Letter Channel (Enterprise Integration
+Patterns, 2003), https://www.enterpriseintegrationpatterns.com/patterns/messaging/DeadLetterChannel.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.encode import FormatOptions, rows_to_batch
+from outfall.encode.jsonl import JsonlEncoder
+from outfall.errors import ValueRefusedError
+
+EXCERPT_CHARACTERS = 1000
+"""How much of an answer is kept; a body may be a page of HTML."""
+
+DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        pa.field("row", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("code", pa.string()),
+        pa.field("excerpt", pa.string()),
+        pa.field("step", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64()),
+        pa.field("part", pa.string()),
+        pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
+)
+"""The columns of dead letters, in every sink that takes them."""
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """One refused record. `time` is when it was refused."""
+
+    row: str
+    """The record as JSON text; see `row_text`."""
+    reason: str
+    """Why it was refused, in the destination's words. Never a secret."""
+    step: str
+    epoch: int | None
+    part: str | None = None
+    """The part or the writer; `None` where the driver found out."""
+    code: str | None = None
+    """The destination's code for the reason: an SQLSTATE, an HTTP status, an AWS error code."""
+    excerpt: str | None = None
+    """The beginning of the destination's answer."""
+    time: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def __post_init__(self) -> None:
+        """Cut the excerpt to its bound.
+
+        Raises:
+            ValueError: the time has no zone.
+        """
+        if self.time.tzinfo is None:
+            raise ValueError("the time of a dead letter needs a zone")
+        if self.excerpt is not None and len(self.excerpt) > EXCERPT_CHARACTERS:
+            object.__setattr__(self, "excerpt", self.excerpt[:EXCERPT_CHARACTERS])
+
+
+def dead_letter_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
+    """Return dead letters as rows of `DEAD_LETTER_SCHEMA`, for a sink to write."""
+    columns = [[getattr(letter, name) for letter in letters] for name in DEAD_LETTER_SCHEMA.names]
+    arrays = [pa.array(values, kind.type) for values, kind in zip(columns, DEAD_LETTER_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """Return a record as the JSON text of a dead letter; see `row_texts`."""
+    return row_texts(rows_to_batch([dict(row)]))[0]
+
+
+def row_texts(batch: pa.RecordBatch) -> list[str]:
+    """Return each row of a batch as JSON text: as the format `jsonl` writes it, with its NULL fields.
+
+    A batch that the format refuses is written as Python shows its values, since a dead letter that is refused in turn
+    helps nobody.
+    """
+    try:
+        encoder = JsonlEncoder(FormatOptions(format="jsonl", ignore_null_fields=False), batch.schema)
+        return bytes(encoder.encode(batch)).decode().split("\n")[:-1]
+    except ValueRefusedError:
+        columns = [_shown(column) for column in batch.columns]
+        rows = (dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True))
+        return [json.dumps(row, ensure_ascii=False, default=str) for row in rows]
+
+
+def _shown(column: pa.Array) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return list(column.cast(pa.binary()).to_pylist())
