@@ -35,6 +35,9 @@ SERVERS = {
 }
 """How compose.yaml's servers are reached, by the variables in which fixtures look before they start their own."""
 
+IN_PARALLEL = ("-n", str(min(4, os.cpu_count() or 1)), "--dist", "worksteal")
+"""Not a process for each core of a large machine: each has a Spark of its own. `-- -n 0 --pdb` runs in this one."""
+
 
 def shares_environment(session: nox.Session) -> bool:
     """Tell whether this session was started with `--no-venv`."""
@@ -81,7 +84,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the tests that start no server and no Spark."""
-    session.run(python(session), "-m", "pytest", "tests/unit", "-m", "not long", *_for_pytest(session))
+    session.run(python(session), "-m", "pytest", "tests/unit", "-m", "not long", *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session
@@ -89,15 +92,14 @@ def integration(session: nox.Session) -> None:
     """Run the tests with Spark; `-- --docker` has compose.yaml bring the servers."""
     need_java(session)
     interpreter = python(session)
+    tests = ("-m", "pytest", "tests/integration", "-m", "not long", *IN_PARALLEL, *_for_pytest(session))
     if "--docker" not in session.posargs:
-        session.run(interpreter, "-m", "pytest", "tests/integration", "-m", "not long", *_for_pytest(session))
+        session.run(interpreter, *tests)
         return
     compose = ("docker", "compose", "--file", str(ROOT / "compose.yaml"))
     try:
         session.run(*compose, "up", "--detach", "--wait", external=True)
-        session.run(
-            interpreter, "-m", "pytest", "tests/integration", "-m", "not long", *_for_pytest(session), env=SERVERS
-        )
+        session.run(interpreter, *tests, env=SERVERS)
     finally:
         session.run(*compose, "down", "--volumes", external=True)
 
