@@ -14,6 +14,7 @@ from outfall.committer import CommitRequest, Committer, Outcome
 from outfall.contexts import (
     CommittableMessage,
     CommitterInitContext,
+    HeldRows,
     Metrics,
     PartSeal,
     SealContext,
@@ -45,6 +46,7 @@ __all__ = [
     "CommittingSinkPartition",
     "DeclaresGuarantee",
     "Guarantee",
+    "HeldRows",
     "Metrics",
     "Outcome",
     "PartSeal",
@@ -53,6 +55,7 @@ __all__ = [
     "SupportsArrow",
     "SupportsCommitter",
     "SupportsFlush",
+    "SupportsHeldRows",
     "SupportsPostCommitTopology",
     "SupportsPreCommitTopology",
     "SupportsPreWriteTopology",
@@ -190,7 +193,23 @@ class SupportsFlush(Protocol):
 
         Args:
             end_of_input: whether nothing may be held back. True at the end of every epoch, since a stream has no end
-                that a sink could see.
+                that a sink could see; for a `SupportsHeldRows` sink only in a drain and at the end of a batch job.
+        """
+
+
+class SupportsHeldRows(ABC, Generic[S]):
+    """On a sink: may hold rows back across epochs, in the state of a part or in writer states.
+
+    Its partitions must have `flush`, which is called with `end_of_input=False` at the end of an epoch: what is not sent
+    then must be in the state. With `end_of_input=True`, in a drain and at the end of a batch job, nothing may be left.
+    A wrapper passes True on to a target that has not this class.
+    """
+
+    @abstractmethod
+    def held_rows(self, state: S) -> HeldRows:
+        """Count the rows that a state holds.
+
+        Called in the task for each state that it hands over, before it is stored. Depends on the state alone.
         """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Generic, TypeVar
 
 S = TypeVar("S")
@@ -52,6 +53,25 @@ class WriterInitContext:
     worker_index: int = 0
     worker_count: int = 0
     metrics: Metrics = field(default_factory=Metrics, compare=False)
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """How many rows a state holds that are not in the target yet.
+
+    Raises:
+        ValueError: the number is negative, or the time has no zone.
+    """
+
+    rows: int
+    oldest: datetime | None = None
+    """When the oldest of them was written, with its zone; `None` when it is not known or there is none."""
+
+    def __post_init__(self) -> None:
+        if self.rows < 0:
+            raise ValueError(f"rows held cannot be {self.rows}")
+        if self.oldest is not None and self.oldest.tzinfo is None:
+            raise ValueError(f"the time of the oldest row held has no zone: {self.oldest}")
 
 
 @dataclass(frozen=True)

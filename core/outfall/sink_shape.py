@@ -10,6 +10,7 @@ from outfall.capabilities import (
     Guarantee,
     SupportsArrow,
     SupportsCommitter,
+    SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsSeal,
@@ -72,6 +73,11 @@ def check_sink(sink: Any) -> None:
             raise CapabilityError(
                 f"{name} has {mixin.__name__} but no parts", do="make it a FixedPartitionedSink, or drop the mixin"
             )
+    if isinstance(sink, SupportsHeldRows) and not (is_fixed(sink) or isinstance(sink, SupportsWriterState)):
+        raise CapabilityError(
+            f"{name} has SupportsHeldRows but no state to hold rows in",
+            do="add SupportsWriterState, or make it a FixedPartitionedSink",
+        )
     if isinstance(sink, SupportsWriterState) and is_fixed(sink):
         raise CapabilityError(
             f"{name} has SupportsWriterState and fixed parts", do="keep the state of a part in its snapshot()"
@@ -87,6 +93,7 @@ def check_partition(sink: Any, partition: Any) -> None:
     needed = ["write_batch"] if not isinstance(partition, SupportsArrow) else []
     needed += ["snapshot"] if is_fixed(sink) else []
     needed += ["prepare_commit"] if isinstance(sink, SupportsCommitter) else []
+    needed += ["flush"] if isinstance(sink, SupportsHeldRows) else []
     needed += ["snapshot_state"] if isinstance(sink, SupportsWriterState) else []
     for method in needed:
         if not callable(getattr(partition, method, None)):

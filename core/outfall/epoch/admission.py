@@ -51,20 +51,22 @@ def expected_epoch(view: JournalView, *, adopt: bool) -> int | None:
     return None if adopt else 0
 
 
-def check_epoch(step_id: str, view: JournalView, epoch: int, *, adopt: bool, any_later: bool) -> None:
-    """Refuse an epoch that is neither the last recorded one nor the next.
+def check_batch(step_id: str, view: JournalView, batch: int, *, adopt: bool, any_later: bool) -> None:
+    """Refuse a batch whose epoch is neither the last recorded one nor the next.
 
     Args:
         step_id: for the text.
         view: the log, with what is unfinished not settled yet.
-        epoch: what Spark or the user brings.
+        batch: the number that Spark or the user brings.
         adopt: whether an empty log may begin anywhere.
         any_later: whether numbers may be left out.
 
     Raises:
         UnexpectedEpochError: saying what was found, what was expected and what to do.
     """
-    if view.unfinished is not None:
+    epoch = batch + view.drains
+    # A drain has no batch: with one that is unfinished the same batches fit as before it.
+    if view.unfinished is not None and not view.drain_unfinished:
         expected: int | None = view.unfinished.epoch
         fits = epoch == view.unfinished.epoch or (any_later and epoch > view.unfinished.epoch)
     else:
@@ -74,8 +76,8 @@ def check_epoch(step_id: str, view: JournalView, epoch: int, *, adopt: bool, any
     if fits:
         return
     if any_later:
-        raise earlier_epoch(step_id, epoch, completed=view.completed)
-    raise unexpected_epoch(step_id, epoch, completed=view.completed, expected=expected)
+        raise earlier_epoch(step_id, epoch, completed=view.completed, drains=view.drains)
+    raise unexpected_epoch(step_id, epoch, completed=view.completed, expected=expected, drains=view.drains)
 
 
 def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str, ...]:
@@ -135,8 +137,11 @@ def check_version(driver: str, task: str, step_id: str) -> None:
         )
 
 
-def unexpected_epoch(step_id: str, found: int, *, completed: int | None, expected: int | None) -> OutfallError:
-    """Make the refusal of a batch id."""
+def unexpected_epoch(
+    step_id: str, found: int, *, completed: int | None, expected: int | None, drains: int = 0
+) -> OutfallError:
+    """Make the refusal of a batch id, in batch ids: they are the epochs' numbers less the drains before them."""
+    found, completed, expected = found - drains, _less(completed, drains), _less(expected, drains)
     last = "no epoch is completed" if completed is None else f"epoch {completed} is the last completed one"
     if completed is None and expected == 0:
         why = f"{last}: the recovery data is new although the query is not"
@@ -150,11 +155,16 @@ def unexpected_epoch(step_id: str, found: int, *, completed: int | None, expecte
     return UnexpectedEpochError(f"Spark brings batch {found}, expected was {expected}", step=step_id, why=why, do=do)
 
 
-def earlier_epoch(step_id: str, found: int, *, completed: int | None) -> OutfallError:
+def earlier_epoch(step_id: str, found: int, *, completed: int | None, drains: int = 0) -> OutfallError:
     """Make the refusal of a batch job's epoch."""
+    found, completed = found - drains, _less(completed, drains)
     return UnexpectedEpochError(
         f"epoch {found} was asked for",
         step=step_id,
         why=f"epoch {completed} is the last completed one, and what came before it is not known any more",
         do="give each job a larger epoch than the one before, or another step_id or recovery location",
     )
+
+
+def _less(epoch: int | None, drains: int) -> int | None:
+    return None if epoch is None else epoch - drains

@@ -19,23 +19,25 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from outfall.capabilities import (
     SealContext,
+    SupportsHeldRows,
     SupportsSeal,
     SupportsWriterState,
     SweepContext,
     WithCompatibleState,
 )
-from outfall.epoch.admission import check_epoch, check_identity, expected_epoch, listed_parts, target_of
+from outfall.epoch.admission import check_batch, check_identity, expected_epoch, listed_parts, target_of
 from outfall.epoch.clock import Clock, SystemClock
 from outfall.epoch.collect import CollectedAnswers
 from outfall.epoch.committing import CommitPolicy
 from outfall.epoch.driver_memory import PROCESS_MEMORY, DriverMemory, Position
+from outfall.epoch.held import ROWS_HELD, total_held
 from outfall.epoch.journal import Journal, JournalView
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.epoch.publishing import Publisher
@@ -43,6 +45,7 @@ from outfall.epoch.sweeping import sweep_target
 from outfall.epoch.target import check_target, open_target
 from outfall.errors import (
     AnswersError,
+    CapabilityError,
     FencedError,
     OutfallError,
     StepInUseError,
@@ -54,6 +57,8 @@ from outfall.recovery.values import copy_value
 from outfall.sink_shape import check_sink, guarantee_of, kind_of, requirements_of
 from outfall.steps import reached
 from outfall.version import outfall_version
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +75,8 @@ class EpochOptions:
     """Whether an empty log may begin at any batch id."""
     any_later: bool = False
     """Whether epochs may leave numbers out, as in batch jobs that name their epoch."""
+    end_of_input: bool = False
+    """Whether each epoch is the last for now, so that sinks that hold rows back deliver them, as in batch jobs."""
     worker_count: int = 0
 
 
@@ -115,6 +122,11 @@ class EpochCoordinator:
         self._clock = clock or SystemClock()
         self._journal = Journal(recovery.open(step_id), step_id, self._clock)
 
+    @property
+    def sink(self) -> Any:
+        """The step's sink."""
+        return self._sink
+
     def begin(self, epoch: int | None, *, query_id: str | None = None) -> Ticket:
         """Take the step over for one epoch.
 
@@ -130,7 +142,7 @@ class EpochCoordinator:
             FencedError: another driver took over since this run's last epoch.
             StepInUseError: this run has already written this step in this epoch.
         """
-        position = None if self._run is None else self._memory.recall(self._recovery.url(), self._step_id, self._run)
+        position = self._position()
         if position is not None and epoch is not None and position.done == epoch:
             raise StepInUseError(
                 "this step was already written in this epoch",
@@ -138,20 +150,29 @@ class EpochCoordinator:
                 epoch=epoch,
                 do="give each write in one foreachBatch function a step_id of its own",
             )
-        for _ in range(TAKEOVER_ATTEMPTS):
-            self._check_not_overtaken(position, self._journal.read())
-            try:
-                ticket = self._take_over(epoch, query_id, first=position is None)
-            except EntryExistsError:
-                if position is not None:
-                    raise self._fenced() from None
-            except BaseException:
-                self._remember(done=None)
-                raise
-            else:
-                self._remember(done=None)
-                return ticket
-        raise self._fenced()
+        return self._taking_over(position, lambda: self._take_over(epoch, query_id, first=position is None))
+
+    def begin_drain(self) -> Ticket | None:
+        """Take the step over for an epoch without a batch, that delivers what the sink holds back.
+
+        Called on the driver in place of `begin`. Finishes what an earlier run recorded. A query that runs meanwhile is
+        fenced.
+
+        Returns:
+            What `outfall.epoch.draining` needs; `None` when nothing is held back, and then no entry is written.
+
+        Raises:
+            CapabilityError: the sink does not say what it holds back.
+            ForeignRecordsError, TargetError, PartsChangedError, RecordError, FencedError: as `begin`.
+        """
+        if not isinstance(self._sink, SupportsHeldRows):
+            raise CapabilityError(
+                f"{type(self._sink).__name__} has no SupportsHeldRows: it holds nothing back",
+                step=self._step_id,
+                do="leave the drain out; or add SupportsHeldRows, if it does hold rows back",
+            )
+        position = self._position()
+        return self._taking_over(position, lambda: self._take_over_to_drain(first=position is None))
 
     def resume(self, answers: Sequence[TaskAnswer]) -> Ticket:
         """Stand where another process of this driver began, to finish from here.
@@ -195,7 +216,7 @@ class EpochCoordinator:
         except BaseException:
             self._remember(done=None)
             raise
-        self._remember(done=result.epoch)
+        self._remember(done=None if ticket.drain else result.epoch - ticket.drains)
         return result
 
     def close(self) -> None:
@@ -204,32 +225,74 @@ class EpochCoordinator:
 
     # --- begin
 
-    def _take_over(self, epoch: int | None, query_id: str | None, *, first: bool) -> Ticket:
+    def _position(self) -> Position | None:
+        return None if self._run is None else self._memory.recall(self._recovery.url(), self._step_id, self._run)
+
+    def _taking_over(self, position: Position | None, take_over: Callable[[], T]) -> T:
+        for _ in range(TAKEOVER_ATTEMPTS):
+            self._check_not_overtaken(position, self._journal.read())
+            try:
+                taken = take_over()
+            except EntryExistsError:
+                if position is not None:
+                    raise self._fenced() from None
+            except BaseException:
+                self._remember(done=None)
+                raise
+            else:
+                self._remember(done=None)
+                return taken
+        raise self._fenced()
+
+    def _take_over(self, batch: int | None, query_id: str | None, *, first: bool) -> Ticket:
         view = self._journal.view
         check_identity(self._step_id, self._sink, view, query_id)
-        if epoch is not None:
+        if batch is not None:
             options = self._options
-            check_epoch(self._step_id, view, epoch, adopt=options.adopt_checkpoint, any_later=options.any_later)
-        if view.unfinished is not None:
-            self._publisher(view.unfinished).settle()
-            view = self._journal.view
-        if first:
-            self._announce(view)
+            check_batch(self._step_id, view, batch, adopt=options.adopt_checkpoint, any_later=options.any_later)
+        view = self._settled(first=first)
+        epoch = None if batch is None else batch + view.drains
         if epoch is not None and epoch == view.completed:
-            _log.info("step %s: epoch %d is completed; its rows are skipped", self._step_id, epoch)
+            _log.info("step %s: batch %d is completed; its rows are skipped", self._step_id, batch)
             return replace(self._ticket(view, epoch, ()), began_at=self._clock.time())
+        return self._begin_epoch(view, self._expected(view, epoch), query_id, drain=False)
+
+    def _take_over_to_drain(self, *, first: bool) -> Ticket | None:
+        check_identity(self._step_id, self._sink, self._journal.view, None)
+        view = self._settled(first=first)
+        if view.completed is None or not view.held.rows:
+            _log.info("step %s: nothing is held back", self._step_id)
+            return None
+        return self._begin_epoch(view, view.completed + 1, None, drain=True)
+
+    def _settled(self, *, first: bool) -> JournalView:
+        """The log once what an earlier run recorded is finished."""
+        unfinished = self._journal.view.unfinished
+        if unfinished is not None:
+            self._publisher(unfinished).settle()
+        if first:
+            self._announce(self._journal.view)
+        return self._journal.view
+
+    def _begin_epoch(self, view: JournalView, expected: int | None, query_id: str | None, *, drain: bool) -> Ticket:
         parts = listed_parts(self._step_id, self._sink, list(view.states))
-        expected = self._expected(view, epoch)
         checked = check_target(self._sink, self._step_id, view, self._journal.log, epoch=expected)
-        self._append_begin(view, expected, query_id, checked.bases)
+        self._append_begin(view, expected, query_id, checked.bases, drain=drain)
         begun = self._journal.view
         open_target(self._sink, checked, view, begun)
         if view.open_epoch is not None:
             sweep_target(self._sink, SweepContext(self._step_id, begun.incarnation or "", begun.generation))
-        return self._ticket(begun, expected, parts)
+        ticket = self._ticket(begun, expected, parts)
+        return replace(ticket, drain=True, end_of_input=True) if drain else ticket
 
     def _append_begin(
-        self, view: JournalView, epoch: int | None, query_id: str | None, bases: dict[str, StoredValue]
+        self,
+        view: JournalView,
+        epoch: int | None,
+        query_id: str | None,
+        bases: dict[str, StoredValue],
+        *,
+        drain: bool,
     ) -> None:
         adopted = self._adopt_writer_states(view)
         reached("before BEGIN")
@@ -245,6 +308,8 @@ class EpochCoordinator:
                 driver=f"{socket.gethostname()}:{os.getpid()}",
                 bases=bases,
                 writer_states=adopted,
+                drain=drain,
+                drains=view.drains,
             )
         )
         reached("after BEGIN")
@@ -290,13 +355,15 @@ class EpochCoordinator:
             worker_count=self._options.worker_count,
             any_later=self._options.any_later,
             began_at=view.begin.time.timestamp() if view.begin else 0.0,
+            drains=view.drains,
+            end_of_input=self._options.end_of_input,
         )
 
     def _announce(self, view: JournalView) -> None:
         requires = "; ".join(requirements_of(self._sink))
         _log.info(
             "outfall %s: step %s, sink %s, target %s, incarnation %s, guarantee %s%s, last completed epoch %s,"
-            " rows held 0",
+            " rows held %d%s",
             outfall_version(),
             self._step_id,
             type(self._sink).__name__,
@@ -305,6 +372,8 @@ class EpochCoordinator:
             guarantee_of(self._sink).name,
             f" (requires: {requires})" if requires else "",
             "none" if view.completed is None else view.completed,
+            view.held.rows,
+            f" (the oldest since {view.held.oldest.isoformat()})" if view.held.oldest else "",
         )
 
     # --- finish
@@ -312,7 +381,13 @@ class EpochCoordinator:
     def _skip(self, ticket: Ticket, collected: CollectedAnswers) -> EpochResult:
         counts = collected.counts()
         self._journal.append(
-            Skipped(step=self._step_id, incarnation=ticket.incarnation, epoch=collected.epoch, counts=counts)
+            Skipped(
+                step=self._step_id,
+                incarnation=ticket.incarnation,
+                epoch=collected.epoch,
+                drains=ticket.drains,
+                counts=counts,
+            )
         )
         _log.info("step %s, epoch %d: skipped %d rows", self._step_id, collected.epoch, counts.get("skipped", 0))
         return EpochResult(collected.epoch, ticket.generation, True, counts, self._seconds(ticket))
@@ -320,16 +395,17 @@ class EpochCoordinator:
     def _write(self, ticket: Ticket, collected: CollectedAnswers) -> EpochResult:
         self._seal(ticket, collected)
         reached("after seal")
+        states, writer_states = collected.states(), collected.writer_states()
         prepared = Prepared(
             step=self._step_id,
             incarnation=ticket.incarnation,
             epoch=collected.epoch,
             generation=ticket.generation,
             query_id=collected.query_id,
-            states=collected.states(),
-            writer_states=collected.writer_states(),
+            states=states,
+            writer_states=writer_states,
             committables=collected.committables(self._sink),
-            counts=collected.counts(),
+            counts=collected.counts() | self._held_count([*states.values(), *writer_states]),
             seconds=self._seconds(ticket),
         )
         reached("before PREPARED")
@@ -338,6 +414,9 @@ class EpochCoordinator:
         completed = self._publisher(prepared).publish()
         self._log_completed(completed)
         return EpochResult(completed.epoch, completed.generation, False, completed.counts, completed.seconds)
+
+    def _held_count(self, states: Sequence[StoredValue]) -> dict[str, int]:
+        return {ROWS_HELD: total_held(states).rows} if isinstance(self._sink, SupportsHeldRows) else {}
 
     def _seal(self, ticket: Ticket, collected: CollectedAnswers) -> None:
         if isinstance(self._sink, SupportsSeal):

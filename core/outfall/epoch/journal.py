@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from outfall.capabilities import HeldRows
 from outfall.epoch.clock import Clock, utc_time
+from outfall.epoch.held import total_held
 from outfall.errors import RecordError
 from outfall.recovery.entries import (
     Abandoned,
@@ -52,6 +54,8 @@ class JournalView:
     """The state of each part after the last recorded epoch."""
     writer_states: list[StoredValue] = field(default_factory=list)
     query_id: str | None = None
+    drains: int = 0
+    """How many drains are completed: an epoch's number is the batch id and this."""
     before: JournalView | None = field(default=None, repr=False)
     """The view that holds again if `unfinished` is abandoned."""
 
@@ -59,6 +63,16 @@ class JournalView:
     def incarnation(self) -> str | None:
         """The step's incarnation, `None` before its first BEGIN."""
         return None if self.begin is None else self.begin.incarnation
+
+    @property
+    def drain_unfinished(self) -> bool:
+        """Whether what is recorded and not completed is a drain."""
+        return self.unfinished is not None and self.begin is not None and self.begin.drain
+
+    @property
+    def held(self) -> HeldRows:
+        """The rows that the states hold back."""
+        return total_held([*self.states.values(), *self.writer_states])
 
     def after(self, number: int, entry: Entry) -> JournalView:
         """Return the view after one more entry.
@@ -82,7 +96,7 @@ class JournalView:
                 return replace(self, committing=True)
             case Completed():
                 done = replace(self, unfinished=None, committing=False, before=None)
-                return replace(done, completed=entry.epoch, open_epoch=None)
+                return replace(done, completed=entry.epoch, open_epoch=None, drains=entry.drains + entry.drain)
             case Abandoned():
                 return replace(self.before or self, open_epoch=entry.epoch, before=None)
             case Skipped():
@@ -112,6 +126,7 @@ class JournalView:
             states={**entry.bases, **self.states},
             writer_states=self.writer_states or list(entry.writer_states),
             query_id=entry.query_id or self.query_id,
+            drains=entry.drains,
         )
 
 

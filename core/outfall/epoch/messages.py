@@ -19,7 +19,7 @@ class Ticket:
     incarnation: str
     generation: int
     epoch: int | None
-    """The epoch to write; `None` when the first batch id to come decides."""
+    """The number of the epoch to write; `None` when the first batch id to come decides."""
     completed: int | None
     """The epoch whose rows are read and dropped when Spark brings it again."""
     outfall: str
@@ -34,6 +34,21 @@ class Ticket:
     """When the driver began, in seconds since 1970 by its wall clock."""
     any_later: bool = False
     """Whether any epoch after the completed one will do, as in batch jobs."""
+    drains: int = 0
+    """How many drains came before: an epoch's number is the batch id and this."""
+    drain: bool = False
+    """Whether this epoch has no batch, and delivers what former ones held back."""
+    end_of_input: bool = False
+    """Whether a sink that holds rows back has to deliver them all now."""
+
+    @property
+    def held_parts(self) -> list[str]:
+        """The parts whose states hold rows back, in their order."""
+        return [part for part in self.parts if part in self.states and self.states[part].held]
+
+    def epoch_of(self, batch: int) -> int:
+        """Return the number of a batch's epoch."""
+        return batch + self.drains
 
     def skips(self, epoch: int) -> bool:
         """Whether the epoch's rows are to be dropped.
@@ -46,8 +61,8 @@ class Ticket:
         if self.epoch is None or epoch == self.epoch or (self.any_later and epoch > self.epoch):
             return False
         if self.any_later:
-            raise earlier_epoch(self.step_id, epoch, completed=self.completed)
-        raise unexpected_epoch(self.step_id, epoch, completed=self.completed, expected=self.epoch)
+            raise earlier_epoch(self.step_id, epoch, completed=self.completed, drains=self.drains)
+        raise unexpected_epoch(self.step_id, epoch, completed=self.completed, expected=self.epoch, drains=self.drains)
 
 
 class PartAnswer(Record):
@@ -91,6 +106,7 @@ class EpochResult:
     """What became of one epoch."""
 
     epoch: int
+    """Its number: the batch id, and how many drains came before."""
     generation: int
     skipped: bool
     counts: dict[str, int]

@@ -14,10 +14,12 @@ from outfall.capabilities import (
     SupportsArrow,
     SupportsCommitter,
     SupportsFlush,
+    SupportsHeldRows,
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
 )
+from outfall.epoch.held import held_in, total_held
 from outfall.epoch.messages import PartAnswer
 from outfall.epoch.states import hand_over_serializer, state_serializer
 from outfall.epoch.values import to_batch, to_values
@@ -91,15 +93,23 @@ class PartRunner:
             self._partition.write_batch(values)
         self._count(len(values))
 
-    def flush(self) -> None:
-        """Flush at the end of the input. A task flushes all its parts before it finishes the first."""
+    def flush(self, end_of_input: bool) -> None:
+        """Flush at the end of the epoch. A task flushes all its parts before it finishes the first.
+
+        Args:
+            end_of_input: whether a sink that holds rows back across epochs has to deliver them.
+        """
         reached("task: before flush")
         if isinstance(self._partition, SupportsFlush):
-            self._partition.flush(end_of_input=True)
+            self._partition.flush(end_of_input=end_of_input or not isinstance(self._sink, SupportsHeldRows))
         reached("task: after flush")
 
-    def finish(self) -> PartAnswer:
-        """Hand over committables and take the state. Nothing is written afterwards."""
+    def finish(self, end_of_input: bool) -> PartAnswer:
+        """Hand over committables and take the state. Nothing is written afterwards.
+
+        Raises:
+            CapabilityError: rows are held back although the input ends here.
+        """
         committables = self._prepare_commit()
         reached("task: after prepare_commit")
         answer = PartAnswer(
@@ -111,6 +121,8 @@ class PartRunner:
             writer_states=self._snapshot_writer_states(),
             committables=committables,
         )
+        if end_of_input:
+            self._check_nothing_held(answer)
         reached("task: after snapshot")
         return answer
 
@@ -165,9 +177,21 @@ class PartRunner:
         name = f"writer-{self._context.worker_index}"
         return [self._stored(self._sink.writer_state_serializer(), state, name) for state in states]
 
+    def _check_nothing_held(self, answer: PartAnswer) -> None:
+        held = total_held([*answer.writer_states, *([answer.state] if answer.state else [])])
+        if held.rows:
+            raise CapabilityError(
+                f"{type(self._partition).__name__} still holds {held.rows} rows after flush(end_of_input=True)",
+                step=self._context.step_id,
+                part=self._context.part,
+                do="deliver everything in flush when end_of_input is true",
+            )
+
     def _stored(self, serializer: Any, value: Any, name: str) -> StoredValue:
+        held = held_in(self._sink, value)
         try:
-            return store_state(serializer, value, log=self._log, name=name, generation=self._context.generation)
+            stored = store_state(serializer, value, log=self._log, name=name, generation=self._context.generation)
+            return stored.model_copy(update={"held": held}) if held else stored
         except SerializationError as error:
             raise SerializationError(
                 f"the state of {self._place()} cannot be stored", step=self._context.step_id, why=str(error)

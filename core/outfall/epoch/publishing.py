@@ -184,13 +184,17 @@ class Publisher:
 
     def _record_completed(self) -> Completed:
         reached("before COMPLETED")
+        view = self._journal.view
         entry = Completed(
             epoch=self._prepared.epoch,
             generation=self._prepared.generation,
-            prepared=self._journal.view.prepared,
+            prepared=view.prepared,
             counts=self._metrics.counts,
             seconds=self._prepared.seconds + self._clock.now() - self._started,
             guarantee=guarantee_of(self._sink).name,
+            drain=view.drain_unfinished,
+            drains=view.drains,
+            held_since=view.held.oldest,
             step=self._step_id,
             incarnation=self._prepared.incarnation,
         )

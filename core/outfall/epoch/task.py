@@ -24,6 +24,7 @@ class TaskIdentity:
     """Which try of which task this is."""
 
     epoch: int
+    """As the engine counts: Spark's batch id, or a batch job's number."""
     worker_index: int
     attempt: int
     """Unique and increasing among the attempts of one generation."""
@@ -49,7 +50,8 @@ class EpochTask:
         self._ticket = ticket
         self._identity = identity
         self._value_column = value_column
-        self._skips = ticket.skips(identity.epoch)
+        self._epoch = ticket.epoch_of(identity.epoch)
+        self._skips = ticket.skips(self._epoch)
         self._metrics = Metrics({"retries": identity.retries})
         self._log: RecoveryLog = ticket.recovery.open(ticket.step_id)
         self._open: dict[str | None, PartRunner] = {}
@@ -63,6 +65,10 @@ class EpochTask:
         """As `run`, for values that were never rows."""
         return self._run(values, PartRunner.write_values)
 
+    def run_without_rows(self, part: str | None) -> TaskAnswer:
+        """Open one part, or a dynamic sink's writer, and let it go on from its state; then answer."""
+        return self._run([(part, [])], PartRunner.write_values)
+
     def _run(self, items: Iterable[tuple[str | None, Any]], write: Any) -> TaskAnswer:
         with ExitStack() as stack:
             stack.callback(self._log.close)
@@ -73,8 +79,8 @@ class EpochTask:
             for part, item in items:
                 write(self._part(part, stack), item)
             for runner in self._open.values():
-                runner.flush()
-            return self._answer([runner.finish() for runner in self._open.values()])
+                runner.flush(self._ticket.end_of_input)
+            return self._answer([runner.finish(self._ticket.end_of_input) for runner in self._open.values()])
 
     def _part(self, part: str | None, stack: ExitStack) -> PartRunner:
         runner = self._open.get(part)
@@ -97,7 +103,7 @@ class EpochTask:
             step_id=self._ticket.step_id,
             incarnation=self._ticket.incarnation,
             generation=self._ticket.generation,
-            epoch=self._identity.epoch,
+            epoch=self._epoch,
             part=part,
             attempt=self._identity.attempt,
             worker_index=self._identity.worker_index,
@@ -119,7 +125,7 @@ class EpochTask:
         return TaskAnswer(
             worker_index=self._identity.worker_index,
             generation=self._ticket.generation,
-            epoch=self._identity.epoch,
+            epoch=self._epoch,
             incarnation=self._ticket.incarnation,
             outfall=self._ticket.outfall,
             query_id=self._identity.query_id,

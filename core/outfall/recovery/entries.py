@@ -34,6 +34,13 @@ class BlobRef(Record):
     sha256: str
 
 
+class HeldRecord(Record):
+    """Rows that a state holds and the target does not."""
+
+    rows: int
+    oldest: datetime | None = None
+
+
 class StoredValue(Record):
     """A serialized value: its serializer's version, and its bytes as text, as base64 or beside the log."""
 
@@ -41,6 +48,8 @@ class StoredValue(Record):
     text: str | None = None
     base64: str | None = None
     blob: BlobRef | None = None
+    held: HeldRecord | None = None
+    """Of a state that holds rows back."""
 
     @classmethod
     def of(cls, version: int, data: bytes) -> StoredValue:
@@ -99,6 +108,10 @@ class Begin(_Entry):
     """Where parts start that had data before their first epoch."""
     writer_states: list[StoredValue] = []
     """States adopted from other steps, once."""
+    drain: bool = False
+    """Whether this epoch has no batch, and delivers what former ones held back."""
+    drains: int = 0
+    """How many drains came before: the epoch's number is the batch id and this."""
 
 
 class Prepared(_Entry):
@@ -134,6 +147,10 @@ class Completed(_Entry):
     counts: dict[str, int] = {}
     seconds: float = 0.0
     guarantee: str = ""
+    drain: bool = False
+    drains: int = 0
+    held_since: datetime | None = None
+    """When the oldest row was written that is still held back."""
 
 
 class Abandoned(_Entry):
@@ -150,6 +167,7 @@ class Skipped(_Entry):
 
     kind: Literal["skipped"] = "skipped"
     epoch: int
+    drains: int = 0
     counts: dict[str, int] = {}
 
 

@@ -18,6 +18,8 @@ class EpochSummary:
     """The counts of one epoch, or of one time that Spark brought a completed epoch again."""
 
     epoch: int
+    batch: int | None
+    """Spark's batch id, or a batch job's own number: the epoch's less the drains before it. `None` for a drain."""
     completed_at: datetime
     """UTC."""
     seconds: float
@@ -29,6 +31,10 @@ class EpochSummary:
     dead_letters: int
     skipped: int
     """Rows that were read again and dropped, since their epoch was completed."""
+    rows_held: int
+    """Rows that the sink holds back after this epoch."""
+    held_since: datetime | None
+    """When the oldest of them was written, where the sink says so."""
     counts: dict[str, int]
     """All counters of the epoch, those of the sink among them."""
 
@@ -55,6 +61,7 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
     counts = entry.counts
     return EpochSummary(
         epoch=entry.epoch,
+        batch=None if isinstance(entry, Completed) and entry.drain else entry.epoch - entry.drains,
         completed_at=entry.time,
         seconds=entry.seconds if isinstance(entry, Completed) else 0.0,
         rows=counts.get("rows", 0),
@@ -62,5 +69,7 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
         retries=counts.get("retries", 0) + counts.get("commit_retries", 0),
         dead_letters=counts.get("dead_letters", 0),
         skipped=counts.get("skipped", 0),
+        rows_held=counts.get("rows_held", 0),
+        held_since=entry.held_since if isinstance(entry, Completed) else None,
         counts=counts,
     )

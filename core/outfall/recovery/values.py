@@ -52,7 +52,7 @@ def copy_value(
         length=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
     )
-    return StoredValue(version=stored.version, blob=blob)
+    return stored.model_copy(update={"blob": blob})
 
 
 def load_value(serializer: SimpleVersionedSerializer[T], stored: StoredValue, *, log: RecoveryLog | None = None) -> T:

@@ -39,7 +39,8 @@ def write(
     """Write a DataFrame through a sink, as one epoch: all or nothing where the sink can.
 
     With `epoch` and `recovery` the job may run again: what is written stays, what was left unfinished is finished.
-    Without them a second run is a new write, which sinks refuse or add as their options say.
+    Without them a second run is a new write, which sinks refuse or add as their options say. At the end the sink holds
+    nothing back any more, also of what a stream with the same recovery left.
 
     Args:
         df: the rows, not streaming.
@@ -77,9 +78,10 @@ def write(
         commit=commit or CommitPolicy(),
     )
     if recovery is not None and epoch is not None:
-        return EpochWriter(sink, recovery_config(recovery), settings, any_later=True).write(df, epoch)
+        location = recovery_config(recovery)
+        return EpochWriter(sink, location, settings, any_later=True, end_of_input=True).write(df, epoch)
     with _temporary_recovery() as temporary:
-        return EpochWriter(sink, temporary, settings).write(df, 0)
+        return EpochWriter(sink, temporary, settings, end_of_input=True).write(df, 0)
 
 
 @contextmanager

@@ -6,8 +6,9 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from outfall.capabilities import SupportsPreWriteTopology
+from outfall.capabilities import SupportsHeldRows, SupportsPreWriteTopology
 from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
+from outfall.epoch.draining import REWRITES, drain
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.errors import EpochAbandonedError
 from outfall.recovery.config import RecoveryConfig
@@ -22,22 +23,34 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-REWRITES = 2
-"""How often an epoch whose written data was lost is written anew before the query fails."""
-
 
 class EpochWriter:
     """Writes DataFrames through one sink, one epoch each. Picklable."""
 
     def __init__(
-        self, sink: Any, recovery: RecoveryConfig, settings: WriteSettings, *, any_later: bool = False
+        self,
+        sink: Any,
+        recovery: RecoveryConfig,
+        settings: WriteSettings,
+        *,
+        any_later: bool = False,
+        end_of_input: bool = False,
     ) -> None:
-        """Check what can be checked without rows."""
+        """Check what can be checked without rows.
+
+        Args:
+            sink: the sink.
+            recovery: where its log is.
+            settings: how it is written.
+            any_later: see `EpochOptions`.
+            end_of_input: whether the sink may hold nothing back after an epoch.
+        """
         settings.check(sink)
         self._sink = sink
         self._recovery = recovery
         self._settings = settings
         self._any_later = any_later
+        self._end_of_input = end_of_input
 
     def write(self, df: DataFrame, epoch: int, *, query_id: str | None = None, run: str | None = None) -> EpochResult:
         """Write one epoch, or skip it when it is completed. Called on the driver.
@@ -49,6 +62,13 @@ class EpochWriter:
             run: identifies this run of the query; see `EpochCoordinator`.
         """
         self._settings.check(self._sink, df)
+        result = self._write(df, epoch, query_id, run)
+        if self._end_of_input and isinstance(self._sink, SupportsHeldRows):
+            # Parts that had no rows now may hold some of an earlier job or query.
+            drain(lambda: self._coordinator(run))
+        return result
+
+    def _write(self, df: DataFrame, epoch: int, query_id: str | None, run: str | None) -> EpochResult:
         for _ in range(REWRITES):
             try:
                 return self._write_once(df, epoch, query_id, run)
@@ -66,12 +86,13 @@ class EpochWriter:
             commit=self._settings.commit,
             adopt_checkpoint=self._settings.adopt_checkpoint,
             any_later=self._any_later,
+            end_of_input=self._end_of_input,
             worker_count=self._settings.workers or 0,
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=run)
 
     def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskAnswer]:
-        frame = df if ticket.skips(epoch) else self._prepared(df, ticket)
+        frame = df if ticket.skips(ticket.epoch_of(epoch)) else self._prepared(df, ticket)
         function = EpochFunction(self._sink, ticket, epoch, self._settings.value)
         rows = map_in_arrow(frame, function, ANSWER_SCHEMA).collect()
         if not rows:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from outfall.epoch import draining
 from outfall.epoch.clock import Clock
 from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
 from outfall.epoch.driver_memory import DriverMemory
@@ -68,6 +69,10 @@ class LocalDriver:
         coordinator = self.coordinator()
         ticket = coordinator.begin(epoch, query_id=self._query_id)
         return coordinator.finish(ticket, self.run_tasks(ticket, epoch, tasks))
+
+    def drain(self) -> EpochResult | None:
+        """Deliver what the sink holds back; `None` when there is nothing."""
+        return draining.drain(self.coordinator)
 
     def run_tasks(self, ticket: Ticket, epoch: int, tasks: Sequence[Iterable[Any]]) -> list[TaskAnswer]:
         """Run all tasks of an epoch, each once."""

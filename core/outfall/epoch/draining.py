@@ -1,0 +1,69 @@
+"""Delivers what a sink holds back, while no query runs.
+
+```
+BEGIN (drain)   as for any epoch: settle · check the target · fence
+tasks           here, one after the other: each part or writer that has something · flush(end_of_input=True)
+finish          PREPARED · COMMITTING · commit · COMPLETED, as for any epoch
+```
+
+A drain is an epoch of its own number, the one after the last completed: for sinks, whose names and ledgers go by epoch,
+it is one like any other. It has no batch, so from then on an epoch's number is the batch id and the drains before it.
+What a drain that crashed leaves is settled by the next BEGIN, whether that is of a drain or of a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from outfall.epoch.coordinator import EpochCoordinator
+from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
+from outfall.epoch.task import EpochTask, TaskIdentity
+from outfall.errors import EpochAbandonedError
+
+_log = logging.getLogger(__name__)
+
+REWRITES = 2
+"""How often an epoch whose written data was lost is written anew before it fails."""
+
+
+def drain(make_coordinator: Callable[[], EpochCoordinator]) -> EpochResult | None:
+    """Deliver everything that is held back, in this process.
+
+    Args:
+        make_coordinator: makes a coordinator of the step; called once for each try.
+
+    Returns:
+        What was done; `None` when nothing was held back.
+
+    Raises:
+        CapabilityError: the sink does not say what it holds back, or holds some of it back all the same.
+        OutfallError: see `EpochCoordinator`.
+    """
+    for _ in range(REWRITES):
+        try:
+            return _drain_once(make_coordinator())
+        except EpochAbandonedError as error:
+            _log.warning("%s Draining anew.", error)
+    return _drain_once(make_coordinator())
+
+
+def _drain_once(coordinator: EpochCoordinator) -> EpochResult | None:
+    with closing(coordinator):
+        ticket = coordinator.begin_drain()
+        return None if ticket is None else coordinator.finish(ticket, run_drain(coordinator.sink, ticket))
+
+
+def run_drain(sink: object, ticket: Ticket) -> list[TaskAnswer]:
+    """Open each part that holds rows back, or one writer for each recorded state, and let it deliver them."""
+    parts: list[str | None] = [*ticket.held_parts]
+    if not ticket.parts:
+        parts = [None] * len(ticket.writer_states)
+        ticket = replace(ticket, worker_count=len(parts))
+    batch = (ticket.epoch or 0) - ticket.drains
+    return [
+        EpochTask(sink, ticket, TaskIdentity(batch, worker_index=index, attempt=index)).run_without_rows(part)
+        for index, part in enumerate(parts)
+    ]
