@@ -6,9 +6,9 @@ Their contexts (`outfall.contexts`) and committers (`outfall.committer`) can be 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from outfall.committer import CommitRequest, Committer, Outcome
 from outfall.contexts import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from outfall.dead_letter import DeadLetter
     from outfall.sinks import StatelessSinkPartition
 
 X = TypeVar("X")
@@ -53,9 +54,12 @@ __all__ = [
     "SealContext",
     "SnapshotsWriterState",
     "SupportsArrow",
+    "SupportsChildren",
     "SupportsCommitter",
+    "SupportsDeadLetters",
     "SupportsFlush",
     "SupportsHeldRows",
+    "SupportsNamedStates",
     "SupportsPostCommitTopology",
     "SupportsPreCommitTopology",
     "SupportsPreWriteTopology",
@@ -150,6 +154,34 @@ class SupportsStateSerializer(ABC, Generic[S]):
         """Return the serializer that the recovery data stores the parts' states with."""
 
 
+class SupportsNamedStates(ABC):
+    """On a fixed sink whose parts keep several states each, every one under a name of its own: a sink made of sinks.
+
+    `build_part` then gets a mapping from name to state, or `None` when there is none, and `snapshot()` returns one; a
+    name that it leaves out keeps its state. `check_target` and `seal` speak of these names instead of parts.
+    """
+
+    @abstractmethod
+    def state_names(self, part: str) -> Sequence[str]:
+        """Return the names of a part's states. No two parts share one, and names outlive the names of the parts."""
+
+    @abstractmethod
+    def named_state_serializer(self, name: str) -> SimpleVersionedSerializer[Any]:
+        """Return the serializer that the recovery data stores the state of this name with."""
+
+
+class SupportsChildren(ABC):
+    """On a sink that consists of others: names them, so that the recovery data knows which it is of."""
+
+    @abstractmethod
+    def children(self) -> Mapping[str, Any]:
+        """Return the sinks by name. A name says which child it was before a restart, whatever the order.
+
+        A child that the recovery data knows and that is gone, or writes elsewhere now, stops the query; a new one
+        starts fresh.
+        """
+
+
 class SupportsPreWriteTopology(ABC):
     """On a sink: changes the DataFrame before it is written. Objects only."""
 
@@ -219,6 +251,20 @@ class SupportsArrow(Protocol):
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch in their order, in place of `write_batch`."""
+
+
+@runtime_checkable
+class SupportsDeadLetters(Protocol):
+    """On a partition: hands over the records that its destination refuses for good, instead of failing on them."""
+
+    def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
+        """Hand refused records to `take` from now on. Called once after building; without it a refusal is an error.
+
+        Args:
+            take: keeps them in the same epoch; when it raises, the query stops. To be called in the task's thread, and
+                no more once the last flush and `prepare_commit` have returned. What it took is to be counted as
+                `dead_letters` in the metrics of the writer context.
+        """
 
 
 class SupportsWriterContext(ABC):

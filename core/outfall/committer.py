@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from outfall.errors import CapabilityError
 
@@ -68,6 +68,16 @@ class CommitRequest(Generic[C]):
         """
         self._outcome = Outcome("lost", reason=reason)
 
+    def resolve_as(self, other: CommitRequest[Any], committable: C) -> None:
+        """Take over what was signalled for another request. Called by a committer that hands its work on.
+
+        Args:
+            other: the request as it was handed on.
+            committable: what `other` holds now, in the form that this request holds it.
+        """
+        self._committable = committable
+        self._outcome = other.outcome
+
     def offer_again(self) -> None:
         """Clear the signal before the next offer. Called by the engine."""
         self._outcome = Outcome("unsignalled")
@@ -92,6 +102,14 @@ class Committer(ABC, Generic[C]):
 
     strict: bool = False
     """Whether each request must be resolved by a signal, so that saying nothing is an error."""
+
+    def group(self, committable: C) -> str | None:
+        """Return which share of the epoch a committable belongs to, for a committer whose shares stand alone.
+
+        Each group is offered in a call of its own. A failure of one does not keep the others from being offered, and a
+        group that is wholly committed is marked in the recovery data and never offered again. `None`: there are none.
+        """
+        return None
 
     @abstractmethod
     def commit(self, requests: Sequence[CommitRequest[C]]) -> None:

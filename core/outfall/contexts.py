@@ -52,6 +52,8 @@ class WriterInitContext:
     """Unique and increasing among the attempts of one generation (Spark's task attempt id)."""
     worker_index: int = 0
     worker_count: int = 0
+    value: str | None = None
+    """The column whose values are the sink's items; `None` for rows."""
     metrics: Metrics = field(default_factory=Metrics, compare=False)
 
 
@@ -104,6 +106,8 @@ class TargetContext(Generic[S]):
     """The newest generation in the recovery data before this epoch; a target that carries a higher one is ahead."""
     generation: int = 0
     """The generation that begins; 0 while the target is only being checked."""
+    known_children: frozenset[str] = frozenset()
+    """For a sink that consists of others: the children that were there when the recovery data was last written."""
 
 
 @dataclass(frozen=True, order=True)

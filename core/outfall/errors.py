@@ -6,6 +6,11 @@ A `TransientError` may succeed when the same call is made again; a `TerminalErro
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class OutfallError(Exception):
     """Base of everything that Outfall raises on purpose.
@@ -134,6 +139,35 @@ class ValueRefusedError(TerminalError):
 
 class StepInUseError(ConfigurationError):
     """The same step was written twice in one epoch."""
+
+
+def raise_together(
+    errors: Mapping[str, Exception], what: str, *, step: str | None = None, epoch: int | None = None
+) -> None:
+    """Raise what went wrong at several places at once, nothing if nothing did.
+
+    Args:
+        errors: by the name of each place that failed. A single one is raised as it is, with a note of the name.
+        what: what failed, one sentence without its full stop.
+        step: the step's id, when known.
+        epoch: the epoch's number, when known.
+
+    Raises:
+        TerminalError: several failed, one of them for good. The errors themselves are its cause, as an ExceptionGroup.
+        TransientError: several failed, none of them for good.
+    """
+    for name, error in errors.items():
+        note = f"In the sink {name!r}."
+        if name and note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        if len(errors) == 1:
+            raise error
+    if errors:
+        family = (
+            TransientError if all(isinstance(error, TransientError) for error in errors.values()) else TerminalError
+        )
+        why = "; ".join(f"{name}: {error}" for name, error in errors.items())
+        raise family(what, step=step, epoch=epoch, why=why) from ExceptionGroup(what, list(errors.values()))
 
 
 def missing_extra(package: str, extra: str) -> ImportError:

@@ -9,8 +9,10 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
     SupportsArrow,
+    SupportsChildren,
     SupportsCommitter,
     SupportsHeldRows,
+    SupportsNamedStates,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsSeal,
@@ -51,6 +53,21 @@ def kind_of(sink: object) -> str:
     return sink.kind() if isinstance(sink, SupportsTarget) else class_name(sink)
 
 
+def target_of(sink: object) -> str | None:
+    """The target's name, where the sink tells it."""
+    return sink.target() if isinstance(sink, SupportsTarget) else None
+
+
+def children_of(sink: object) -> dict[str, Any]:
+    """Return the sinks that a sink consists of, and theirs in turn as `child.grandchild`."""
+    if not isinstance(sink, SupportsChildren):
+        return {}
+    found: dict[str, Any] = {}
+    for name, child in sink.children().items():
+        found |= {name: child} | {f"{name}.{inner}": sink for inner, sink in children_of(child).items()}
+    return found
+
+
 def check_sink(sink: Any) -> None:
     """Check a sink's shape before any data moves.
 
@@ -68,7 +85,7 @@ def check_sink(sink: Any) -> None:
     for mixin, needs in _NEEDS.items():
         if isinstance(sink, mixin) and not isinstance(sink, needs):
             raise CapabilityError(f"{name} has {mixin.__name__} but not {needs.__name__}", do=f"add {needs.__name__}")
-    for mixin in (SupportsSeal, SupportsStateSerializer):
+    for mixin in (SupportsSeal, SupportsStateSerializer, SupportsNamedStates):
         if isinstance(sink, mixin) and not is_fixed(sink):
             raise CapabilityError(
                 f"{name} has {mixin.__name__} but no parts", do="make it a FixedPartitionedSink, or drop the mixin"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.capabilities import SupportsTarget
 from outfall.epoch.journal import JournalView
+from outfall.epoch.states import state_names
 from outfall.errors import (
     CapabilityError,
     ForeignRecordsError,
@@ -15,7 +15,7 @@ from outfall.errors import (
     TerminalError,
     UnexpectedEpochError,
 )
-from outfall.sink_shape import is_fixed, kind_of
+from outfall.sink_shape import children_of, is_fixed, kind_of, target_of
 
 
 def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | None) -> None:
@@ -28,18 +28,43 @@ def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | N
     if begin is None:
         return
     check_query(step_id, view.query_id, query_id)
-    for what, recorded, found in (("sink", begin.sink, kind_of(sink)), ("target", begin.target, target_of(sink))):
+    compared: list[tuple[str, str | None, str | None]] = [("sink", begin.sink, kind_of(sink))]
+    if not begin.children:
+        compared.append(("target", begin.target, target_of(sink)))
+    for what, recorded, found in compared:
         if recorded != found:
             raise ForeignRecordsError(
                 f"the recovery data is of the {what} {recorded}, not of {found}",
                 step=step_id,
                 do=f"restore the former {what}, or start with a new checkpoint or another step_id",
             )
+    check_children(step_id, sink, view)
 
 
-def target_of(sink: Any) -> str | None:
-    """The target's name, where the sink tells it."""
-    return sink.target() if isinstance(sink, SupportsTarget) else None
+def check_children(step_id: str, sink: Any, view: JournalView) -> None:
+    """Refuse another set of children than the recorded one, unless it has only grown.
+
+    Raises:
+        ForeignRecordsError: naming each child that is gone, or that writes elsewhere than before.
+    """
+    children = children_of(sink)
+    problems = []
+    for name, was in (view.begin.children if view.begin else {}).items():
+        child = children.get(name)
+        if child is None:
+            problems.append(f"{name} ({was.sink}, target {was.target}) is gone")
+        elif was.sink != kind_of(child) or (was.target != target_of(child) and not children_of(child)):
+            problems.append(
+                f"{name} was {was.sink}, target {was.target}, and is {kind_of(child)}, target {target_of(child)}"
+            )
+    if problems:
+        raise ForeignRecordsError(
+            f"the sinks that {type(sink).__name__} consists of are not the recorded ones: {'; '.join(problems)}",
+            step=step_id,
+            why="each has its share of the recovery data under its name, which is its position where sinks are a list",
+            do="give each sink its former name or position (new ones a new name, or the end of the list), or start with"
+            " a new checkpoint or another step_id",
+        )
 
 
 def expected_epoch(view: JournalView, *, adopt: bool) -> int | None:
@@ -101,7 +126,7 @@ def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str,
             step=step_id,
             do="return at least one name, and none twice",
         )
-    gone = sorted(set(recorded) - set(parts))
+    gone = sorted(set(recorded) - {name for part in parts for name in state_names(sink, part)})
     if gone:
         raise PartsChangedError(
             f"{len(gone)} parts have state and are no longer listed: {', '.join(gone[:5])}",

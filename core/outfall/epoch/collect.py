@@ -14,7 +14,7 @@ from outfall.capabilities import (
 )
 from outfall.epoch.admission import check_version
 from outfall.epoch.messages import TaskAnswer, Ticket, stored_committables, writer_id
-from outfall.epoch.states import hand_over_serializer, state_serializer
+from outfall.epoch.states import hand_over_serializer, load_states
 from outfall.errors import AnswersError, FencedError
 from outfall.recovery.entries import StoredCommittable, StoredValue
 from outfall.recovery.log import RecoveryLog
@@ -64,8 +64,9 @@ class CollectedAnswers:
         return total.counts
 
     def states(self) -> dict[str, StoredValue]:
-        """The state of each part after this epoch; parts without an answer keep theirs."""
-        return {**self._ticket.states, **{name: part.state for name, part in self.parts.items() if part.state}}
+        """Each state after this epoch; those without an answer stay as they were."""
+        answered = {name: state for part in self.parts.values() for name, state in part.states.items()}
+        return {**self._ticket.states, **answered}
 
     def writer_states(self) -> list[StoredValue]:
         """The writer states after this epoch; those that no task consumed are carried forward."""
@@ -75,15 +76,9 @@ class CollectedAnswers:
 
     def seals(self, sink: Any, log: RecoveryLog) -> list[PartSeal[Any]]:
         """Every part that has a state, with its winner if it has one."""
-        serializer = state_serializer(sink)
-        parts = self.parts
+        winners = {name: writer_id(part.writer) for part in self.parts.values() for name in part.states}
         return [
-            PartSeal(
-                part=name,
-                state=load_value(serializer, state, log=log),
-                writer=writer_id(parts[name].writer) if name in parts else None,
-            )
-            for name, state in self.states().items()
+            PartSeal(name, state, winners.get(name)) for name, state in load_states(sink, self.states(), log).items()
         ]
 
     def committables(self, sink: Any) -> list[StoredCommittable]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import tenacity
@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.epoch.clock import Clock
-from outfall.errors import CommitError, CommitRefusedError, OutfallError
+from outfall.errors import CommitError, CommitRefusedError, OutfallError, raise_together
 from outfall.steps import reached
 
 _log = logging.getLogger(__name__)
@@ -38,28 +38,71 @@ class CommitPlace:
     epoch: int
 
 
+@dataclass
+class _Group:
+    """The requests that stand or fall together, and how they fell."""
+
+    name: str | None
+    requests: list[CommitRequest[Any]] = field(default_factory=list)
+    error: OutfallError | None = None
+
+    def pending(self) -> list[CommitRequest[Any]]:
+        """What is to be offered, unless the group has failed."""
+        if self.error is not None:
+            return []
+        return [request for request in self.requests if request.outcome.kind in {"unsignalled", "retry"}]
+
+    def committed(self) -> bool:
+        return all(request.outcome.kind in _PUBLISHED for request in self.requests)
+
+
+_PUBLISHED = {"committed", "already committed"}
+
+
 class CommitLoop:
     """Runs one committer over the requests of one epoch."""
 
     def __init__(
-        self, committer: Committer[Any], policy: CommitPolicy, place: CommitPlace, *, clock: Clock, metrics: Metrics
+        self,
+        committer: Committer[Any],
+        policy: CommitPolicy,
+        place: CommitPlace,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_committed: Callable[[str], None] = lambda group: None,
     ) -> None:
-        """Prepare to commit; nothing is offered yet."""
+        """Prepare to commit; nothing is offered yet.
+
+        Args:
+            committer: publishes.
+            policy: how long it is tried.
+            place: for texts.
+            clock: time.
+            metrics: where retries are counted.
+            on_committed: called with the name of each group that is wholly committed.
+        """
         self._committer = committer
         self._policy = policy
         self._place = place
         self._clock = clock
         self._metrics = metrics
+        self._on_committed = on_committed
+        self._groups: list[_Group] = []
 
     def run(self, requests: Sequence[CommitRequest[Any]]) -> None:
         """Offer the requests, and those that ask for it again after a pause, until each is resolved or lost.
 
-        Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015).
+        Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015). Groups are
+        offered one by one in each round. One that failed is left out of the next, and its error raised at the end.
+        Once something is lost and nothing is published, no more is offered.
 
         Raises:
             CommitRefusedError: a request failed for a known reason, and known failures fail the query.
             CommitError: a request failed for an unknown reason, or the deadline passed.
+            TransientError, TerminalError: several groups failed.
         """
+        self._groups = self._grouped(requests)
         started = self._clock.now()
         wait = tenacity.wait_random_exponential(multiplier=self._policy.first_wait, max=self._policy.longest_wait)
         retrying = tenacity.Retrying(
@@ -67,13 +110,34 @@ class CommitLoop:
             wait=lambda state: min(wait(state), max(0.0, started + self._policy.deadline - self._clock.now())),
             stop=lambda _: self._clock.now() - started >= self._policy.deadline,
             retry=tenacity.retry_if_result(bool),
-            retry_error_callback=lambda _: self._out_of_time(requests),
+            retry_error_callback=lambda _: self._out_of_time(),
         )
-        retrying(self._offer, requests)
+        retrying(self._round)
+        errors = {group.name or "": group.error for group in self._groups if group.error is not None}
+        raise_together(errors, f"{len(errors)} of {len(self._groups)} sinks failed to commit", **self._where())
 
-    def _offer(self, requests: Sequence[CommitRequest[Any]]) -> list[CommitRequest[Any]]:
-        """Offer what is unresolved; return what asks to be offered again."""
-        pending = [request for request in requests if request.outcome.kind in {"unsignalled", "retry"}]
+    def _grouped(self, requests: Sequence[CommitRequest[Any]]) -> list[_Group]:
+        groups: dict[str | None, _Group] = {}
+        for request in requests:
+            name = self._committer.group(request.committable)
+            groups.setdefault(name, _Group(name)).requests.append(request)
+        return list(groups.values())
+
+    def _round(self) -> bool:
+        """Offer what is unresolved; return whether some of it asks to be offered again."""
+        for group in self._groups:
+            if not group.pending():
+                continue
+            if self._lost_in_vain():
+                return False
+            try:
+                self._offer(group)
+            except OutfallError as error:
+                group.error = error
+        return any(group.pending() for group in self._groups)
+
+    def _offer(self, group: _Group) -> None:
+        pending = group.pending()
         for request in pending:
             if request.outcome.kind == "retry":
                 self._metrics.add("commit_retries")
@@ -83,7 +147,15 @@ class CommitLoop:
         reached("after commit")
         for request in pending:
             self._resolve(request)
-        return [request for request in pending if request.outcome.kind == "retry"]
+        if group.name is not None and group.committed():
+            self._on_committed(group.name)
+
+    def _lost_in_vain(self) -> bool:
+        """Whether the epoch is to be written anew, so that what is not offered yet should not be."""
+        requests = [request for group in self._groups for request in group.requests]
+        if len(self._groups) == 1 or not any(request.outcome.kind == "lost" for request in requests):
+            return False
+        return self._committer.nothing_published(requests)
 
     def _call(self, pending: Sequence[CommitRequest[Any]]) -> None:
         """Call the committer. What it raises is an unknown failure of the whole call."""
@@ -132,13 +204,16 @@ class CommitLoop:
         self._metrics.add("dropped_committables")
         _log.error("step %s, epoch %d: dropped a committable: %s", self._place.step_id, self._place.epoch, error)
 
-    def _out_of_time(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        left = sum(request.outcome.kind == "retry" for request in requests)
-        raise CommitError(
-            f"{left} of {len(requests)} committables were not committed within {self._policy.deadline:g} s",
-            do="see the target; the next run of the query commits what is recorded",
-            **self._where(),
-        )
+    def _out_of_time(self) -> None:
+        for group in self._groups:
+            left = len(group.pending())
+            if left:
+                group.error = CommitError(
+                    f"{left} of {len(group.requests)} committables were not committed"
+                    f" within {self._policy.deadline:g} s",
+                    do="see the target; the next run of the query commits what is recorded",
+                    **self._where(),
+                )
 
     def _where(self) -> dict[str, Any]:
         return {"step": self._place.step_id, "epoch": self._place.epoch}

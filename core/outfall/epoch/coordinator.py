@@ -32,7 +32,7 @@ from outfall.capabilities import (
     SweepContext,
     WithCompatibleState,
 )
-from outfall.epoch.admission import check_batch, check_identity, expected_epoch, listed_parts, target_of
+from outfall.epoch.admission import check_batch, check_identity, expected_epoch, listed_parts
 from outfall.epoch.clock import Clock, SystemClock
 from outfall.epoch.collect import CollectedAnswers
 from outfall.epoch.committing import CommitPolicy
@@ -51,10 +51,10 @@ from outfall.errors import (
     StepInUseError,
 )
 from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.entries import Begin, Completed, Prepared, Skipped, StoredValue
+from outfall.recovery.entries import Begin, ChildRecord, Completed, Prepared, Skipped, StoredValue
 from outfall.recovery.log import EntryExistsError
 from outfall.recovery.values import copy_value
-from outfall.sink_shape import check_sink, guarantee_of, kind_of, requirements_of
+from outfall.sink_shape import check_sink, children_of, guarantee_of, kind_of, requirements_of, target_of
 from outfall.steps import reached
 from outfall.version import outfall_version
 
@@ -310,6 +310,10 @@ class EpochCoordinator:
                 writer_states=adopted,
                 drain=drain,
                 drains=view.drains,
+                children={
+                    name: ChildRecord(sink=kind_of(child), target=target_of(child))
+                    for name, child in children_of(self._sink).items()
+                },
             )
         )
         reached("after BEGIN")

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from outfall.epoch.coordinator import EpochCoordinator
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
+from outfall.epoch.states import state_names
 from outfall.epoch.task import EpochTask, TaskIdentity
 from outfall.errors import EpochAbandonedError
 
@@ -58,7 +59,7 @@ def _drain_once(coordinator: EpochCoordinator) -> EpochResult | None:
 
 def run_drain(sink: object, ticket: Ticket) -> list[TaskAnswer]:
     """Open each part that holds rows back, or one writer for each recorded state, and let it deliver them."""
-    parts: list[str | None] = [*ticket.held_parts]
+    parts: list[str | None] = [part for part in ticket.parts if _holds(sink, ticket, part)]
     if not ticket.parts:
         parts = [None] * len(ticket.writer_states)
         ticket = replace(ticket, worker_count=len(parts))
@@ -67,3 +68,8 @@ def run_drain(sink: object, ticket: Ticket) -> list[TaskAnswer]:
         EpochTask(sink, ticket, TaskIdentity(batch, worker_index=index, attempt=index)).run_without_rows(part)
         for index, part in enumerate(parts)
     ]
+
+
+def _holds(sink: object, ticket: Ticket, part: str) -> bool:
+    states = [ticket.states.get(name) for name in state_names(sink, part)]
+    return any(state is not None and state.held for state in states)

@@ -13,7 +13,12 @@ ROWS_HELD = "rows_held"
 
 
 def held_in(sink: Any, state: Any) -> HeldRecord | None:
-    """What a state holds, as the recovery data records it; `None` for nothing."""
+    """What a state holds, as the recovery data records it; `None` for nothing.
+
+    Args:
+        sink: the sink.
+        state: a writer state, or a part's; of a part with several a mapping from the name to the one that is meant.
+    """
     if not isinstance(sink, SupportsHeldRows):
         return None
     held = sink.held_rows(state)

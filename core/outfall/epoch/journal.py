@@ -12,6 +12,7 @@ from outfall.errors import RecordError
 from outfall.recovery.entries import (
     Abandoned,
     Begin,
+    Committed,
     Committing,
     Completed,
     Entry,
@@ -42,6 +43,8 @@ class JournalView:
     """Recorded and not completed."""
     committing: bool = False
     """Whether committables of `unfinished` may be published."""
+    committed: frozenset[str] = frozenset()
+    """The children whose committables of `unfinished` are published."""
     prepared: int = 0
     """Number of the PREPARED that holds the current states."""
     kept_from: int = 0
@@ -94,8 +97,10 @@ class JournalView:
                 return self._recorded(number, entry)
             case Committing():
                 return replace(self, committing=True)
+            case Committed():
+                return replace(self, committed=self.committed | {entry.child})
             case Completed():
-                done = replace(self, unfinished=None, committing=False, before=None)
+                done = replace(self, unfinished=None, committing=False, committed=frozenset(), before=None)
                 return replace(done, completed=entry.epoch, open_epoch=None, drains=entry.drains + entry.drain)
             case Abandoned():
                 return replace(self.before or self, open_epoch=entry.epoch, before=None)
@@ -107,6 +112,7 @@ class JournalView:
             self,
             unfinished=entry,
             committing=False,
+            committed=frozenset(),
             prepared=number,
             kept_from=entry.generation,
             open_epoch=None,
@@ -174,7 +180,8 @@ class Journal:
         Only the newest entries are read. Older ones carry counts, since earlier sweeps left nothing else; what a sweep
         that never ran left among them goes when it is older than a hundred epochs.
         """
-        newest = self._decoded(self._log.read(last=TAIL))
+        # The epoch before has as many entries as this one, more or less: some have one for each child that committed.
+        newest = self._decoded(self._log.read(last=max(TAIL, 2 * (self.view.last - self.view.kept_from + 1))))
         spent = {
             number
             for number, entry in newest

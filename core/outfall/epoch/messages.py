@@ -41,11 +41,6 @@ class Ticket:
     end_of_input: bool = False
     """Whether a sink that holds rows back has to deliver them all now."""
 
-    @property
-    def held_parts(self) -> list[str]:
-        """The parts whose states hold rows back, in their order."""
-        return [part for part in self.parts if part in self.states and self.states[part].held]
-
     def epoch_of(self, batch: int) -> int:
         """Return the number of a batch's epoch."""
         return batch + self.drains
@@ -70,7 +65,8 @@ class PartAnswer(Record):
 
     part: str | None
     writer: WriterRecord
-    state: StoredValue | None = None
+    states: dict[str, StoredValue] = {}
+    """By name: one of the part's own name, unless the sink keeps several. Those that are left out stay as they were."""
     writer_states: list[StoredValue] = []
     committables: list[StoredValue] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,16 +15,17 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsFlush,
     SupportsHeldRows,
-    SupportsWriterContext,
+    SupportsNamedStates,
     SupportsWriterState,
     WriterInitContext,
 )
 from outfall.epoch.held import held_in, total_held
 from outfall.epoch.messages import PartAnswer
-from outfall.epoch.states import hand_over_serializer, state_serializer
+from outfall.epoch.opening import open_partition
+from outfall.epoch.states import hand_over_serializer, load_states, state_serializer, states_after
 from outfall.epoch.values import to_batch, to_values
 from outfall.errors import CapabilityError, SerializationError
-from outfall.recovery.entries import StoredValue, WriterRecord
+from outfall.recovery.entries import HeldRecord, StoredValue, WriterRecord
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.values import load_value, store_state, store_value
 from outfall.sink_shape import check_partition, is_fixed
@@ -42,11 +43,19 @@ class PartRunner:
         context: WriterInitContext,
         *,
         log: RecoveryLog,
-        state: StoredValue | None = None,
+        states: Mapping[str, StoredValue] | None = None,
         recovered: Sequence[StoredValue] = (),
         value_column: str | None = None,
     ) -> None:
         """Build the partition, from its recorded state or states where there are any.
+
+        Args:
+            sink: the sink.
+            context: who writes.
+            log: where large states lie.
+            states: the recorded states of a fixed sink's part, by name.
+            recovered: the recorded states that a dynamic sink's writer goes on from.
+            value_column: the column whose values the sink wants; `None` for rows.
 
         Raises:
             CapabilityError: the partition lacks what the sink promises.
@@ -57,7 +66,7 @@ class PartRunner:
         self._value_column = value_column
         self._metrics: Metrics = context.metrics
         self._rows = 0
-        self._partition = self._build(state, recovered)
+        self._partition = self._open(states or {}, recovered)
         self._close_on_error(lambda: check_partition(sink, self._partition))
 
     def __enter__(self) -> Self:
@@ -117,7 +126,7 @@ class PartRunner:
             writer=WriterRecord(
                 generation=self._context.generation, epoch=self._context.epoch, attempt=self._context.attempt
             ),
-            state=self._snapshot(),
+            states=self._snapshot(),
             writer_states=self._snapshot_writer_states(),
             committables=committables,
         )
@@ -126,18 +135,13 @@ class PartRunner:
         reached("task: after snapshot")
         return answer
 
-    def _build(self, state: StoredValue | None, recovered: Sequence[StoredValue]) -> Any:
-        context, sink = self._context, self._sink
-        if isinstance(sink, SupportsWriterContext):
-            sink = sink.bind(context)
-        if is_fixed(sink):
-            value = None if state is None else load_value(state_serializer(sink), state, log=self._log)
-            return sink.build_part(context.step_id, context.part, value)
-        if recovered and isinstance(sink, SupportsWriterState):
-            serializer = sink.writer_state_serializer()
-            values = [load_value(serializer, item, log=self._log) for item in recovered]
-            return sink.restore_writer(context, values)
-        return sink.build(context.step_id, context.worker_index, context.worker_count)
+    def _open(self, states: Mapping[str, StoredValue], recovered: Sequence[StoredValue]) -> Any:
+        return open_partition(
+            self._sink,
+            self._context,
+            states=load_states(self._sink, states, self._log),
+            recovered=[load_value(self._sink.writer_state_serializer(), item, log=self._log) for item in recovered],
+        )
 
     def _close_on_error(self, check: Any) -> None:
         try:
@@ -157,28 +161,36 @@ class PartRunner:
         serializer = hand_over_serializer(self._sink)
         return [store_value(serializer, item) for item in self._partition.prepare_commit()]
 
-    def _snapshot(self) -> StoredValue | None:
+    def _snapshot(self) -> dict[str, StoredValue]:
         if not is_fixed(self._sink):
-            return None
-        value = self._partition.snapshot()
+            return {}
+        part = self._context.part or ""
+        states = states_after(self._sink, part, self._partition.snapshot())
+        return {name: self._stored_state(name, value) for name, value in states.items()}
+
+    def _stored_state(self, name: str, value: Any) -> StoredValue:
         if value is None:
             raise CapabilityError(
                 f"{type(self._partition).__name__}.snapshot() returned None",
                 step=self._context.step_id,
-                part=self._context.part,
+                part=name,
                 do="return the position after the last value; 0 and empty values are states",
             )
-        return self._stored(state_serializer(self._sink), value, self._context.part or "")
+        held = held_in(self._sink, {name: value} if isinstance(self._sink, SupportsNamedStates) else value)
+        return self._stored(state_serializer(self._sink, name), value, name, held)
 
     def _snapshot_writer_states(self) -> list[StoredValue]:
         if not isinstance(self._sink, SupportsWriterState):
             return []
         states = self._partition.snapshot_state(self._context.epoch)
         name = f"writer-{self._context.worker_index}"
-        return [self._stored(self._sink.writer_state_serializer(), state, name) for state in states]
+        return [
+            self._stored(self._sink.writer_state_serializer(), state, name, held_in(self._sink, state))
+            for state in states
+        ]
 
     def _check_nothing_held(self, answer: PartAnswer) -> None:
-        held = total_held([*answer.writer_states, *([answer.state] if answer.state else [])])
+        held = total_held([*answer.writer_states, *answer.states.values()])
         if held.rows:
             raise CapabilityError(
                 f"{type(self._partition).__name__} still holds {held.rows} rows after flush(end_of_input=True)",
@@ -187,8 +199,7 @@ class PartRunner:
                 do="deliver everything in flush when end_of_input is true",
             )
 
-    def _stored(self, serializer: Any, value: Any, name: str) -> StoredValue:
-        held = held_in(self._sink, value)
+    def _stored(self, serializer: Any, value: Any, name: str, held: HeldRecord | None) -> StoredValue:
         try:
             stored = store_state(serializer, value, log=self._log, name=name, generation=self._context.generation)
             return stored.model_copy(update={"held": held}) if held else stored

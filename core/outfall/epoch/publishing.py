@@ -21,7 +21,7 @@ from outfall.epoch.committing import CommitLoop, CommitPlace, CommitPolicy, clos
 from outfall.epoch.journal import Journal
 from outfall.epoch.sweeping import sweep_target
 from outfall.errors import EpochAbandonedError, LostCommittableError
-from outfall.recovery.entries import Abandoned, Committing, Completed, Prepared
+from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared
 from outfall.recovery.values import load_value
 from outfall.sink_shape import guarantee_of
 from outfall.steps import reached
@@ -105,7 +105,12 @@ class Publisher:
     def _offer(self, committer: Committer[Any]) -> None:
         self._requests = self._load_requests()
         place = CommitPlace(self._step_id, self._prepared.epoch)
-        CommitLoop(committer, self._policy, place, clock=self._clock, metrics=self._metrics).run(self._requests)
+        for request in self._requests:
+            if committer.group(request.committable) in self._journal.view.committed:
+                request.signal_committed()
+        CommitLoop(
+            committer, self._policy, place, clock=self._clock, metrics=self._metrics, on_committed=self._mark_committed
+        ).run(self._requests)
         lost = _lost(self._requests)
         if not lost:
             return
@@ -118,6 +123,19 @@ class Publisher:
                 **self._place(),
             )
         raise self._lost_for_good(lost)
+
+    def _mark_committed(self, child: str) -> None:
+        entry = self._prepared
+        self._journal.append(
+            Committed(
+                epoch=entry.epoch,
+                generation=entry.generation,
+                child=child,
+                step=self._step_id,
+                incarnation=entry.incarnation,
+            )
+        )
+        reached("after COMMITTED")
 
     def _all_there(self) -> bool:
         """Look, before anything is published, whether all recorded data exists; abandon the epoch when not."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from outfall.capabilities import SupportsTarget, TargetContext
 from outfall.epoch.journal import JournalView
-from outfall.epoch.states import state_serializer
+from outfall.epoch.states import load_states, state_serializer
 from outfall.recovery.entries import StoredValue
 from outfall.recovery.log import RecoveryLog
-from outfall.recovery.values import load_value, store_state
+from outfall.recovery.values import store_state
 from outfall.sink_shape import is_fixed
 from outfall.steps import reached
 
@@ -35,12 +35,11 @@ def check_target(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *
         return CheckedTarget()
     context = _context(sink, step_id, view, log, epoch)
     found = sink.check_target(context)
-    serializer = state_serializer(sink)
     bases = {part: state for part, state in found.items() if part not in view.states}
     return CheckedTarget(
         replace(context, states={**bases, **context.states}),
         {
-            part: store_state(serializer, state, log=log, name=part, generation=view.last + 1)
+            part: store_state(state_serializer(sink, part), state, log=log, name=part, generation=view.last + 1)
             for part, state in bases.items()
         },
     )
@@ -67,16 +66,13 @@ def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: J
 
 
 def _context(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, epoch: int | None) -> TargetContext[Any]:
-    states: dict[str, Any] = {}
-    if is_fixed(sink):
-        serializer = state_serializer(sink)
-        states = {part: load_value(serializer, state, log=log) for part, state in view.states.items()}
     return TargetContext(
         step_id=step_id,
         incarnation=view.incarnation or "",
         epoch=epoch,
         completed=view.completed,
         first_contact=view.begin is None,
-        states=states,
+        states=load_states(sink, view.states, log) if is_fixed(sink) else {},
         last_generation=view.generation,
+        known_children=frozenset(view.begin.children if view.begin else ()),
     )

@@ -14,6 +14,7 @@ from outfall.capabilities import Metrics, SupportsWriterState, WriterInitContext
 from outfall.epoch.admission import check_query, check_version
 from outfall.epoch.messages import PartAnswer, TaskAnswer, Ticket
 from outfall.epoch.part_runner import PartRunner
+from outfall.epoch.states import state_names
 from outfall.recovery.entries import StoredValue
 from outfall.recovery.log import RecoveryLog
 from outfall.version import outfall_version
@@ -90,7 +91,7 @@ class EpochTask:
                     self._sink,
                     self._context(part),
                     log=self._log,
-                    state=None if part is None else self._ticket.states.get(part),
+                    states=self._states_of(part),
                     recovered=[state for _, state in self._own_states()],
                     value_column=self._value_column,
                 )
@@ -108,8 +109,14 @@ class EpochTask:
             attempt=self._identity.attempt,
             worker_index=self._identity.worker_index,
             worker_count=self._ticket.worker_count,
+            value=self._value_column,
             metrics=self._metrics,
         )
+
+    def _states_of(self, part: str | None) -> dict[str, StoredValue]:
+        states = self._ticket.states
+        names = () if part is None else state_names(self._sink, part)
+        return {name: states[name] for name in names if name in states}
 
     def _own_states(self) -> list[tuple[int, StoredValue]]:
         """The recorded writer states that fall to this task: every n-th where n tasks run."""

@@ -89,6 +89,13 @@ class _Entry(Record):
     time: datetime = Field(default_factory=lambda: datetime.now(UTC))
 
 
+class ChildRecord(Record):
+    """One of the sinks that a sink consists of."""
+
+    sink: str
+    target: str | None
+
+
 class Begin(_Entry):
     """A driver takes the step over. The entry's number is its generation."""
 
@@ -112,6 +119,8 @@ class Begin(_Entry):
     """Whether this epoch has no batch, and delivers what former ones held back."""
     drains: int = 0
     """How many drains came before: the epoch's number is the batch id and this."""
+    children: dict[str, ChildRecord] = {}
+    """The sinks that the sink consists of, by name; those of a child that consists of others as `child.grandchild`."""
 
 
 class Prepared(_Entry):
@@ -134,6 +143,15 @@ class Committing(_Entry):
     kind: Literal["committing"] = "committing"
     epoch: int
     generation: int
+
+
+class Committed(_Entry):
+    """All committables of one child are published; they are not offered again."""
+
+    kind: Literal["committed"] = "committed"
+    epoch: int
+    generation: int
+    child: str
 
 
 class Completed(_Entry):
@@ -171,7 +189,9 @@ class Skipped(_Entry):
     counts: dict[str, int] = {}
 
 
-Entry = Annotated[Begin | Prepared | Committing | Completed | Abandoned | Skipped, Field(discriminator="kind")]
+Entry = Annotated[
+    Begin | Prepared | Committing | Committed | Completed | Abandoned | Skipped, Field(discriminator="kind")
+]
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 

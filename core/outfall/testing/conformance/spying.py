@@ -165,6 +165,9 @@ class _Committer(Committer[Any]):
         self.inner = inner
         self.strict = inner.strict
 
+    def group(self, committable: Any) -> str | None:
+        return self.inner.group(committable)
+
     def commit(self, requests: Sequence[CommitRequest[Any]]) -> None:
         _around("committer.commit", (requests,), lambda: self.inner.commit(announced(requests)))
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from outfall.capabilities import SupportsCommitter, SupportsWriterState
-from outfall.epoch.states import hand_over_serializer, state_serializer
+from outfall.epoch.states import hand_over_serializer, state_serializer, states_after
 from outfall.errors import SerializationError
 from outfall.recovery import recovery_config
 from outfall.serde import SimpleVersionedSerializer
@@ -44,12 +43,17 @@ def _stored(trials: Trials) -> list[tuple[str, Any, SimpleVersionedSerializer[An
         trial.run_epochs(2)
         trial.run(trial.driver(), trial.bring_numbers(2, [[], trial.new_numbers(1)]))
     trials.needs(bool(probe.values), "the sink hands nothing over that is stored")
-    serializers: dict[str, SimpleVersionedSerializer[Any]] = {"state": state_serializer(trials.sink)}
-    if isinstance(trials.sink, SupportsWriterState):
-        serializers["writer state"] = trials.sink.writer_state_serializer()
-    if isinstance(trials.sink, SupportsCommitter):
-        serializers["committable"] = hand_over_serializer(trials.sink)
-    return [(what, value, serializers[what]) for what, value in probe.values]
+    return [item for what, value in probe.values for item in _with_serializers(trials.sink, what, value)]
+
+
+def _with_serializers(sink: Any, what: str, value: Any) -> list[tuple[str, Any, SimpleVersionedSerializer[Any]]]:
+    if what == "writer state":
+        return [(what, value, sink.writer_state_serializer())]
+    if what == "committable":
+        return [(what, value, hand_over_serializer(sink))]
+    # Which part it is of makes no difference for a sink that keeps one state for each.
+    states = states_after(sink, "", value)
+    return [(what, state, state_serializer(sink, name)) for name, state in states.items()]
 
 
 @check

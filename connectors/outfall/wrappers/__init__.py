@@ -1,0 +1,8 @@
+"""Sinks around sinks: several at once, larger batches, rows that are seen once.
+
+They take any sink and combine with each other. No extra is needed.
+"""
+
+from outfall.wrappers.fan_out import FanOutSink
+
+__all__ = ["FanOutSink"]

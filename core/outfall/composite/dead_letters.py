@@ -1,0 +1,114 @@
+"""`DeadLetteringSink`: a sink, and another one for the records that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.capabilities import SupportsDeadLetters, SupportsPreWriteTopology
+from outfall.composite.partition import ChildPartition, CompositePartition, Opening
+from outfall.composite.sink import Composite
+from outfall.composite.tagged import OfChild
+from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
+from outfall.errors import CapabilityError, ConfigurationError
+from outfall.sink_shape import is_fixed
+
+SINK = "sink"
+DEAD_LETTERS = "dead_letters"
+
+
+class DeadLetteringSink(Composite):
+    """Writes through a sink, and what that refuses through another one, in the same epoch.
+
+    Both have their states, committables and counters in one record. A dead-letter sink that is exactly once has each
+    record once, as the rows have theirs. When dead letters cannot be written the query stops.
+
+    A sink that has a `dead_letter=` option returns one of these where it is set.
+
+    Args:
+        sink: its partitions hand over what they refuse (`SupportsDeadLetters`).
+        dead_letter: gets rows with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. In each task it is opened
+            when the first record is refused. It has no parts, or as many as `sink` has.
+
+    Raises:
+        ConfigurationError: the two are one.
+        CapabilityError: a sink cannot be used, alone or with the other.
+    """
+
+    kind_name = "dead-lettering"
+
+    def __init__(self, sink: Any, dead_letter: Any) -> None:
+        if sink is dead_letter:
+            raise ConfigurationError("a sink cannot take its own dead letters", do="give another sink as dead_letter")
+        if isinstance(dead_letter, SupportsPreWriteTopology):
+            raise CapabilityError(
+                f"a {type(dead_letter).__name__} changes the DataFrame before it is written",
+                why="dead letters come up while the rows are written",
+                do="give a sink as dead_letter that takes rows as they come",
+            )
+        if is_fixed(dead_letter) and not is_fixed(sink):
+            raise CapabilityError(
+                f"a {type(dead_letter).__name__} with parts cannot take the dead letters of a sink without any",
+                why="each part is written by one task, and any task may have records that are refused",
+                do="give a sink without parts as dead_letter, for example FileSink(path)",
+            )
+        super().__init__({SINK: sink, DEAD_LETTERS: dead_letter})
+
+    def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
+        return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else schema
+
+    def open(self, openings: Mapping[str, Opening]) -> DeadLetteringPartition:
+        return DeadLetteringPartition(openings)
+
+
+class DeadLetteringPartition(CompositePartition):
+    """Opens the second partition when the first one refuses something."""
+
+    _unflushed = False
+    """Whether there are dead letters that were not flushed."""
+    _end_of_input = True
+
+    def open_children(self) -> None:
+        """Open the one for the rows; the other one if it has something to go on from, which would else be lost."""
+        child = self.open_child(SINK)
+        if not isinstance(child.partition, SupportsDeadLetters):
+            raise CapabilityError(
+                f"a {type(child.partition).__name__} does not hand over what it refuses",
+                do="use a sink whose partition has dead_letters_to(take), or leave dead_letter out",
+            )
+        child.partition.dead_letters_to(self.take)
+        if self._openings[DEAD_LETTERS].resumes:
+            self.open_child(DEAD_LETTERS)
+
+    def written_children(self) -> Sequence[ChildPartition]:
+        return (self.children[SINK],)
+
+    def take(self, letters: Sequence[DeadLetter]) -> None:
+        """Write dead letters. Called by the first partition, in the task's thread."""
+        if not letters:
+            return
+        child = self.children.get(DEAD_LETTERS) or self.open_child(DEAD_LETTERS)
+        self._unflushed = True
+        child.write_record_batch(dead_letter_batch(letters))
+
+    def flush(self, end_of_input: bool) -> None:
+        """Flush the rows first: that is when most are refused."""
+        self.children[SINK].flush(end_of_input)
+        self._end_of_input = end_of_input
+        self._flush_letters()
+
+    def prepare_commit(self) -> Sequence[OfChild]:
+        """Prepare the rows first: some destinations look at them only then."""
+        prepared = self.children[SINK].prepare_commit()
+        if self._unflushed:
+            self._flush_letters()
+        if DEAD_LETTERS in self.children:
+            prepared += self.children[DEAD_LETTERS].prepare_commit()
+        return prepared
+
+    def _flush_letters(self) -> None:
+        self._unflushed = False
+        if DEAD_LETTERS in self.children:
+            self.children[DEAD_LETTERS].flush(self._end_of_input)

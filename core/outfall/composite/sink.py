@@ -1,0 +1,167 @@
+"""`CompositeSink`: one sink that consists of others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    DeclaresGuarantee,
+    Guarantee,
+    SupportsChildren,
+    SupportsTarget,
+    SupportsWriterContext,
+    TargetContext,
+    WriterInitContext,
+)
+from outfall.composite.children import check_children, for_each
+from outfall.composite.partition import CompositePartition, Opening
+from outfall.composite.shape import shaped
+from outfall.errors import ConfigurationError
+from outfall.sink_shape import guarantee_of, is_fixed, kind_of, requirements_of, target_of
+from outfall.sinks import Sink
+
+
+class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriterContext, DeclaresGuarantee):
+    """Base of sinks that consist of others: to the engine one sink, with one epoch and one record of all shares.
+
+    It has the capabilities that its children have, and no other: constructing one gives it the class of their shape. It
+    has parts if a child has them; the parts of several such children are written side by side, and a child without any
+    has a writer in each part. Counters, committables and states carry the name of their child, errors note it.
+
+    Subclasses say which child gets which rows, by an `open` of their own.
+
+    Args:
+        children: sinks by name.
+
+    Raises:
+        ConfigurationError: there is none, or a name will not do.
+        CapabilityError: a child cannot be used, alone or among the others.
+    """
+
+    kind_name = "composite"
+    """The stable name of the kind, to which the shape is added."""
+
+    def __init__(self, children: Mapping[str, Any]) -> None:
+        check_children(type(self).__name__, children)
+        self._children = dict(children)
+        self.context: WriterInitContext | None = None
+        # The engine looks at the class for what a sink can do.
+        self.__class__ = shaped(type(self), self._children)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the class that was written down: the one made for the shape has no address of its own."""
+        return _restored, (plain_class(type(self)), self.__dict__.copy())
+
+    def children(self) -> Mapping[str, Any]:
+        return self._children
+
+    def kind(self) -> str:
+        return f"{self.kind_name}/{'fixed' if is_fixed(self) else 'dynamic'}"
+
+    def target(self) -> str:
+        return ", ".join(f"{name}={target_of(child)}" for name, child in self._children.items())
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.context = context
+        return bound
+
+    def guarantee(self) -> Guarantee:
+        return min(guarantee_of(child) for child in self._children.values())
+
+    def requires(self) -> Sequence[str]:
+        return tuple(f"{name}: {text}" for name, child in self._children.items() for text in requirements_of(child))
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        self._check_distinct(context.step_id)
+        found = for_each(
+            self._with(SupportsTarget),
+            lambda name, child: child.check_target(self._share(name, context)),
+            "several targets are not what the recovery data says",
+            step=context.step_id,
+            epoch=context.epoch,
+        )
+        return {f"{name}/{part}": state for name, states in found.items() for part, state in states.items()}
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        for_each(
+            self._with(SupportsTarget),
+            lambda name, child: child.open_target(self._share(name, context)),
+            "several targets could not be opened",
+            step=context.step_id,
+            epoch=context.epoch,
+        )
+
+    def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of the rows that a child gets, where the sink gets those of `schema`."""
+        return schema
+
+    def open(self, openings: Mapping[str, Opening]) -> CompositePartition:
+        """Open the children's partitions. Called in a task. The default is one that hands each row to each child."""
+        return CompositePartition(openings)
+
+    @property
+    def writer(self) -> WriterInitContext:
+        """Who writes."""
+        if self.context is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} was not told who writes", do="run it through outfall, which calls bind() first"
+            )
+        return self.context
+
+    def _check_distinct(self, step_id: str) -> None:
+        seen: dict[tuple[str, str], str] = {}
+        for name, child in self._with(SupportsTarget).items():
+            place = kind_of(child), child.target()
+            if place in seen:
+                raise ConfigurationError(
+                    f"the sinks {seen[place]} and {name} write to the same target {place[1]}",
+                    step=step_id,
+                    why="they would take each other's rows for their own",
+                    do="give each a target of its own",
+                )
+            seen[place] = name
+
+    def _with(self, capability: type) -> dict[str, Any]:
+        """The children that have a capability."""
+        return {name: child for name, child in self._children.items() if isinstance(child, capability)}
+
+    def _share(self, name: str, context: TargetContext[Any]) -> TargetContext[Any]:
+        """What concerns one child in what the recovery data knows of the target."""
+        known = context.known_children
+        return replace(
+            context,
+            # A child that is new to the recovery data finds a target that is new to it too.
+            first_contact=context.first_contact or name not in known,
+            states=share(name, context.states) if is_fixed(self._children[name]) else {},
+            known_children=frozenset(share(name, dict.fromkeys(known), separator=".")),
+        )
+
+
+def share(name: str, items: Mapping[str, Any], *, separator: str = "/") -> dict[str, Any]:
+    """The items of one child, by the child's own names for them."""
+    start = name + separator
+    return {key.removeprefix(start): value for key, value in items.items() if key.startswith(start)}
+
+
+def plain_class(kind: type) -> type:
+    """The class that was written down, of one that was made for a shape."""
+    while "outfall_shape" in vars(kind):
+        kind = kind.__bases__[0]
+    return kind
+
+
+def _restored(kind: type[Composite], state: dict[str, Any]) -> Composite:
+    sink = object.__new__(kind)
+    sink.__dict__.update(state)
+    sink.__class__ = shaped(kind, sink.children())
+    return sink
+
+
+class CompositeSink(Composite):
+    """Hands each row to every child."""
