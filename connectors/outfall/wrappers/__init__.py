@@ -3,6 +3,8 @@
 They take any sink and combine with each other. No extra is needed.
 """
 
+from outfall.wrappers.batching import BatchingSink
 from outfall.wrappers.fan_out import FanOutSink
+from outfall.wrappers.options import BatchingOptions
 
-__all__ = ["FanOutSink"]
+__all__ = ["BatchingOptions", "BatchingSink", "FanOutSink"]

@@ -1,0 +1,213 @@
+"""Rows on their way into batches of the right size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from outfall.encode import rows_to_batch
+from outfall.errors import ValueRefusedError
+from outfall.wrappers.options import BatchingOptions
+
+
+class Chunk(Protocol):
+    """Rows that came together."""
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+
+    @property
+    def size(self) -> int:
+        """Their bytes, as Arrow holds them."""
+
+    def cut(self, start: int, end: int) -> Chunk:
+        """Some of them, without a copy."""
+
+    def joins(self, other: Chunk) -> bool:
+        """Whether the others can be in one batch with them."""
+
+    def join(self, others: Sequence[Any]) -> Chunk:
+        """All of them as one."""
+
+
+class ArrowChunk:
+    """Rows of an Arrow batch."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        """Hold the batch."""
+        self.batch = batch
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return int(self.batch.num_rows)
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return int(self.batch.nbytes)
+
+    def cut(self, start: int, end: int) -> ArrowChunk:
+        """Slice the batch."""
+        return ArrowChunk(self.batch.slice(start, end - start))
+
+    def joins(self, other: Any) -> bool:
+        """Whether the columns are the same."""
+        return bool(self.batch.schema.equals(other.batch.schema))
+
+    def join(self, others: Sequence[ArrowChunk]) -> ArrowChunk:
+        """Copy them into one batch."""
+        table = pa.Table.from_batches([self.batch, *(other.batch for other in others)]).combine_chunks()
+        (batch,) = table.to_batches()
+        return ArrowChunk(batch)
+
+
+class ValueChunk:
+    """Values of a partition that takes no Arrow batches."""
+
+    def __init__(self, values: list[Any]) -> None:
+        """Hold the values."""
+        self.values = values
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(self.values)
+
+    @property
+    def size(self) -> int:
+        """The bytes that Arrow would need; of values that Arrow does not know, the length of their text."""
+        try:
+            return int(rows_to_batch(self.values).nbytes)
+        except ValueRefusedError:
+            return sum(len(repr(value)) for value in self.values)
+
+    def cut(self, start: int, end: int) -> ValueChunk:
+        """Slice the list."""
+        return ValueChunk(self.values[start:end])
+
+    def joins(self, other: Chunk) -> bool:
+        """Always."""
+        return True
+
+    def join(self, others: Sequence[ValueChunk]) -> ValueChunk:
+        """Put the lists together."""
+        return ValueChunk([value for chunk in (self, *others) for value in chunk.values])
+
+
+class Buffer:
+    """Chunks in their order. Knows what is due; a batch stays in it until it is said to be written."""
+
+    def __init__(self, options: BatchingOptions) -> None:
+        """Hold nothing yet."""
+        self._options = options
+        self._chunks: list[Any] = []
+        self.rows = 0
+        self._size = 0
+        self._oldest: list[tuple[int, float]] = []
+        """From which row on, counted from the oldest one held, rows came at which time."""
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest row came, in seconds since 1970; `None` when there is none."""
+        return self._oldest[0][1] if self._oldest else None
+
+    @property
+    def chunks(self) -> list[Any]:
+        """What is held."""
+        return list(self._chunks)
+
+    def add(self, chunk: Any, time: float) -> None:
+        """Take rows that came at `time`, in seconds since 1970."""
+        if not chunk.rows:
+            return
+        self._oldest.append((self.rows, time))
+        self._chunks.append(chunk)
+        self.rows += chunk.rows
+        self._size += self._measured(chunk)
+
+    def due(self, now: float, *, everything: bool = False) -> Any | None:
+        """Return the next batch to write, `None` when none is due.
+
+        Args:
+            now: the time.
+            everything: whether the rest is due too.
+        """
+        if not self._chunks:
+            return None
+        options = self._options
+        run = self._run()
+        full = self.rows >= options.batch_size or (options.max_bytes is not None and self._size >= options.max_bytes)
+        aged = now - self._oldest[0][1] >= options.flush_interval.total_seconds()
+        if not (full or aged or everything or len(run) < len(self._chunks)):
+            return None
+        return self._cut(run)
+
+    def drop(self, rows: int) -> None:
+        """Forget the oldest rows, once they are written."""
+        left = rows
+        while left:
+            first = self._chunks[0]
+            if first.rows > left:
+                self._chunks[0] = first.cut(left, first.rows)
+                self._size += self._measured(self._chunks[0]) - self._measured(first)
+                left = 0
+            else:
+                left -= first.rows
+                self._size -= self._measured(first)
+                del self._chunks[0]
+        self.rows -= rows
+        moved = [(max(0, start - rows), time) for start, time in self._oldest]
+        # Of those that begin with the first row now, the last one is its own.
+        self._oldest = [
+            item for index, item in enumerate(moved) if item[0] or index + 1 == len(moved) or moved[index + 1][0]
+        ]
+        if not self.rows:
+            self._oldest = []
+
+    def _measured(self, chunk: Any) -> int:
+        return chunk.size if self._options.max_bytes is not None else 0
+
+    def _run(self) -> list[Any]:
+        """The chunks at the front that fit into one batch by their columns."""
+        first = self._chunks[0]
+        run = []
+        for chunk in self._chunks:
+            if not first.joins(chunk):
+                break
+            run.append(chunk)
+        return run
+
+    def _cut(self, run: Sequence[Any]) -> Any:
+        """The first rows of a run, as many as the limits allow, at least one."""
+        rows = self._options.batch_size
+        size: int | None = self._options.max_bytes
+        taken: list[Any] = []
+        for chunk in run:
+            part = chunk if chunk.rows <= rows else chunk.cut(0, rows)
+            if size is not None:
+                part = _within(part, size, at_least=0 if taken else 1)
+                size -= part.size if part.rows else 0
+            if part.rows:
+                taken.append(part)
+            rows -= part.rows
+            if part.rows < chunk.rows or not rows:
+                break
+        return taken[0] if len(taken) == 1 else taken[0].join(taken[1:])
+
+
+def _within(chunk: Any, size: int, *, at_least: int) -> Any:
+    """The longest beginning of a chunk that has no more than `size` bytes."""
+    if chunk.size <= size:
+        return chunk
+    low, high = at_least, chunk.rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        if chunk.cut(0, middle).size <= size:
+            low = middle
+        else:
+            high = middle - 1
+    return chunk.cut(0, low)
