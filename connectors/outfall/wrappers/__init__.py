@@ -4,7 +4,8 @@ They take any sink and combine with each other. No extra is needed.
 """
 
 from outfall.wrappers.batching import BatchingSink
+from outfall.wrappers.exactly_once import ExactlyOnceOptions, ExactlyOnceSink
 from outfall.wrappers.fan_out import FanOutSink
 from outfall.wrappers.options import BatchingOptions
 
-__all__ = ["BatchingOptions", "BatchingSink", "FanOutSink"]
+__all__ = ["BatchingOptions", "BatchingSink", "ExactlyOnceOptions", "ExactlyOnceSink", "FanOutSink"]

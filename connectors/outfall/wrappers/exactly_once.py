@@ -1,0 +1,283 @@
+"""`ExactlyOnceSink`: rows that carry their source's offsets, each written once however often the source brings it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from outfall.capabilities import (
+    DeclaresGuarantee,
+    Guarantee,
+    SupportsDeadLetters,
+    SupportsSchemaCheck,
+    SupportsStateSerializer,
+    SupportsTarget,
+    SupportsWriterContext,
+    WriterInitContext,
+)
+from outfall.composite import Composite, DeadLetteringSink
+from outfall.composite.partition import CompositePartition, Opening
+from outfall.dead_letter import DeadLetter, row_texts
+from outfall.encode import rows_to_batch
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.options import Names, SinkOptions, make_options
+from outfall.serde import ModelSerializer
+from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
+from outfall.wrappers.seen import SeenOffsets, SeenState
+from outfall.wrappers.sieve import sieve
+
+TARGET = "target"
+SEEN = "seen"
+
+
+class ExactlyOnceOptions(SinkOptions):
+    """Where a row comes from, and how far out of order it may come."""
+
+    offset: str = Field(description="The column with the row's offset: whole numbers from 0, that grow.")
+    source_partition: Names = Field(
+        min_length=1, description="The columns that name the source partition whose offset it is."
+    )
+    parts: int = Field(default=1, ge=1, description="How many tasks write. With more than one, pass `key=`.")
+    window: int = Field(
+        default=10_000, ge=0, description="How many offsets a row may at least come late and still be told from others."
+    )
+
+
+class ExactlyOnceSink(Composite):
+    """Drops the rows of a source that were written before, by their offsets.
+
+    Item type: rows with the columns of `offset` and `source_partition`; the target gets all columns.
+
+    What must exist: what the target needs. The source gives a row the same offset whenever it is read, as Kafka does.
+
+    Unit of parallelism: `parts`. Give `key=` one of the columns of `source_partition`, or another one that a row always
+    has the same value in.
+
+    Guarantee: that of the target, for a source that brings rows again under new batch ids too: one that was rewound, or
+    that delivers at least once. Rows may come in any order. What was seen is kept as ranges, all of them while there
+    are few gaps. Of a source that leaves many, ranges older than `window` offsets are given up: a row among those is
+    an error, or a dead letter, and never dropped, since it may not have been written.
+
+    Args:
+        target: any sink without parts, or with as many.
+        offset: the column with the row's offset.
+        source_partition: the column that names the source partition, or several, as `["topic", "partition"]`.
+        parts: how many tasks write.
+        window: how many offsets a row may at least come late.
+        dead_letter: a sink for the rows below the window, and for what the target refuses; without it they are errors.
+
+    Raises:
+        ConfigurationError: naming every option that is wrong.
+        CapabilityError: the target cannot be used.
+    """
+
+    kind_name = "exactly-once"
+
+    def __new__(cls, target: Any = None, *, dead_letter: Any = None, **options: Any) -> Any:
+        if dead_letter is not None:
+            return DeadLetteringSink(cls(target, **options), dead_letter)
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        offset: str,
+        source_partition: str | Sequence[str],
+        parts: int = 1,
+        window: int = 10_000,
+        dead_letter: Any = None,
+    ) -> None:
+        given = {"offset": offset, "source_partition": source_partition, "parts": parts, "window": window}
+        self.options = make_options(ExactlyOnceOptions, given)
+        super().__init__({TARGET: target, SEEN: SeenSink(self.options)})
+
+    def requires(self) -> Sequence[str]:
+        return (*super().requires(), "a source that gives a row the same offset whenever it is read")
+
+    def open(self, openings: Mapping[str, Opening]) -> ExactlyOncePartition:
+        return ExactlyOncePartition(openings, self.options, self.writer)
+
+
+class SeenSink(
+    FixedPartitionedSink[Any, SeenState],
+    SupportsStateSerializer[SeenState],
+    SupportsTarget[SeenState],
+    SupportsSchemaCheck,
+    SupportsWriterContext,
+    DeclaresGuarantee,
+):
+    """The parts, and what each has seen."""
+
+    def __init__(self, options: ExactlyOnceOptions) -> None:
+        self._options = options
+
+    def kind(self) -> str:
+        return "seen-offsets"
+
+    def target(self) -> str:
+        # With another number of parts a source partition would meet one that has not seen its offsets.
+        return f"{self._options.parts} parts"
+
+    def bind(self, context: WriterInitContext) -> Self:
+        return self
+
+    def list_parts(self) -> list[str]:
+        return [f"{index:05d}" for index in range(self._options.parts)]
+
+    def build_part(self, step_id: str, for_part: str, resume_state: SeenState | None) -> SeenPart:
+        state = SeenState() if resume_state is None else resume_state.model_copy(deep=True)
+        return SeenPart(state, self._options.window)
+
+    def state_serializer(self) -> ModelSerializer[SeenState]:
+        return ModelSerializer(SeenState)
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        for name in (self._options.offset, *self._options.source_partition):
+            if name not in schema.names:
+                raise ConfigurationError(
+                    f"the rows have no column {name!r}, which tells where they come from",
+                    do=f"select it, or name another one; the columns are {', '.join(schema.names)}",
+                )
+        kind = schema.field(self._options.offset).type
+        if not pa.types.is_integer(kind):
+            raise ConfigurationError(
+                f"the column {self._options.offset!r} has the type {kind}, and offsets are whole numbers",
+                do="cast it to bigint, or name another column as offset",
+            )
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+
+class SeenPart(StatefulSinkPartition[Any, SeenState]):
+    """What one part has seen."""
+
+    def __init__(self, state: SeenState, window: int) -> None:
+        """Go on from a state, which becomes this one's own."""
+        self._state = state
+        self._window = window
+
+    def of(self, partition: str) -> SeenOffsets:
+        """What was seen of a source partition."""
+        return self._state.partitions.setdefault(partition, SeenOffsets())
+
+    def write_batch(self, values: list[Any]) -> None:
+        """Do nothing: the one who holds this notes what is written."""
+
+    def snapshot(self) -> SeenState:
+        """All that was seen, in bounded memory."""
+        for offsets in self._state.partitions.values():
+            offsets.forget(self._window)
+        return self._state
+
+
+class ExactlyOncePartition(CompositePartition):
+    """Hands on the rows that were not seen."""
+
+    def __init__(
+        self, openings: Mapping[str, Opening], options: ExactlyOnceOptions, context: WriterInitContext
+    ) -> None:
+        """Open the target and what was seen."""
+        self._options = options
+        self._context = context
+        self._take: Callable[[Sequence[DeadLetter]], None] | None = None
+        super().__init__(openings)
+
+    def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
+        """Hand over rows below the window, and what the target refuses."""
+        self._take = take
+        target = self.children[TARGET].partition
+        if isinstance(target, SupportsDeadLetters):
+            target.dead_letters_to(take)
+
+    def write_batch(self, values: list[Any]) -> None:
+        """Write values, which must be rows."""
+        self.write_record_batch(rows_to_batch(values))
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Write the rows that were not seen, in their order.
+
+        Raises:
+            ValueRefusedError: a row has no offset, or is below the window and there is no dead-letter sink.
+        """
+        seen: SeenPart = self.children[SEEN].partition
+        new, below, added = [], [], []
+        for name, offsets, positions in self._by_source(batch):
+            known = seen.of(name)
+            sieved = sieve(offsets, positions, known)
+            new.append(sieved.new)
+            below.append(sieved.below)
+            added.append((known, sieved.runs))
+            if len(sieved.below):
+                self._check_below(name, known, offsets)
+        kept = _rows(batch, new)
+        if kept.num_rows:
+            self.children[TARGET].write_record_batch(kept)
+        for known, runs in added:
+            known.add(runs)
+        late = _rows(batch, below)
+        if late.num_rows:
+            self._hand_over(late)
+        dropped = batch.num_rows - kept.num_rows - late.num_rows
+        if dropped:
+            self._context.metrics.add("duplicates", dropped)
+
+    def _by_source(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array, pa.Array | None]]:
+        """The offsets of each source partition, and the positions of its rows; `None` for all rows."""
+        columns = [self._column(batch, name) for name in self._options.source_partition]
+        offsets = self._column(batch, self._options.offset).cast(pa.int64())
+        table = pa.table({str(index): column for index, column in enumerate(columns)})
+        sources = table.group_by(table.column_names).aggregate([]).to_pylist()
+        for source in sources:
+            values = [source[str(index)] for index in range(len(columns))]
+            name = str(values[0]) if len(values) == 1 else json.dumps(values, ensure_ascii=False, default=str)
+            if len(sources) == 1:
+                yield name, offsets, None
+                continue
+            mask = pc.equal(columns[0], pa.scalar(values[0], columns[0].type))
+            for column, value in zip(columns[1:], values[1:], strict=True):
+                mask = pc.and_(mask, pc.equal(column, pa.scalar(value, column.type)))
+            positions = pc.indices_nonzero(mask).cast(pa.int64())
+            yield name, offsets.take(positions), positions
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        if name not in batch.schema.names:
+            raise ValueRefusedError(f"a row has no column {name!r}", do="give the sink rows, and no value= of its own")
+        column = batch.column(name)
+        if column.null_count:
+            raise ValueRefusedError(
+                f"a row's {name!r} is NULL", why="it tells where the row comes from", do="leave such rows out"
+            )
+        return column
+
+    def _check_below(self, name: str, known: SeenOffsets, offsets: pa.Array) -> None:
+        if self._take is None:
+            raise ValueRefusedError(
+                f"a row of source partition {name} has offset {pc.min(offsets).as_py()}, and what was seen up to offset"
+                f" {known.floor} is not known any more",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                why=f"it comes more than {self._options.window} offsets late, or the source was rewound",
+                do="give dead_letter= a sink for such rows, or a larger window before it comes to that",
+            )
+
+    def _hand_over(self, late: pa.RecordBatch) -> None:
+        if self._take is None:
+            return
+        context, reason = self._context, "below the window: it is not known whether the row was written"
+        self._take([DeadLetter(text, reason, context.step_id, context.epoch, context.part) for text in row_texts(late)])
+        context.metrics.add("dead_letters", late.num_rows)
+
+
+def _rows(batch: pa.RecordBatch, positions: Sequence[pa.Array]) -> pa.RecordBatch:
+    """The rows at these positions, in the order that they have."""
+    wanted = pa.concat_arrays(positions)
+    if len(wanted) == batch.num_rows:
+        return batch
+    return batch.take(wanted.take(pc.sort_indices(wanted)))
