@@ -3,9 +3,16 @@
 They take any sink and combine with each other. No extra is needed.
 """
 
-from outfall.wrappers.batching import BatchingSink
+from outfall.wrappers.batching import BatchingSink, batching_from_options
 from outfall.wrappers.exactly_once import ExactlyOnceOptions, ExactlyOnceSink
 from outfall.wrappers.fan_out import FanOutSink
 from outfall.wrappers.options import BatchingOptions
 
-__all__ = ["BatchingOptions", "BatchingSink", "ExactlyOnceOptions", "ExactlyOnceSink", "FanOutSink"]
+__all__ = [
+    "BatchingOptions",
+    "BatchingSink",
+    "ExactlyOnceOptions",
+    "ExactlyOnceSink",
+    "FanOutSink",
+    "batching_from_options",
+]

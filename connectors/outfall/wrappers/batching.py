@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from outfall.options import make_options
+from outfall.options import make_options, parse_options
 from outfall.sink_shape import check_sink
 from outfall.wrappers.batched import Batching, batched
 from outfall.wrappers.held import HoldingBatchingSink
@@ -62,3 +63,12 @@ def with_batches(sink: Any, batching: Batching) -> Any:
     """Return the sink with batches; a clock of one's own goes into `batching`."""
     check_sink(sink)
     return HoldingBatchingSink(sink, batching) if batching.options.across_epochs else batched(sink, batching)
+
+
+def batching_from_options(sink: Any, options: Mapping[str, str]) -> Any:
+    """Give a sink batches by Spark options (`batch_size`, `flush_interval`, `max_bytes`; also spelled `batchSize`).
+
+    Raises:
+        ConfigurationError: naming every option that is unknown or wrong.
+    """
+    return with_batches(sink, Batching(parse_options(BatchingOptions, options)))

@@ -11,13 +11,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from outfall.capabilities import SupportsPreWriteTopology, SupportsWriterState
+from outfall.composite import DeadLetteringSink
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, parse_options
 from outfall.sink_shape import check_sink, is_fixed
 
-BUILT_IN = ("file", "postgres")
+BUILT_IN = ("file", "postgres", "fanout")
 """Sinks of this distribution, for texts."""
+FAN_OUT = "fanout"
+BATCHING = ("batchsize", "flushinterval", "maxbytes")
+DEAD_LETTER = "deadletter."
 
 
 class DoorOptions(SinkOptions):
@@ -62,21 +66,75 @@ def split_options(options: Mapping[str, str]) -> tuple[DoorOptions, dict[str, st
 
 
 def make_sink(name: str, options: Mapping[str, str]) -> Any:
-    """Make a sink from its options: `outfall.<name>.sink_from_options`.
+    """Make a sink from its options: `outfall.<name>.sink_from_options`, or several for `fanout`.
+
+    `batch_size`, `flush_interval` and `max_bytes` give any sink larger batches; `dead_letter.sink` and more options
+    with this prefix another one for what it refuses.
 
     Raises:
         ConfigurationError: there is no such sink, an option is wrong, or the sink needs `write_stream`.
+        CapabilityError: sinks do not go together.
         ImportError: the sink's extra is not installed.
     """
+    batching, rest = _divided(options, lambda plain: plain in BATCHING)
+    letters, own = _divided(rest, lambda plain: plain.startswith(DEAD_LETTER))
+    sink = _fan_out(own) if name == FAN_OUT else _from_factory(name, own)
+    if batching:
+        sink = _wrappers().batching_from_options(sink, batching)
+    if letters:
+        sink = DeadLetteringSink(sink, _child("dead_letter", {_after_dot(key): v for key, v in letters.items()}))
+    check_for_options(sink, name)
+    return sink
+
+
+def _from_factory(name: str, options: Mapping[str, str]) -> Any:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or find_spec(f"outfall.{name}") is None:
         raise _unknown(name)
     factory: Callable[[Mapping[str, str]], Any] | None
     factory = getattr(import_module(f"outfall.{name}"), "sink_from_options", None)
     if factory is None:
         raise _unknown(name)
-    sink = factory(options)
-    check_for_options(sink, name)
-    return sink
+    return factory(options)
+
+
+def _fan_out(options: Mapping[str, str]) -> Any:
+    """Several sinks, each with the options that begin with its name and a dot."""
+    children: dict[str, dict[str, str]] = {}
+    for key, value in options.items():
+        if "." not in key:
+            raise ConfigurationError(
+                f"{key}: unknown for the sink fanout",
+                do=f'begin each option with the name of the sink that it is for, as "archive.{key}"',
+            )
+        children.setdefault(key.partition(".")[0], {})[_after_dot(key)] = value
+    return _wrappers().FanOutSink(**{name: _child(name, given) for name, given in children.items()})
+
+
+def _child(name: str, options: Mapping[str, str]) -> Any:
+    sinks, rest = _divided(options, lambda plain: plain == "sink")
+    if not sinks:
+        raise ConfigurationError(
+            f'the option "{name}.sink" is missing', do=f"say which sink it is, one of: {', '.join(BUILT_IN)}"
+        )
+    try:
+        return make_sink(next(iter(sinks.values())), rest)
+    except ConfigurationError as error:
+        error.add_note(f"In the options that begin with {name!r} and a dot.")
+        raise
+
+
+def _wrappers() -> Any:
+    return import_module("outfall.wrappers")
+
+
+def _divided(options: Mapping[str, str], belongs: Callable[[str], bool]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options whose plain name belongs, and the others."""
+    found = {name: value for name, value in options.items() if belongs(_plain(name))}
+    return found, {name: value for name, value in options.items() if name not in found}
+
+
+def _after_dot(key: str) -> str:
+    return key.partition(".")[2]
 
 
 def check_for_options(sink: Any, name: str) -> None:
