@@ -125,6 +125,13 @@ class SupportsWriterState(ABC, Generic[X, S]):
         and others none; each is consumed by exactly one.
         """
 
+    def keeps_writer_state(self) -> bool:
+        """Whether it leaves state behind under its options. If not, it needs no fixed number of tasks.
+
+        States that were recorded under other options are brought to `restore_writer` all the same.
+        """
+        return True
+
     @abstractmethod
     def writer_state_serializer(self) -> SimpleVersionedSerializer[S]:
         """Return the serializer that the recovery data stores writer states with."""

@@ -11,9 +11,14 @@ from typing import Generic, TypeVar
 S = TypeVar("S")
 C = TypeVar("C")
 
+_PEAK = "max_"
+
 
 class Metrics:
-    """Counters of one part, one task or one epoch: whole numbers under a name, summed on the way to the record."""
+    """Counters of one part, one task or one epoch: whole numbers under a name, summed on the way to the record.
+
+    Those whose name begins with `max_` are not summed: of them the largest is kept.
+    """
 
     def __init__(self, counts: Mapping[str, int] | None = None) -> None:
         """Start from given counts, or from nothing."""
@@ -24,8 +29,22 @@ class Metrics:
         self._counts[name] += amount
 
     def add_all(self, counts: Mapping[str, int]) -> None:
-        """Add each of `counts` to the counter of its name."""
-        self._counts.update(counts)
+        """Add each of `counts` to the counter of its name; of a `max_…` keep the larger."""
+        for name, amount in counts.items():
+            if name.startswith(_PEAK):
+                self.peak(name, amount)
+            else:
+                self._counts[name] += amount
+
+    def peak(self, name: str, amount: int) -> None:
+        """Raise the counter `name` to `amount`, if it is below.
+
+        Raises:
+            ValueError: the name does not begin with `max_`.
+        """
+        if not name.startswith(_PEAK):
+            raise ValueError(f"the name of a peak begins with {_PEAK!r}, not {name!r}")
+        self._counts[name] = max(self._counts[name], amount)
 
     @property
     def counts(self) -> dict[str, int]:

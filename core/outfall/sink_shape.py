@@ -48,6 +48,11 @@ def requirements_of(sink: object) -> Sequence[str]:
     return tuple(sink.requires()) if isinstance(sink, DeclaresGuarantee) else ()
 
 
+def keeps_writer_state(sink: object) -> bool:
+    """Whether a dynamic sink leaves state behind for the next epoch."""
+    return isinstance(sink, SupportsWriterState) and sink.keeps_writer_state()
+
+
 def kind_of(sink: object) -> str:
     """Name the sink's kind as the recovery data stores it."""
     return sink.kind() if isinstance(sink, SupportsTarget) else class_name(sink)

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from outfall.capabilities import SupportsPreWriteTopology, SupportsWriterState
+from outfall.capabilities import SupportsPreWriteTopology
 from outfall.composite import DeadLetteringSink
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, parse_options
-from outfall.sink_shape import check_sink, is_fixed
+from outfall.sink_shape import check_sink, is_fixed, keeps_writer_state
 
 BUILT_IN = ("file", "postgres", "fanout")
 """Sinks of this distribution, for texts."""
@@ -144,7 +144,7 @@ def check_for_options(sink: Any, name: str) -> None:
         ConfigurationError: it needs `write_stream`.
     """
     check_sink(sink)
-    if is_fixed(sink) or isinstance(sink, SupportsPreWriteTopology | SupportsWriterState):
+    if is_fixed(sink) or isinstance(sink, SupportsPreWriteTopology) or keeps_writer_state(sink):
         raise ConfigurationError(
             f"the sink {name} with these options routes or reorders rows, or keeps state per worker",
             why="through options a sink cannot change the DataFrame or fix the number of its tasks",

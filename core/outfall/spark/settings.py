@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from outfall.capabilities import SupportsWriterState
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.recovery.names import check_step_id
-from outfall.sink_shape import check_sink, is_fixed
+from outfall.sink_shape import check_sink, is_fixed, keeps_writer_state
 from outfall.spark.arrow_schema import check_schema
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class WriteSettings:
                 f"key={self.key!r} routes rows to parts, and {type(sink).__name__} has none",
                 do="leave key out, or give the sink parts",
             )
-        if isinstance(sink, SupportsWriterState) and self.workers is None:
+        if keeps_writer_state(sink) and self.workers is None:
             raise ConfigurationError(
                 f"{type(sink).__name__} keeps state per worker, so their number must be fixed", do="pass workers="
             )

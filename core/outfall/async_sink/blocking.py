@@ -1,0 +1,70 @@
+"""A partition whose destination is asked by a call that blocks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from outfall.async_sink.partition import AsyncSinkPartition
+from outfall.async_sink.result import Outcome, Request, RequestResult
+from outfall.async_sink.retrying import ErrorAction, first_of, network_errors, outfall_errors
+from outfall.async_sink.workers import Workers
+
+E = TypeVar("E")
+
+
+class BlockingSinkPartition(AsyncSinkPartition[E], Generic[E]):
+    """Runs a blocking `send` in `max_in_flight_requests` threads: all that a light shim has to write.
+
+    `send` is called by several threads at a time, so what it uses must bear that. It should have timeouts of its own,
+    shorter than `request_timeout_ms`: a thread that hangs cannot be ended.
+    """
+
+    classify: Callable[[BaseException], ErrorAction] = staticmethod(first_of(outfall_errors, network_errors))
+    """What an error that `send` raises means. Of `DEAD_LETTER` the request is split until the entry is found."""
+
+    def __init__(self, sink: Any, **arguments: Any) -> None:
+        """As `AsyncSinkPartition`."""
+        super().__init__(sink, **arguments)
+        self._workers = Workers(self.options.max_in_flight_requests)
+
+    @abstractmethod
+    def send(self, entries: Sequence[E]) -> Outcome[E] | None:
+        """Send one request and wait for its answer.
+
+        Called in a thread of its own, for at most `max_in_flight_requests` at a time; must not touch the partition's
+        state and must not retry.
+
+        Returns:
+            What became of the entries; `None` when all were accepted.
+
+        Raises:
+            Exception: `classify` says what it means for the entries.
+        """
+
+    def send_request(self, entries: Sequence[E], request: Request) -> Outcome[E] | None:
+        """As `send`, with the request's id and how often it failed before. Override either."""
+        return self.send(entries)
+
+    def submit_request_entries(self, entries: Sequence[E], result: RequestResult[E]) -> None:
+        self._workers.run(lambda: result.finish(self._outcome(entries, result.request)))
+
+    def close(self) -> None:
+        self._workers.close()
+        super().close()
+
+    def _outcome(self, entries: Sequence[E], request: Request) -> Outcome[E]:
+        try:
+            return self.send_request(entries, request) or Outcome()
+        except Exception as error:
+            return self._failed(entries, error)
+
+    def _failed(self, entries: Sequence[E], error: Exception) -> Outcome[E]:
+        action = self.classify(error)
+        if action is ErrorAction.FATAL:
+            return Outcome(error=error)
+        reason = f"{type(error).__name__}: {error}"
+        if action is ErrorAction.RETRY:
+            return Outcome(retry=entries, reason=reason)
+        return Outcome(split=entries, reason=reason, code=type(error).__name__)

@@ -1,0 +1,229 @@
+"""The entries that a partition holds back, in their order."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Generic, TypeVar
+
+E = TypeVar("E")
+
+
+@dataclass(slots=True)
+class Held(Generic[E]):
+    """One entry on its way."""
+
+    entry: E
+    size: int
+    number: int
+    """Its place among all entries."""
+    key: Hashable = None
+    """Of two entries with the same key one is under way at a time. `None` for none."""
+    tries: int = 0
+    """How often it failed."""
+    first_sent: float | None = None
+    largest_batch: int | None = None
+    """How many entries its request may hold, where a larger one was refused."""
+    paid: bool = False
+    """Whether a token of the budget was spent on it."""
+
+
+@dataclass(slots=True)
+class Batch(Generic[E]):
+    """Entries of one request."""
+
+    items: list[Held[E]]
+    size: int
+    request_id: int | None = None
+    """The id of a request that is sent again as it was."""
+
+
+@dataclass(order=True, slots=True)
+class _Waiting(Generic[E]):
+    ready_at: float
+    number: int
+    items: list[Held[E]] = field(compare=False)
+    request_id: int | None = field(compare=False)
+    charged: bool = field(compare=False)
+
+
+class EntryBuffer(Generic[E]):
+    """A queue to whose head failed entries return, each to its place.
+
+    Entries that wait for their back-off lie aside, so that others pass them: except when the order counts, where they
+    stop the queue. Of entries with the same key all but the first lie aside too.
+    """
+
+    def __init__(self, *, ordered: bool) -> None:
+        """Start empty.
+
+        Args:
+            ordered: whether nothing may pass an entry that waits.
+        """
+        self._ordered = ordered
+        self._ready: deque[Held[E]] = deque()
+        self._ready_bytes = 0
+        self._whole: list[_Waiting[E]] = []
+        """Requests to be sent again as they were, by their first entry."""
+        self._waiting: list[_Waiting[E]] = []
+        self._followers: dict[Hashable, deque[Held[E]]] = {}
+        """By busy key, what comes after the entry that is ready, waits or is under way."""
+        self._count = 0
+        self._next_number = 0
+
+    def __len__(self) -> int:
+        """How many entries are held, wherever they lie."""
+        return self._count
+
+    def __iter__(self) -> Iterator[E]:
+        """All entries in their order."""
+        aside = (part.items for part in chain(self._whole, self._waiting))
+        items = chain(self._ready, *aside, *self._followers.values())
+        return (item.entry for item in sorted(items, key=_number))
+
+    @property
+    def ready(self) -> int:
+        """How many entries could be sent now."""
+        return 0 if self._stopped else len(self._ready) + sum(len(part.items) for part in self._whole)
+
+    @property
+    def ready_bytes(self) -> int:
+        """How many bytes could be sent now, without requests that are sent again as they were."""
+        return 0 if self._stopped else self._ready_bytes
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether a request could be sent again as it was."""
+        return bool(self._whole) and not self._stopped
+
+    @property
+    def next_ready_at(self) -> float | None:
+        """When the next back-off ends."""
+        return self._waiting[0].ready_at if self._waiting else None
+
+    @property
+    def first_number(self) -> int | None:
+        """The place of the entry at the head."""
+        heads = [part.number for part in self._whole[:1]] + [item.number for item in list(self._ready)[:1]]
+        return min(heads, default=None)
+
+    @property
+    def next_number(self) -> int:
+        """The place of the next entry to come."""
+        return self._next_number
+
+    @property
+    def _stopped(self) -> bool:
+        return self._ordered and bool(self._waiting)
+
+    def add(self, entry: E, size: int, key: Hashable = None) -> None:
+        """Add an entry at the tail."""
+        item = Held(entry, size, self._next_number, key)
+        self._next_number += 1
+        self._count += 1
+        if key is not None:
+            if key in self._followers:
+                self._followers[key].append(item)
+                return
+            self._followers[key] = deque()
+        self._ready.append(item)
+        self._ready_bytes += size
+
+    def take(self, most: int, most_bytes: int) -> Batch[E] | None:
+        """Take the entries of the next request from the head: a total equal to a limit is allowed.
+
+        Returns:
+            The batch, or `None` if nothing can be sent now.
+        """
+        if self._stopped:
+            return None
+        if self._whole and (not self._ready or self._whole[0].number < self._ready[0].number):
+            part = self._whole.pop(0)
+            self._count -= len(part.items)
+            return Batch(part.items, sum(item.size for item in part.items), part.request_id)
+        items: list[Held[E]] = []
+        size = 0
+        while self._ready:
+            head = self._ready[0]
+            if head.largest_batch is not None:
+                most = min(most, head.largest_batch)
+            if len(items) >= most or (items and size + head.size > most_bytes):
+                break
+            items.append(self._ready.popleft())
+            size += head.size
+        self._count -= len(items)
+        self._ready_bytes -= size
+        return Batch(items, size) if items else None
+
+    def give_back(self, items: Sequence[Held[E]]) -> None:
+        """Return entries to their places, to be sent at once."""
+        self._count += len(items)
+        self._insert(items)
+
+    def set_aside(
+        self, items: Sequence[Held[E]], ready_at: float, *, request_id: int | None = None, charged: bool = False
+    ) -> None:
+        """Return entries that wait for their back-off.
+
+        Args:
+            items: in their order.
+            ready_at: when they may be sent.
+            request_id: given when they stay one request.
+            charged: whether sending them takes a token of the budget.
+        """
+        self._count += len(items)
+        heapq.heappush(self._waiting, _Waiting(ready_at, items[0].number, list(items), request_id, charged))
+
+    def release(self, now: float, pay: Callable[[], float]) -> None:
+        """Return what has waited long enough to its place.
+
+        Args:
+            now: the time in seconds.
+            pay: takes a token of the budget, and returns the seconds to wait where there is none.
+        """
+        while self._waiting and self._waiting[0].ready_at <= now:
+            part = heapq.heappop(self._waiting)
+            wait = pay() if part.charged else 0.0
+            if wait > 0:
+                part.ready_at = now + wait
+                heapq.heappush(self._waiting, part)
+                continue
+            for item in part.items:
+                item.paid |= part.charged
+            if part.request_id is None:
+                self._insert(part.items)
+            else:
+                insort(self._whole, part, key=lambda whole: whole.number)
+
+    def longest_waiting(self) -> list[Held[E]]:
+        """Return all entries that wait for their back-off."""
+        return [item for part in self._waiting for item in part.items]
+
+    def done(self, item: Held[E]) -> None:
+        """Let the next entry with the same key come."""
+        if item.key is None:
+            return
+        followers = self._followers[item.key]
+        if not followers:
+            del self._followers[item.key]
+            return
+        follower = followers.popleft()
+        # At the head, where it would stand had the one before it not been in its way: keys have no order among them.
+        self._ready.appendleft(follower)
+        self._ready_bytes += follower.size
+
+    def _insert(self, items: Sequence[Held[E]]) -> None:
+        last = items[-1].number
+        merged = list(items)
+        while self._ready and self._ready[0].number < last:
+            merged.append(self._ready.popleft())
+        self._ready.extendleft(sorted(merged, key=_number, reverse=True))
+        self._ready_bytes += sum(item.size for item in items)
+
+
+def _number(item: Held[E]) -> int:
+    return item.number

@@ -1,0 +1,63 @@
+"""What a partition counts, in the epoch's record."""
+
+from __future__ import annotations
+
+from outfall.contexts import Metrics
+
+
+class Counters:
+    """The counters of one partition. Whole numbers that add up over tasks, under Flink's names where it has one.
+
+    `num_records_out` and `num_bytes_out` count what was sent, each try anew; `sent` what was accepted, `failed` entries
+    whose request failed, `retried` those that were sent again, `dead_letters`, `timeouts` and `late_answers` what they
+    say, `requests` the requests and `held_rows` what the epoch leaves in the state. `send_time_ms` adds up the time
+    from each request to its answer, so that by `requests` it is the mean. A limit and what is in flight do not add up:
+    `max_in_flight` and `max_send_time_ms` are the largest of any task, `min_limit` would say nothing, so the limit is a
+    gauge of the partition alone.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        """Count into these metrics."""
+        self._metrics = metrics
+        self.current_send_time: float | None = None
+        """Seconds from the last answered request to its answer (Flink's `currentSendTime`)."""
+        self.in_flight = 0
+
+    def started(self, entries: int, size: int, in_flight: int, retried: int) -> None:
+        """Count a request that starts."""
+        self._metrics.add("requests")
+        self._metrics.add("num_records_out", entries)
+        self._metrics.add("num_bytes_out", size)
+        if retried:
+            self._metrics.add("retried", retried)
+        self.in_flight = in_flight
+        self._metrics.peak("max_in_flight", in_flight)
+
+    def answered(self, seconds: float, accepted: int, failed: int, in_flight: int) -> None:
+        """Count an answer."""
+        self.current_send_time = seconds
+        self.in_flight = in_flight
+        self._metrics.peak("max_send_time_ms", round(seconds * 1000))
+        self._metrics.add("send_time_ms", round(seconds * 1000))
+        self._metrics.add("sent", accepted)
+        if failed:
+            self._metrics.add("failed", failed)
+
+    def timed_out(self, failed: int, in_flight: int) -> None:
+        """Count a request that was given up."""
+        self.in_flight = in_flight
+        self._metrics.add("timeouts")
+        self._metrics.add("failed", failed)
+
+    def late(self) -> None:
+        """Count an answer that came after its request was given up."""
+        self._metrics.add("late_answers")
+
+    def dead(self, entries: int) -> None:
+        """Count dead letters."""
+        self._metrics.add("dead_letters", entries)
+
+    def held(self, entries: int) -> None:
+        """Count what goes into the state."""
+        if entries:
+            self._metrics.add("held_rows", entries)

@@ -1,0 +1,118 @@
+"""What a partition has under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from outfall.async_sink.buffer import Batch, Held
+from outfall.async_sink.limiting import InFlight
+from outfall.async_sink.mailbox import Mailbox
+from outfall.async_sink.result import Outcome, Request, RequestResult
+from outfall.errors import CapabilityError
+
+E = TypeVar("E")
+
+
+@dataclass(slots=True)
+class Underway(Generic[E]):
+    """One request that has no answer yet."""
+
+    batch: Batch[E]
+    result: RequestResult[E]
+    started_at: float
+
+    def find(self, entries: Sequence[E]) -> list[Held[E]]:
+        """Return the items of these entries, in the request's order.
+
+        Raises:
+            CapabilityError: one is not an object that the request held, or is named more often than it was held.
+        """
+        wanted = Counter(map(id, entries))
+        found = []
+        for item in self.batch.items:
+            if wanted[id(item.entry)]:
+                wanted[id(item.entry)] -= 1
+                found.append(item)
+        if len(found) < len(entries):
+            raise CapabilityError(
+                f"{len(entries) - len(found)} entries in an answer are not of its request",
+                do="name the very objects that submit_request_entries got, each as often as it got it",
+            )
+        return found
+
+
+class Requests(Generic[E]):
+    """Requests without an answer, oldest first."""
+
+    def __init__(self, mailbox: Mailbox, timeout: float) -> None:
+        """Start with none.
+
+        Args:
+            mailbox: takes the answers.
+            timeout: after how many seconds a request is given up.
+        """
+        self._mailbox = mailbox
+        self._timeout = timeout
+        self._open: dict[int, Underway[E]] = {}
+        self._entries = 0
+        self._next_id = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._open)
+
+    @property
+    def in_flight(self) -> InFlight:
+        """How many there are, and how many entries they hold."""
+        return InFlight(len(self._open), self._entries)
+
+    @property
+    def next_timeout(self) -> float | None:
+        """When the oldest is to be given up."""
+        return next((request.started_at + self._timeout for request in self._open.values()), None)
+
+    def start(
+        self,
+        batch: Batch[E],
+        answered: Callable[[Underway[E], Outcome[E]], None],
+        late: Callable[[], None],
+    ) -> Underway[E]:
+        """Note a request.
+
+        Args:
+            batch: what it holds.
+            answered: opened from the mailbox when its answer is there.
+            late: the same for one that comes after the timeout.
+        """
+        number = self._next_id
+        self._next_id += 1
+        request = Request(number if batch.request_id is None else batch.request_id, batch.items[0].tries)
+
+        def take(_: RequestResult[E], outcome: Outcome[E]) -> None:
+            self._mailbox.put(lambda: answered(underway, outcome))
+
+        result = RequestResult(request, take, lambda: self._mailbox.put(late), self._mailbox.now)
+        underway = Underway(batch, result, self._mailbox.now())
+        self._open[number] = underway
+        self._entries += len(batch.items)
+        return underway
+
+    def end(self, underway: Underway[E]) -> None:
+        """Forget a request."""
+        number = next(number for number, request in self._open.items() if request is underway)
+        del self._open[number]
+        self._entries -= len(underway.batch.items)
+
+    def give_up(self, now: float) -> Iterator[Underway[E]]:
+        """Forget and return the requests whose time is over; not those whose answer waits in the mailbox."""
+        for number, request in list(self._open.items()):
+            if request.started_at + self._timeout > now:
+                return
+            if request.result.give_up():
+                del self._open[number]
+                self._entries -= len(request.batch.items)
+                yield request

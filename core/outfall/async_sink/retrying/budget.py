@@ -1,0 +1,80 @@
+"""A bound on the load that retries add to a destination that is down."""
+
+from __future__ import annotations
+
+
+class RetryBudget:
+    """A token bucket: of all requests at most a share are retries that come to nothing.
+
+    Each first try brings a part of a token, each retry takes a whole one and brings it back when it succeeds, as in the
+    `standard` retry mode of the AWS SDKs (https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html)
+    and in Finagle's `RetryBudget`. So an outage costs a destination little, and one that fails now and then is retried
+    as often as it takes. Two advances are paid back before anything is earned again: a reserve, so that a short job can
+    retry, and a token each `probe_interval`, so that the end of an outage is noticed.
+
+    Not thread-safe: it belongs to the thread that decides about retries.
+    """
+
+    def __init__(
+        self, ratio: float = 0.1, *, reserve: float = 10.0, capacity: float = 100.0, probe_interval: float = 15.0
+    ) -> None:
+        """Start with the reserve.
+
+        Args:
+            ratio: how many tokens a first try brings.
+            reserve: tokens at the start.
+            capacity: how many tokens can be saved up.
+            probe_interval: seconds after which an empty bucket gets a token.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        if not 0 <= ratio <= 1 or not 0 <= reserve <= capacity or capacity < 1 or probe_interval <= 0:
+            raise ValueError(
+                "a retry budget needs 0 <= ratio <= 1, 0 <= reserve <= capacity, capacity >= 1 and probe_interval > 0,"
+                f" not {ratio}, {reserve}, {capacity}, {probe_interval}"
+            )
+        self._ratio = ratio
+        self._capacity = capacity
+        self._probe_interval = probe_interval
+        self._tokens = reserve
+        self._owed = reserve
+        self._last_probe: float | None = None
+
+    @property
+    def tokens(self) -> float:
+        """How many retries it allows now."""
+        return self._tokens
+
+    def earn(self) -> None:
+        """Note a first try."""
+        paid = min(self._owed, self._ratio)
+        self._owed -= paid
+        self._tokens = min(self._capacity, self._tokens + self._ratio - paid)
+
+    def refund(self) -> None:
+        """Note that a retry succeeded."""
+        self._tokens = min(self._capacity, self._tokens + 1)
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds `spend` will succeed; 0 for now."""
+        if self._tokens >= 1:
+            return 0.0
+        if self._last_probe is None:
+            self._last_probe = now
+        return max(0.0, self._last_probe + self._probe_interval - now)
+
+    def spend(self, now: float) -> bool:
+        """Take the token of one retry.
+
+        Returns:
+            Whether there was one; if not, `wait` says when there will be.
+        """
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return True
+        if self.wait(now) > 0:
+            return False
+        self._last_probe = now
+        self._owed += 1
+        return True

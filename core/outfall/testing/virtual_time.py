@@ -1,0 +1,67 @@
+"""Time for what waits for answers: it passes only while somebody waits, and then at once."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+
+from outfall.async_sink import Mailbox
+
+Letter = Callable[[], None]
+
+
+class VirtualMailbox(Mailbox):
+    """The mailbox and clock of an `AsyncSinkPartition` in a test, in one thread.
+
+    What is to happen later is given to `at`; it happens when the partition waits until then.
+    """
+
+    def __init__(self) -> None:
+        """Start at second 0."""
+        super().__init__()
+        self.seconds = 0.0
+        self._mail: deque[Letter] = deque()
+        self._later: list[tuple[float, int, Letter]] = []
+        self._order = count()
+
+    def now(self) -> float:
+        """Return the seconds waited so far."""
+        return self.seconds
+
+    def put(self, letter: Letter) -> None:
+        """Add a letter."""
+        self._mail.append(letter)
+
+    def at(self, seconds: float, happening: Letter) -> None:
+        """Let something happen at a moment, such as the answer to a request."""
+        heapq.heappush(self._later, (seconds, next(self._order), happening))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and happen what happens meanwhile; letters stay unopened."""
+        until = self.seconds + seconds
+        while self._later and self._later[0][0] <= until:
+            self._next()
+        self.seconds = until
+
+    def take(self, seconds: float | None = 0.0) -> Letter | None:
+        """Take the next letter, after letting pass the time until there is one.
+
+        Raises:
+            TimeoutError: it would wait for ever.
+        """
+        until = None if seconds is None else self.seconds + max(0.0, seconds)
+        while not self._mail and self._later and (until is None or self._later[0][0] <= until):
+            self._next()
+        if self._mail:
+            return self._mail.popleft()
+        if until is None:
+            raise TimeoutError("nothing will ever happen")
+        self.seconds = until
+        return None
+
+    def _next(self) -> None:
+        moment, _, happening = heapq.heappop(self._later)
+        self.seconds = max(self.seconds, moment)
+        happening()

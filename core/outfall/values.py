@@ -1,0 +1,57 @@
+"""What a value is, for sinks that take Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+
+def to_values(batch: pa.RecordBatch, value_column: str | None) -> list[Any]:
+    """Turn rows into values.
+
+    Args:
+        batch: the rows.
+        value_column: the column whose values are wanted; `None` for a dict of all columns per row.
+
+    Returns:
+        One value per row. Structs and maps are dicts, timestamps with a zone are aware datetimes.
+    """
+    if value_column is not None:
+        return _column(batch.column(value_column))
+    names = batch.schema.names
+    columns = [_column(column) for column in batch.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _column(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    convert = _map_converter(column.type)
+    return values if convert is None else [convert(value) for value in values]
+
+
+def _map_converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """How a value of this type gets its maps as dicts; `None` where it has none. Arrow gives them as lists of pairs."""
+    if pa.types.is_map(kind):
+        item = _map_converter(kind.item_type) or _same
+        return lambda pairs: None if pairs is None else {key: item(value) for key, value in pairs}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = _map_converter(kind.value_type)
+        return inner and (lambda items: None if items is None else [inner(item) for item in items])
+    if pa.types.is_struct(kind):
+        fields = {field.name: _map_converter(field.type) for field in kind}
+        if any(fields.values()):
+            return lambda row: None if row is None else {k: (fields[k] or _same)(v) for k, v in row.items()}
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def to_batch(values: list[Any], value_column: str | None) -> pa.RecordBatch:
+    """Turn values into rows; the inverse of `to_values`, for engines without Arrow."""
+    if value_column is not None:
+        return pa.RecordBatch.from_pydict({value_column: values})
+    return pa.RecordBatch.from_pylist(values)
