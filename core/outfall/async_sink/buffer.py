@@ -96,9 +96,11 @@ class EntryBuffer(Generic[E]):
         return 0 if self._stopped else self._ready_bytes
 
     @property
-    def has_whole(self) -> bool:
-        """Whether a request could be sent again as it was."""
-        return bool(self._whole) and not self._stopped
+    def has_urgent(self) -> bool:
+        """Whether the next request need not be filled: one that is sent again as it was, or a part of one."""
+        if self._stopped:
+            return False
+        return bool(self._whole) or bool(self._ready and self._ready[0].largest_batch)
 
     @property
     def next_ready_at(self) -> float | None:
@@ -107,9 +109,12 @@ class EntryBuffer(Generic[E]):
 
     @property
     def first_number(self) -> int | None:
-        """The place of the entry at the head."""
-        heads = [part.number for part in self._whole[:1]] + [item.number for item in list(self._ready)[:1]]
-        return min(heads, default=None)
+        """The place of the entry at the head; `None` when nothing can be sent now."""
+        if self._stopped or not (self._whole or self._ready):
+            return None
+        if not self._whole:
+            return self._ready[0].number
+        return self._whole[0].number if not self._ready else min(self._whole[0].number, self._ready[0].number)
 
     @property
     def next_number(self) -> int:
@@ -198,10 +203,6 @@ class EntryBuffer(Generic[E]):
                 self._insert(part.items)
             else:
                 insort(self._whole, part, key=lambda whole: whole.number)
-
-    def longest_waiting(self) -> list[Held[E]]:
-        """Return all entries that wait for their back-off."""
-        return [item for part in self._waiting for item in part.items]
 
     def done(self, item: Held[E]) -> None:
         """Let the next entry with the same key come."""

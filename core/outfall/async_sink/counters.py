@@ -11,9 +11,8 @@ class Counters:
     `num_records_out` and `num_bytes_out` count what was sent, each try anew; `sent` what was accepted, `failed` entries
     whose request failed, `retried` those that were sent again, `dead_letters`, `timeouts` and `late_answers` what they
     say, `requests` the requests and `held_rows` what the epoch leaves in the state. `send_time_ms` adds up the time
-    from each request to its answer, so that by `requests` it is the mean. A limit and what is in flight do not add up:
-    `max_in_flight` and `max_send_time_ms` are the largest of any task, `min_limit` would say nothing, so the limit is a
-    gauge of the partition alone.
+    from each request to its answer, so that by `requests` it is the mean. Gauges do not add up: `max_in_flight`,
+    `max_limit` and `max_send_time_ms` are the largest that any task saw.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -21,31 +20,28 @@ class Counters:
         self._metrics = metrics
         self.current_send_time: float | None = None
         """Seconds from the last answered request to its answer (Flink's `currentSendTime`)."""
-        self.in_flight = 0
 
-    def started(self, entries: int, size: int, in_flight: int, retried: int) -> None:
+    def started(self, entries: int, size: int, *, retried: int, in_flight: int, limit: int) -> None:
         """Count a request that starts."""
         self._metrics.add("requests")
         self._metrics.add("num_records_out", entries)
         self._metrics.add("num_bytes_out", size)
         if retried:
             self._metrics.add("retried", retried)
-        self.in_flight = in_flight
         self._metrics.peak("max_in_flight", in_flight)
+        self._metrics.peak("max_limit", limit)
 
-    def answered(self, seconds: float, accepted: int, failed: int, in_flight: int) -> None:
+    def answered(self, seconds: float, accepted: int, failed: int) -> None:
         """Count an answer."""
         self.current_send_time = seconds
-        self.in_flight = in_flight
         self._metrics.peak("max_send_time_ms", round(seconds * 1000))
         self._metrics.add("send_time_ms", round(seconds * 1000))
         self._metrics.add("sent", accepted)
         if failed:
             self._metrics.add("failed", failed)
 
-    def timed_out(self, failed: int, in_flight: int) -> None:
+    def timed_out(self, failed: int) -> None:
         """Count a request that was given up."""
-        self.in_flight = in_flight
         self._metrics.add("timeouts")
         self._metrics.add("failed", failed)
 

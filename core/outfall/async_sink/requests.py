@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Generic, TypeVar
 
 from outfall.async_sink.buffer import Batch, Held
@@ -20,9 +21,16 @@ E = TypeVar("E")
 class Underway(Generic[E]):
     """One request that has no answer yet."""
 
+    number: int
     batch: Batch[E]
     result: RequestResult[E]
     started_at: float
+
+    @property
+    def seconds(self) -> float:
+        """From its start to its answer; 0 while there is none."""
+        ended_at = self.result.ended_at
+        return 0.0 if ended_at is None else ended_at - self.started_at
 
     def find(self, entries: Sequence[E]) -> list[Held[E]]:
         """Return the items of these entries, in the request's order.
@@ -96,23 +104,19 @@ class Requests(Generic[E]):
             self._mailbox.put(lambda: answered(underway, outcome))
 
         result = RequestResult(request, take, lambda: self._mailbox.put(late), self._mailbox.now)
-        underway = Underway(batch, result, self._mailbox.now())
+        underway = Underway(number, batch, result, self._mailbox.now())
         self._open[number] = underway
         self._entries += len(batch.items)
         return underway
 
     def end(self, underway: Underway[E]) -> None:
         """Forget a request."""
-        number = next(number for number, request in self._open.items() if request is underway)
-        del self._open[number]
+        del self._open[underway.number]
         self._entries -= len(underway.batch.items)
 
     def give_up(self, now: float) -> Iterator[Underway[E]]:
         """Forget and return the requests whose time is over; not those whose answer waits in the mailbox."""
-        for number, request in list(self._open.items()):
-            if request.started_at + self._timeout > now:
-                return
+        for request in list(takewhile(lambda request: request.started_at + self._timeout <= now, self._open.values())):
             if request.result.give_up():
-                del self._open[number]
-                self._entries -= len(request.batch.items)
+                self.end(request)
                 yield request

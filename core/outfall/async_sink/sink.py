@@ -45,6 +45,9 @@ class AsyncSink(
         self.context: WriterInitContext | None = None
         """Who writes; `None` until `bind`."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.host()!r})"
+
     @abstractmethod
     def open(self) -> AsyncSinkPartition[E]:
         """Open a partition: `return MyPartition(self)`. Called in a task, once per attempt."""
