@@ -141,8 +141,9 @@ class RequestLoop(Generic[E]):
         """Wait for a letter or for the next moment at which something is due, and do what is due then."""
         now = self._mailbox.now()
         moments = [self._requests.next_timeout, self._buffer.next_ready_at]
-        if self._buffer.ready:
-            moments.append(now + self._host.not_before.wait(now))
+        held_for = self._host.not_before.wait(now)
+        if self._buffer.ready and held_for > 0:
+            moments.append(now + held_for)
         due = [moment for moment in moments if moment is not None]
         if not due:
             raise RuntimeError("a partition would wait for nothing: this is a fault of outfall.async_sink")
