@@ -70,6 +70,11 @@ class EntryBuffer(Generic[E]):
         self._whole: list[_Waiting[E]] = []
         """Requests to be sent again as they were, by their first entry."""
         self._waiting: list[_Waiting[E]] = []
+        """For their back-off: a heap, by its end."""
+        self._unpaid: deque[_Waiting[E]] = deque()
+        """For the budget, in the order in which their back-off ended."""
+        self._paid_at: float | None = None
+        """When the budget will pay at the latest."""
         self._followers: dict[Hashable, deque[Held[E]]] = {}
         """By busy key, what comes after the entry that is ready, waits or is under way."""
         self._count = 0
@@ -81,7 +86,7 @@ class EntryBuffer(Generic[E]):
 
     def __iter__(self) -> Iterator[E]:
         """All entries in their order."""
-        aside = (part.items for part in chain(self._whole, self._waiting))
+        aside = (part.items for part in chain(self._whole, self._waiting, self._unpaid))
         items = chain(self._ready, *aside, *self._followers.values())
         return (item.entry for item in sorted(items, key=_number))
 
@@ -104,8 +109,11 @@ class EntryBuffer(Generic[E]):
 
     @property
     def next_ready_at(self) -> float | None:
-        """When the next back-off ends."""
-        return self._waiting[0].ready_at if self._waiting else None
+        """When the next entries are done with waiting, for their back-off or the budget."""
+        moments = [part.ready_at for part in self._waiting[:1]]
+        if self._unpaid and self._paid_at is not None:
+            moments.append(self._paid_at)
+        return min(moments, default=None)
 
     @property
     def first_number(self) -> int | None:
@@ -123,7 +131,7 @@ class EntryBuffer(Generic[E]):
 
     @property
     def _stopped(self) -> bool:
-        return self._ordered and bool(self._waiting)
+        return self._ordered and bool(self._waiting or self._unpaid)
 
     def add(self, entry: E, size: int, key: Hashable = None) -> None:
         """Add an entry at the tail."""
@@ -191,18 +199,21 @@ class EntryBuffer(Generic[E]):
             pay: takes a token of the budget, and returns the seconds to wait where there is none.
         """
         while self._waiting and self._waiting[0].ready_at <= now:
-            part = heapq.heappop(self._waiting)
-            wait = pay() if part.charged else 0.0
+            self._unpaid.append(heapq.heappop(self._waiting))
+        while self._unpaid:
+            wait = pay() if self._unpaid[0].charged else 0.0
             if wait > 0:
-                part.ready_at = now + wait
-                heapq.heappush(self._waiting, part)
-                continue
-            for item in part.items:
-                item.paid |= part.charged
-            if part.request_id is None:
-                self._insert(part.items)
-            else:
-                insort(self._whole, part, key=lambda whole: whole.number)
+                self._paid_at = now + wait
+                return
+            self._return(self._unpaid.popleft())
+
+    def _return(self, part: _Waiting[E]) -> None:
+        for item in part.items:
+            item.paid |= part.charged
+        if part.request_id is None:
+            self._insert(part.items)
+        else:
+            insort(self._whole, part, key=lambda whole: whole.number)
 
     def done(self, item: Held[E]) -> None:
         """Let the next entry with the same key come."""

@@ -76,7 +76,7 @@ class AsyncSinkOptions(SinkOptions):
         default=0.1,
         ge=0,
         le=1,
-        description="Which share of the requests may be retries that come to nothing. Beyond it retries wait.",
+        description="Which share of the requests may be retries while nothing succeeds. Beyond it retries wait.",
     )
 
     @model_validator(mode="after")

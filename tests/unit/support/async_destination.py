@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,8 @@ class Destination:
     times: list[float] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     results: list[RequestResult[str]] = field(default_factory=list)
+    accepted: Counter[str] = field(default_factory=Counter)
+    """Entries that answers in time said were accepted."""
 
     def submit(self, entries: Sequence[str], result: RequestResult[str]) -> None:
         answer = self.service(entries, len(self.requests))
@@ -50,7 +53,13 @@ class Destination:
         self.results.append(result)
         if answer is not None:
             seconds, outcome = answer
-            self.mailbox.at(self.mailbox.now() + seconds, lambda: result.finish(outcome))
+            self.mailbox.at(self.mailbox.now() + seconds, lambda: self._answer(entries, result, outcome))
+
+    def _answer(self, entries: Sequence[str], result: RequestResult[str], outcome: Outcome[str]) -> None:
+        if result._open:  # later it is an answer that nobody waits for any more
+            others = {*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)}
+            self.accepted.update(entry for entry in entries if entry not in others)
+        result.finish(outcome)
 
 
 class TextPartition(AsyncSinkPartition[str]):

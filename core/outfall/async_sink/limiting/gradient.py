@@ -92,7 +92,8 @@ class GradientLimiter:
         self._refused = self._reached = False
 
     def _adjust(self, current: float | None, past: float) -> None:
-        too_long = current is not None and current >= past + self._deviations * self._past.deviation
+        # Not when they are equal, as Vector has it: a service of constant latency has no deviation.
+        too_long = current is not None and past < current and past + self._deviations * self._past.deviation <= current
         if self._reached and not self._refused and current is not None and current <= past:
             self._limit = min(self._limit + 1, self._largest)
         elif self._refused or too_long:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 
 class RetryBudget:
-    """A token bucket: of all requests at most a share are retries that come to nothing.
+    """A token bucket: while nothing succeeds, at most a share of the requests are retries.
 
-    Each first try brings a part of a token, each retry takes a whole one and brings it back when it succeeds, as in the
-    `standard` retry mode of the AWS SDKs (https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html)
-    and in Finagle's `RetryBudget`. So an outage costs a destination little, and one that fails now and then is retried
-    as often as it takes. Two advances are paid back before anything is earned again: a reserve, so that a short job can
-    retry, and a token each `probe_interval`, so that the end of an outage is noticed.
+    Each first try brings a part of a token and each retry takes a whole one, as in the `standard` retry mode of the AWS
+    SDKs (https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html) and in Finagle's `RetryBudget`.
+    A retry that succeeds brings back two, so that a destination that fails now and then is retried as often as it
+    takes, and one that is back is soon used in full. Two advances are paid back before first tries bring anything
+    again: a reserve, so that a short job can retry, and a token each `probe_interval`, so that the end of an outage is
+    noticed.
 
     Not thread-safe: it belongs to the thread that decides about retries.
     """
@@ -54,7 +55,7 @@ class RetryBudget:
 
     def refund(self) -> None:
         """Note that a retry succeeded."""
-        self._tokens = min(self._capacity, self._tokens + 1)
+        self._tokens = min(self._capacity, self._tokens + 2)
 
     def wait(self, now: float) -> float:
         """Return in how many seconds `spend` will succeed; 0 for now."""
