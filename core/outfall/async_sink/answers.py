@@ -62,7 +62,7 @@ class AnswerHandler(Generic[E]):
         seconds = None if retried or split else underway.seconds
         self._host.limiter.ended(Answer(now, len(items), len(retried), seconds))
         back = {id(item) for item in (*retried, *split)}
-        self._finished([item for item in items if id(item) not in back])
+        self._finished([item for item in items if id(item) not in back] if back else items)
         self._letters.put(outcome.dead)
         self._split(split, outcome)
         if retried:

@@ -93,7 +93,10 @@ class EntryBuffer(Generic[E]):
     @property
     def ready(self) -> int:
         """How many entries could be sent now."""
-        return 0 if self._stopped else len(self._ready) + sum(len(part.items) for part in self._whole)
+        if self._stopped:
+            return 0
+        whole = sum(len(part.items) for part in self._whole) if self._whole else 0
+        return len(self._ready) + whole
 
     @property
     def ready_bytes(self) -> int:
@@ -131,7 +134,7 @@ class EntryBuffer(Generic[E]):
 
     @property
     def _stopped(self) -> bool:
-        return self._ordered and bool(self._waiting or self._unpaid)
+        return self._ordered and (bool(self._waiting) or bool(self._unpaid))
 
     def add(self, entry: E, size: int, key: Hashable = None) -> None:
         """Add an entry at the tail."""

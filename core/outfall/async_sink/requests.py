@@ -38,6 +38,8 @@ class Underway(Generic[E]):
         Raises:
             CapabilityError: one is not an object that the request held, or is named more often than it was held.
         """
+        if not entries:
+            return []
         wanted = Counter(map(id, entries))
         found = []
         for item in self.batch.items:
