@@ -33,7 +33,9 @@ class Raw(SimpleVersionedSerializer[bytes]):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.recursive(st.text() | st.integers() | st.booleans() | st.none(), st.lists, max_leaves=3), max_size=8))
+@given(
+    st.lists(st.recursive(st.text() | st.integers() | st.booleans() | st.none(), st.lists, max_leaves=3), max_size=8)
+)
 def test_entries_come_back_in_value_and_order(entries: list[Any]) -> None:
     assert JSON.deserialize(1, JSON.serialize(BufferedRequests(entries))).entries == entries
 

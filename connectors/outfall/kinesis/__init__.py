@@ -1,0 +1,29 @@
+"""Kinesis Data Streams and Amazon Data Firehose: rows as records, each at least once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from outfall.options import parse_options
+
+if find_spec("boto3") is None:
+    raise ImportError(
+        "outfall.kinesis needs boto3, which is not installed. What to do: pip install 'outfall[kinesis]'."
+    )
+
+from outfall.kinesis.firehose import FirehoseOptions, FirehoseSink
+from outfall.kinesis.stream import KinesisOptions, KinesisSink
+
+__all__ = ["FirehoseSink", "KinesisSink", "sink_from_options"]
+
+
+def sink_from_options(options: Mapping[str, str]) -> KinesisSink | FirehoseSink:
+    """Make a sink from Spark options: a `FirehoseSink` where `delivery_stream` is given, else a `KinesisSink`.
+
+    Raises:
+        ConfigurationError: naming every option that is unknown or wrong.
+    """
+    if any(name.replace("_", "").lower() == "deliverystream" for name in options):
+        return FirehoseSink(**dict(parse_options(FirehoseOptions, options)))
+    return KinesisSink(**dict(parse_options(KinesisOptions, options)))

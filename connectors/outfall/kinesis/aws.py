@@ -1,0 +1,159 @@
+"""What the sinks of this package have in common: options, a client, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import boto3
+import pyarrow as pa
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, SSLError
+from pydantic import Field
+
+from outfall.async_sink import (
+    AimdLimiter,
+    AsyncSink,
+    BlockingSinkPartition,
+    ErrorAction,
+    Limiter,
+    Outcome,
+    by_type,
+    first_of,
+)
+from outfall.capabilities import SupportsSchemaCheck, SupportsTarget
+from outfall.durations import Duration
+from outfall.errors import ConfigurationError
+from outfall.kinesis.records import Record, RecordSerializer
+from outfall.options import SinkOptions
+
+_AT_FAULT = {"ValidationException", "InvalidArgumentException", "SerializationException"}
+"""Codes for a request that holds something wrong, perhaps in one record."""
+
+_MAY_PASS = {
+    "InternalFailure", "InternalFailureException", "InternalServerError", "KMSThrottlingException",
+    "LimitExceededException", "ProvisionedThroughputExceededException", "RequestTimeout", "RequestTimeoutException",
+    "ServiceUnavailable", "ServiceUnavailableException", "SlowDown", "Throttling", "ThrottlingException",
+}  # fmt: skip
+
+
+class AwsOptions(SinkOptions):
+    """How AWS is reached."""
+
+    data: str | None = Field(
+        default=None,
+        description="The column whose bytes or text is a record's data. Without it the whole row, as one JSON object.",
+    )
+    region: str | None = Field(default=None, description="The region. Without it that of the environment.")
+    endpoint_url: str | None = Field(
+        default=None, description="Another address than the region's, for a VPC endpoint or an emulator."
+    )
+    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
+    read_timeout: Duration = Field(
+        default=timedelta(seconds=30), description="How long an answer may take, before the request is sent again."
+    )
+
+
+def codes(error: BaseException) -> ErrorAction | None:
+    """Classify AWS's error codes (the "Errors" of each action in the API references)."""
+    if not isinstance(error, ClientError):
+        return None
+    if error.response.get("Error", {}).get("Code") in _AT_FAULT:
+        return ErrorAction.DEAD_LETTER
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    may_pass = error.response.get("Error", {}).get("Code") in _MAY_PASS or status == 429 or status >= 500
+    return ErrorAction.RETRY if may_pass else ErrorAction.FATAL
+
+
+class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
+    """A sink of records with bytes."""
+
+    service: str
+    options: Any
+
+    def columns(self) -> dict[str, str]:
+        """The columns that options name, by option."""
+        return {name: column for name in ("data",) if (column := getattr(self.options, name)) is not None}
+
+    def kind(self) -> str:
+        return self.service
+
+    def host(self) -> str:
+        return f"{self.options.endpoint_url or self.options.region or ''}/{self.target()}"
+
+    def limiter(self) -> Limiter:
+        # In part, since the shards of a stream fail one by one: a hot key must not hold up all others.
+        return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests, proportional=True)
+
+    def entry_serializer(self) -> RecordSerializer:
+        return RecordSerializer()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        for option, column in self.columns().items():
+            if column not in schema.names:
+                raise ConfigurationError(
+                    f"{option} names the column {column!r}, and the rows have {', '.join(schema.names)}",
+                    do=f"correct the option {option}",
+                )
+        kind = schema.field(self.options.data).type if self.options.data else pa.string()
+        if not any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, _is_binary)):
+            raise ConfigurationError(
+                f"the data column {self.options.data!r} is {kind}, and data is bytes or text",
+                do="cast it, or leave data out to send rows as JSON",
+            )
+
+    def client(self) -> Any:
+        """Open a client, which threads may share. Credentials come from boto3's own chain."""
+        options = self.options
+        config = Config(
+            connect_timeout=options.connect_timeout.total_seconds(),
+            read_timeout=options.read_timeout.total_seconds(),
+            max_pool_connections=options.max_in_flight_requests,
+            retries={"total_max_attempts": 1},  # the base retries, and counts
+        )
+        try:
+            return boto3.session.Session().client(
+                self.service, region_name=options.region, endpoint_url=options.endpoint_url, config=config
+            )
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigurationError(
+                f"no client for {self.target()} can be made",
+                why=str(error),
+                do="correct region, endpoint_url or the credentials",
+            ) from error
+
+
+class AwsPartition(BlockingSinkPartition[Record]):
+    """Sends records by one call, whose answer names those that failed."""
+
+    options: Any
+
+    classify = staticmethod(
+        first_of(codes, by_type(ErrorAction.FATAL, SSLError), by_type(ErrorAction.RETRY, HTTPClientError))
+    )
+
+    def __init__(self, sink: AwsSink) -> None:
+        """Open a client."""
+        super().__init__(sink)
+        self.client = sink.client()
+
+    def text_of(self, entry: Record) -> str:
+        return entry["Data"].decode(errors="backslashreplace").rstrip("\n")
+
+    def close(self) -> None:
+        super().close()
+        self.client.close()
+
+    def outcome(self, entries: Sequence[Record], answers: Sequence[dict[str, Any]]) -> Outcome[Record]:
+        """Retry the records whose answer holds an error; the service names none that would never pass."""
+        failed = [(entry, answer) for entry, answer in zip(entries, answers, strict=True) if answer.get("ErrorCode")]
+        if not failed:
+            return Outcome()
+        answer = failed[0][1]
+        reason = f"{answer['ErrorCode']}: {answer.get('ErrorMessage', '')}"
+        return Outcome(retry=[entry for entry, _ in failed], reason=reason, code=answer["ErrorCode"])
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

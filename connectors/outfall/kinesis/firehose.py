@@ -1,0 +1,93 @@
+"""`FirehoseSink`: records for a delivery stream of Amazon Data Firehose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Unpack
+
+import pyarrow as pa
+from pydantic import ByteSize, Field
+
+from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
+from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
+from outfall.kinesis.records import Record, data_of
+from outfall.options import make_options
+
+_KIB = 1 << 10
+
+
+class _DeliveryStream(AwsOptions):
+    """Which delivery stream."""
+
+    delivery_stream: str = Field(min_length=1, description="The delivery stream's name.")
+
+
+class FirehoseOptions(AsyncSinkOptions, _DeliveryStream):
+    """What `FirehoseSink` takes, in its constructor and as Spark options. The limits are those of PutRecordBatch."""
+
+    max_batch_size: int = Field(
+        default=500, gt=0, le=500, description="How many records one PutRecordBatch call may hold."
+    )
+    max_batch_size_in_bytes: ByteSize = Field(
+        default=ByteSize(4096 * _KIB), gt=0, le=4096 * _KIB, description="How many bytes of data one call may hold."
+    )
+    max_record_size_in_bytes: ByteSize = Field(
+        default=ByteSize(1000 * _KIB), gt=0, le=1000 * _KIB, description="How many bytes a record may have."
+    )
+
+
+class FirehoseSink(AwsSink):
+    """Puts rows as records into a delivery stream of Amazon Data Firehose.
+
+    Item type: rows (dicts or Arrow batches). Without `data` each is a line of JSON, since Firehose joins records.
+
+    What must exist: the delivery stream, and the right to `firehose:PutRecordBatch` for boto3's credentials on every
+    executor.
+
+    Unit of parallelism: each Spark task, with up to `max_in_flight_requests` calls at a time.
+
+    Guarantee: at least once, and no order. A record is delivered twice when an answer was lost or a task ran again.
+
+    Args:
+        delivery_stream: its name. See `FirehoseOptions`, as for all arguments.
+
+    Raises:
+        ConfigurationError: naming every option that is wrong.
+    """
+
+    service = "firehose"
+
+    def __init__(
+        self,
+        delivery_stream: str,
+        *,
+        data: str | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connect_timeout: timedelta | float | str = 10,
+        read_timeout: timedelta | float | str = 30,
+        **settings: Unpack[AsyncSinkSettings],
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name in FirehoseOptions.model_fields}
+        super().__init__(make_options(FirehoseOptions, given | settings))
+
+    def target(self) -> str:
+        return f"firehose:{self.options.delivery_stream}"
+
+    def open(self) -> FirehosePartition:
+        return FirehosePartition(self)
+
+
+class FirehosePartition(AwsPartition):
+    """Puts records."""
+
+    def convert(self, batch: pa.RecordBatch) -> Sequence[Record]:
+        return [Record(Data=data) for data in data_of(batch, self.options.data, end=b"\n")]
+
+    def size_in_bytes(self, entry: Record) -> int:
+        return len(entry["Data"])
+
+    def send(self, entries: Sequence[Record]) -> Outcome[Record]:
+        answer = self.client.put_record_batch(DeliveryStreamName=self.options.delivery_stream, Records=list(entries))
+        return self.outcome(entries, answer["RequestResponses"])

@@ -1,0 +1,148 @@
+"""`KinesisSink`: records in a Kinesis data stream."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Unpack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ByteSize, Field
+
+from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
+from outfall.errors import ValueRefusedError
+from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
+from outfall.kinesis.records import Record, data_of
+from outfall.options import make_options
+from outfall.values import to_values
+
+_MIB = 1 << 20
+
+
+class _Stream(AwsOptions):
+    """Which stream, and which of its shards."""
+
+    stream: str = Field(min_length=1, description="The stream's name, or its ARN.")
+    partition_key: str | None = Field(
+        default=None,
+        description="The column whose text decides the shard; NULL is refused. In Python also a function of the row."
+        " Without it each record gets a random key.",
+    )
+    explicit_hash_key: str | None = Field(
+        default=None,
+        description="The column with a whole number below 2¹²⁸ that decides the shard instead of the key's hash.",
+    )
+    ordered: bool = Field(
+        default=False,
+        description="Whether the records of one task and partition key arrive in the order of the rows: one of them is"
+        " under way at a time.",
+    )
+
+
+class KinesisOptions(AsyncSinkOptions, _Stream):
+    """What `KinesisSink` takes, in its constructor and as Spark options. The limits are those of PutRecords."""
+
+    max_batch_size: int = Field(default=500, gt=0, le=500, description="How many records one PutRecords call may hold.")
+    max_batch_size_in_bytes: ByteSize = Field(
+        default=ByteSize(5 * _MIB),
+        gt=0,
+        le=5 * _MIB,
+        description="How many bytes of data and partition keys one call may hold.",
+    )
+    max_record_size_in_bytes: ByteSize = Field(
+        default=ByteSize(_MIB), gt=0, le=_MIB, description="How many bytes a record and its partition key may have."
+    )
+
+
+class KinesisSink(AwsSink):
+    """Puts rows as records into a Kinesis data stream.
+
+    Item type: rows (dicts or Arrow batches).
+
+    What must exist: the stream, and the right to `kinesis:PutRecords` for boto3's credentials on every executor.
+
+    Unit of parallelism: each Spark task, with up to `max_in_flight_requests` calls at a time.
+
+    Guarantee: at least once. A record is in the stream twice when an answer was lost or a task ran again.
+
+    Args:
+        stream: its name or ARN. See `KinesisOptions`, as for all arguments.
+        partition_key: also a function that takes the row as a dict and returns text; it must be picklable.
+
+    Raises:
+        ConfigurationError: naming every option that is wrong.
+    """
+
+    service = "kinesis"
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        partition_key: str | Callable[[Mapping[str, Any]], str] | None = None,
+        explicit_hash_key: str | None = None,
+        ordered: bool = False,
+        data: str | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connect_timeout: timedelta | float | str = 10,
+        read_timeout: timedelta | float | str = 30,
+        **settings: Unpack[AsyncSinkSettings],
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name in KinesisOptions.model_fields}
+        self.key_function = partition_key if callable(partition_key) else None
+        if self.key_function is not None:
+            given["partition_key"] = None
+        super().__init__(make_options(KinesisOptions, given | settings))
+
+    def target(self) -> str:
+        return f"kinesis:{self.options.stream}"
+
+    def columns(self) -> dict[str, str]:
+        named = {name: getattr(self.options, name) for name in ("partition_key", "explicit_hash_key")}
+        return super().columns() | {name: column for name, column in named.items() if column is not None}
+
+    def open(self) -> KinesisPartition:
+        return KinesisPartition(self)
+
+
+class KinesisPartition(AwsPartition):
+    """Puts records."""
+
+    sink: KinesisSink
+
+    def convert(self, batch: pa.RecordBatch) -> Sequence[Record]:
+        options = self.options
+        data = data_of(batch, options.data)
+        records = [Record(Data=item, PartitionKey=key) for item, key in zip(data, self._keys(batch), strict=True)]
+        if options.explicit_hash_key is not None:
+            for record, place in zip(records, _texts(batch, options.explicit_hash_key), strict=True):
+                record["ExplicitHashKey"] = place
+        return records
+
+    def size_in_bytes(self, entry: Record) -> int:
+        return len(entry["Data"]) + len(entry["PartitionKey"].encode())
+
+    def ordering_key(self, entry: Record) -> Hashable:
+        return entry["PartitionKey"] if self.options.ordered else None
+
+    def send(self, entries: Sequence[Record]) -> Outcome[Record]:
+        name = "StreamARN" if self.options.stream.startswith("arn:") else "StreamName"
+        answer = self.client.put_records(**{name: self.options.stream}, Records=list(entries))
+        return self.outcome(entries, answer["Records"])
+
+    def _keys(self, batch: pa.RecordBatch) -> Sequence[str]:
+        if self.sink.key_function is not None:
+            return [self.sink.key_function(row) for row in to_values(batch, None)]
+        if self.options.partition_key is not None:
+            return _texts(batch, self.options.partition_key)
+        return [f"{random.getrandbits(128):032x}" for _ in range(batch.num_rows)]
+
+
+def _texts(batch: pa.RecordBatch, column: str) -> list[str]:
+    values = pc.cast(batch.column(column), pa.string())
+    if values.null_count:
+        raise ValueRefusedError(f"the column {column!r}, which decides the shard, is NULL in a row", do="fill it")
+    return values.to_pylist()  # type: ignore[no-any-return]
