@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -104,7 +104,11 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
             )
 
     def client(self) -> Any:
-        """Open a client, which threads may share. Credentials come from boto3's own chain."""
+        """Return a client, which threads and tasks share. Credentials come from boto3's own chain.
+
+        Raises:
+            ConfigurationError: the options do not make one.
+        """
         options = self.options
         config = Config(
             connect_timeout=options.connect_timeout.total_seconds(),
@@ -112,16 +116,26 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
             max_pool_connections=options.max_in_flight_requests,
             retries={"total_max_attempts": 1},  # the base retries, and counts
         )
+        key = (self.service, options.model_dump_json(include=_OF_THE_CLIENT))
         try:
-            return boto3.session.Session().client(
-                self.service, region_name=options.region, endpoint_url=options.endpoint_url, config=config
-            )
+            # Making one takes longer than many a task.
+            if key not in _clients:
+                _clients[key] = boto3.session.Session().client(
+                    self.service, region_name=options.region, endpoint_url=options.endpoint_url, config=config
+                )
         except (BotoCoreError, ValueError) as error:
             raise ConfigurationError(
                 f"no client for {self.target()} can be made",
                 why=str(error),
                 do="correct region, endpoint_url or the credentials",
             ) from error
+        return _clients[key]
+
+
+_OF_THE_CLIENT = {"region", "endpoint_url", "connect_timeout", "read_timeout", "max_in_flight_requests"}
+
+_clients: dict[Hashable, Any] = {}
+"""Those of this process."""
 
 
 class AwsPartition(BlockingSinkPartition[Record]):
@@ -134,16 +148,12 @@ class AwsPartition(BlockingSinkPartition[Record]):
     )
 
     def __init__(self, sink: AwsSink) -> None:
-        """Open a client."""
+        """Take a client."""
         super().__init__(sink)
         self.client = sink.client()
 
     def text_of(self, entry: Record) -> str:
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")
-
-    def close(self) -> None:
-        super().close()
-        self.client.close()
 
     def outcome(self, entries: Sequence[Record], answers: Sequence[dict[str, Any]]) -> Outcome[Record]:
         """Retry the records whose answer holds an error; the service names none that would never pass."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 Answer = Callable[..., Any]
@@ -107,9 +107,12 @@ class Aws:
 
     endpoint: str
     faults: Faults
+    _clients: dict[str, Any] = field(default_factory=dict)
 
     def client(self, service: str) -> Any:
-        return boto3.client(service, endpoint_url=self.endpoint, region_name="us-east-1")
+        if service not in self._clients:
+            self._clients[service] = boto3.client(service, endpoint_url=self.endpoint, region_name="us-east-1")
+        return self._clients[service]
 
     def new_stream(self, name: str, shards: int = 2) -> str:
         self.client("kinesis").create_stream(StreamName=name, ShardCount=shards)

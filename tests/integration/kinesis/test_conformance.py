@@ -1,0 +1,72 @@
+"""`KinesisSink` and `FirehoseSink` are at least once, as they say: the conformance suite does not refute it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.kinesis import FirehoseSink, KinesisSink
+from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.integration.kinesis.server import Aws
+
+SETTINGS: dict[str, Any] = {"region": "us-east-1", "retry_backoff": 0.005, "retry_max_backoff": 0.02, "max_retries": 3}
+
+
+class Streams(SinkHarness):
+    aws: Aws
+
+    def new_target(self, directory: Path) -> Any:
+        return self.aws.new_stream(f"c-{secrets.token_hex(6)}", shards=1)
+
+    def make_sink(self, target: Any) -> Any:
+        return KinesisSink(target, endpoint_url=self.aws.endpoint, **SETTINGS)
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return [json.loads(record["Data"]) for record in self.aws.records(target)]
+
+
+class DeliveryStreams(Streams):
+    def new_target(self, directory: Path) -> Any:
+        return self.aws.new_delivery_stream(f"c-{secrets.token_hex(6)}")
+
+    def make_sink(self, target: Any) -> Any:
+        return FirehoseSink(target, endpoint_url=self.aws.endpoint, **SETTINGS)
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return [json.loads(line) for line in self.aws.lines(target)]
+
+
+SHORT: dict[type[Streams], list[str]] = {
+    Streams: [
+        "declared_guarantee", "one_epoch", "values_unchanged", "no_state_on_the_sink", "counts_are_facts",
+        "replay_of_a_completed_epoch", "replay_of_a_lost_epoch",
+    ],
+    DeliveryStreams: ["declared_guarantee", "one_epoch", "replay_of_a_lost_epoch"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("harness", SHORT)
+def test_at_least_once_in_short(harness: type[Streams], aws: Aws, tmp_path: Path) -> None:
+    streams = harness()
+    streams.aws = aws
+    report = run_conformance(streams, tmp_path, checks=SHORT[harness])
+    assert report.passed, report
+
+
+@pytest.mark.long
+class TestStreams(Streams, SinkConformance):
+    @pytest.fixture(autouse=True)
+    def services(self, aws: Aws) -> None:
+        self.aws = aws
+
+
+@pytest.mark.long
+class TestDeliveryStreams(DeliveryStreams, SinkConformance):
+    @pytest.fixture(autouse=True)
+    def services(self, aws: Aws) -> None:
+        self.aws = aws
