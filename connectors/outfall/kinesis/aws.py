@@ -10,6 +10,7 @@ import boto3
 import pyarrow as pa
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, SSLError
+from botocore.exceptions import ConnectionError as AwsConnectionError
 from pydantic import Field
 
 from outfall.async_sink import (
@@ -144,7 +145,9 @@ class AwsPartition(BlockingSinkPartition[Record]):
     options: Any
 
     classify = staticmethod(
-        first_of(codes, by_type(ErrorAction.FATAL, SSLError), by_type(ErrorAction.RETRY, HTTPClientError))
+        first_of(
+            codes, by_type(ErrorAction.FATAL, SSLError), by_type(ErrorAction.RETRY, HTTPClientError, AwsConnectionError)
+        )
     )
 
     def __init__(self, sink: AwsSink) -> None:

@@ -12,18 +12,18 @@ from pydantic import ByteSize, Field
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.records import Record, data_of
-from outfall.options import make_options
+from outfall.options import SinkOptions, make_options
 
 _KIB = 1 << 10
 
 
-class _DeliveryStream(AwsOptions):
+class _DeliveryStream(SinkOptions):
     """Which delivery stream."""
 
     delivery_stream: str = Field(min_length=1, description="The delivery stream's name.")
 
 
-class FirehoseOptions(AsyncSinkOptions, _DeliveryStream):
+class FirehoseOptions(AsyncSinkOptions, AwsOptions, _DeliveryStream):
     """What `FirehoseSink` takes, in its constructor and as Spark options. The limits are those of PutRecordBatch."""
 
     max_batch_size: int = Field(

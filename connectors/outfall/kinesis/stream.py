@@ -15,13 +15,13 @@ from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
 from outfall.errors import ValueRefusedError
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.records import Record, data_of
-from outfall.options import make_options
+from outfall.options import SinkOptions, make_options
 from outfall.values import to_values
 
 _MIB = 1 << 20
 
 
-class _Stream(AwsOptions):
+class _Stream(SinkOptions):
     """Which stream, and which of its shards."""
 
     stream: str = Field(min_length=1, description="The stream's name, or its ARN.")
@@ -41,7 +41,7 @@ class _Stream(AwsOptions):
     )
 
 
-class KinesisOptions(AsyncSinkOptions, _Stream):
+class KinesisOptions(AsyncSinkOptions, AwsOptions, _Stream):
     """What `KinesisSink` takes, in its constructor and as Spark options. The limits are those of PutRecords."""
 
     max_batch_size: int = Field(default=500, gt=0, le=500, description="How many records one PutRecords call may hold.")

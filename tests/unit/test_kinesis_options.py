@@ -1,0 +1,155 @@
+"""What the sinks of `outfall.kinesis` take, and what they make of rows; and that the documentation says so."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsError, ReadTimeoutError, SSLError
+
+from outfall.async_sink import AsyncSinkOptions, ErrorAction
+from outfall.capabilities import Guarantee
+from outfall.errors import ConfigurationError, SerializationError, ValueRefusedError
+from outfall.kinesis import FirehoseSink, KinesisSink, sink_from_options
+from outfall.kinesis.aws import AwsPartition
+from outfall.kinesis.firehose import FirehoseOptions
+from outfall.kinesis.records import RecordSerializer
+from outfall.kinesis.stream import KinesisOptions
+from outfall.options import options_table
+from outfall.sink_shape import check_sink, guarantee_of, keeps_writer_state
+from outfall.spark.door_options import make_sink
+from tests.documents import ROOT
+
+ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "key": ["ä", "b"], "data": ["x", "yy"]})
+
+
+def entries(sink: Any, batch: pa.RecordBatch = ROWS) -> Any:
+    partition = sink.open()
+    try:
+        return [(entry, partition.size_in_bytes(entry)) for entry in partition.convert(batch)]
+    finally:
+        partition.close()
+
+
+def stream(**options: Any) -> KinesisSink:
+    return KinesisSink("s", region="us-east-1", **options)
+
+
+@pytest.mark.parametrize(
+    ("page", "models"),
+    [("kinesis.md", [KinesisOptions, FirehoseOptions]), ("async-sinks.md", [AsyncSinkOptions])],
+)
+def test_documented_options_are_those_of_the_models(page: str, models: list[Any]) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    tables = re.findall(r"<!-- options -->\n(.*?)<!-- /options -->", text, re.DOTALL)
+    assert tables == [options_table(model) for model in models]
+
+
+def test_a_record_is_the_row_as_json_or_a_column() -> None:
+    assert entries(stream(partition_key="key")) == [
+        ({"Data": b'{"id":1,"key":"\xc3\xa4","data":"x"}', "PartitionKey": "ä"}, 32),
+        ({"Data": b'{"id":2,"key":"b","data":"yy"}', "PartitionKey": "b"}, 31),
+    ]
+    assert entries(stream(partition_key="id", data="data", explicit_hash_key="id"))[1] == (
+        {"Data": b"yy", "PartitionKey": "2", "ExplicitHashKey": "2"},
+        3,
+    )
+    assert entries(FirehoseSink("d", region="us-east-1", data="data"))[1] == ({"Data": b"yy"}, 2)
+    assert entries(FirehoseSink("d", region="us-east-1"))[1][0]["Data"].endswith(b'"yy"}\n')
+
+
+def test_a_key_is_random_or_a_function_of_the_row() -> None:
+    assert len({entry["PartitionKey"] for entry, _ in entries(stream())}) == 2
+    keyed = entries(stream(partition_key=lambda row: row["key"] * 2))
+    assert [entry["PartitionKey"] for entry, _ in keyed] == ["ää", "bb"]
+
+
+def test_order_is_by_partition_key_when_asked() -> None:
+    (entry, _), _ = entries(stream(partition_key="key"))
+    assert stream(ordered=True).open().ordering_key(entry) == "ä"
+    assert stream().open().ordering_key(entry) is None
+
+
+@pytest.mark.parametrize("options", [{"partition_key": "key"}, {"data": "key"}, {"explicit_hash_key": "key"}])
+def test_null_in_a_column_that_decides_is_refused(options: dict[str, str]) -> None:
+    batch = pa.RecordBatch.from_pydict({"id": [1, 2], "key": ["a", None]})
+    with pytest.raises(ValueRefusedError, match="NULL in a row"):
+        entries(stream(**options), batch)
+
+
+def test_columns_are_looked_at_before_the_first_row() -> None:
+    with pytest.raises(ConfigurationError, match="partition_key names the column 'kee', and the rows have id, key"):
+        stream(partition_key="kee").check_schema(ROWS.schema)
+    with pytest.raises(ConfigurationError, match="is int64, and data is bytes or text"):
+        FirehoseSink("d", data="id").check_schema(ROWS.schema)
+    stream(partition_key="key", explicit_hash_key="id", data="data").check_schema(ROWS.schema)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_batch_size": 501}, {"max_batch_size_in_bytes": (5 << 20) + 1}, {"max_record_size_in_bytes": "2 MiB"}],
+)
+def test_limits_above_the_services_own_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        stream(**options)
+
+
+def test_firehose_has_limits_of_its_own() -> None:
+    options = FirehoseSink("d").options
+    assert (options.max_batch_size, options.max_batch_size_in_bytes) == (500, 4 << 20)
+    assert options.max_record_size_in_bytes == 1000 << 10
+
+
+def test_sinks_are_pickled_and_shaped_as_the_engine_asks() -> None:
+    for sink in (stream(partition_key="key"), FirehoseSink("d")):
+        check_sink(sink)
+        assert guarantee_of(sink) is Guarantee.AT_LEAST_ONCE
+        assert pickle.loads(pickle.dumps(sink)).options == sink.options
+        assert not keeps_writer_state(sink)
+
+
+def test_options_as_spark_gives_them_make_either_sink() -> None:
+    sink = sink_from_options({"stream": "s", "partitionkey": "key", "maxBatchSize": "10", "retryDeadline": "1 minute"})
+    assert isinstance(sink, KinesisSink)
+    assert (sink.options.partition_key, sink.options.max_batch_size) == ("key", 10)
+    assert isinstance(make_sink("kinesis", {"deliveryStream": "d"}), FirehoseSink)
+    with pytest.raises(ConfigurationError, match="did you mean stream"):
+        sink_from_options({"streem": "s"})
+    with pytest.raises(ConfigurationError, match="keeps state per worker"):
+        make_sink("kinesis", {"stream": "s", "acrossEpochs": "true"})
+
+
+def aws_error(code: str, status: int = 400) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutRecords")
+
+
+@pytest.mark.parametrize(
+    ("error", "action"),
+    [
+        (aws_error("ProvisionedThroughputExceededException"), ErrorAction.RETRY),
+        (aws_error("KMSThrottlingException"), ErrorAction.RETRY),
+        (aws_error("Unheard", 503), ErrorAction.RETRY),
+        (aws_error("Unheard", 429), ErrorAction.RETRY),
+        (aws_error("ValidationException"), ErrorAction.DEAD_LETTER),
+        (aws_error("ResourceNotFoundException"), ErrorAction.FATAL),
+        (aws_error("AccessDeniedException"), ErrorAction.FATAL),
+        (aws_error("KMSAccessDeniedException"), ErrorAction.FATAL),
+        (ReadTimeoutError(endpoint_url="https://x"), ErrorAction.RETRY),
+        (ConnectTimeoutError(endpoint_url="https://x"), ErrorAction.RETRY),
+        (SSLError(endpoint_url="https://x", error="certificate"), ErrorAction.FATAL),
+        (NoCredentialsError(), ErrorAction.FATAL),
+    ],
+)
+def test_what_an_error_of_aws_means(error: Exception, action: ErrorAction) -> None:
+    assert AwsPartition.classify(error) is action
+
+
+def test_a_held_record_comes_back_as_it_was() -> None:
+    serializer = RecordSerializer()
+    for entry, _ in entries(stream(partition_key="key", explicit_hash_key="id")):
+        assert serializer.deserialize(1, serializer.serialize(entry)) == entry
+    with pytest.raises(SerializationError, match="damaged"):
+        serializer.deserialize(1, b'{"Data": "?"}')
