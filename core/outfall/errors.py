@@ -113,6 +113,10 @@ class TargetAheadError(TargetError):
     """The target holds later epochs than the recovery data, as after a checkpoint restored from an older copy."""
 
 
+class ReplayDiffersError(TargetError):
+    """An epoch came again with other rows than the target already holds of it."""
+
+
 class UnsharedTargetError(TargetError):
     """A task does not see the target that the driver sees."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from outfall.errors import ConfigurationError
 from outfall.options import parse_options
 
 if find_spec("psycopg") is None:
@@ -22,7 +23,16 @@ def sink_from_options(options: Mapping[str, str]) -> PostgresSink:
     """Make a sink from Spark options (`dsn`, `table`, `write_mode`, …; also spelled `writeMode`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: naming every option that is unknown or wrong, or `delivery="offset"`.
     """
     parsed = parse_options(PostgresOptions, options)
+    if parsed.delivery == "offset":
+        how = f"offset_columns={list(parsed.offset_columns)}" if parsed.offset_columns else f"parts={parsed.parts}"
+        key = "" if parsed.offset_columns else " key=…,"
+        raise ConfigurationError(
+            'delivery="offset" is not available through options',
+            why="through options what tasks write is published at commit, and rows cannot be routed by key",
+            do="leave delivery out, or use: from outfall.spark import write_stream; write_stream(df,"
+            f' PostgresSink(dsn, {parsed.table!r}, delivery="offset", {how}),{key} checkpoint=…).start()',
+        )
     return PostgresSink(**(dict(parsed) | {"dsn": parsed.dsn.get_secret_value()}))

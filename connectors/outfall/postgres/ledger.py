@@ -55,6 +55,15 @@ class Ledger:
         with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
             return cursor.execute(query, self._key).fetchone()
 
+    def share(self, connection: Connection) -> LedgerRow | None:
+        """Return the row under a lock that many may hold; `begin` and whoever locks it alone wait for them."""
+        query = sql.SQL(
+            "SELECT generation, begun, epoch, revoked FROM {}"
+            " WHERE incarnation = %(incarnation)s AND target = %(target)s FOR SHARE"
+        ).format(self._name)
+        with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
+            return cursor.execute(query, self._key).fetchone()
+
     def begin(self, connection: Connection, *, step: str, generation: int, epoch: int) -> LedgerRow:
         """Write that a generation began, unless a newer one did, and return the row as it is then."""
         statement = sql.SQL(

@@ -23,6 +23,42 @@ class PostgresOptions(SinkOptions):
         min_length=1,
         description='The table: `name` or `schema.name`; a part in double quotes is taken as it is: `"My Schema"."T"`.',
     )
+    delivery: Literal["epoch", "offset"] = Field(
+        default="epoch",
+        description="`epoch`: rows are staged, and an epoch is published as a whole. `offset`: each task publishes its"
+        " rows by itself, under offsets that tell a second copy of them (`write_stream` and `write` only); with"
+        " `offset_columns` or `parts`.",
+    )
+    offset_columns: Names = Field(
+        default=(),
+        description="`offset`: the columns that the source numbers its rows by, as `topic, partition, offset` of Kafka."
+        " There must be a unique index on them; with `create_table` they are the primary key.",
+    )
+    parts: int | None = Field(
+        default=None,
+        ge=1,
+        description="`offset`: how many parts the rows are routed to by key; each numbers its rows from 0.",
+    )
+    offset_keys: Literal["columns", "ledger"] = Field(
+        default="columns",
+        description="`parts`: where a row's part and number stand: in columns of the table, or nowhere; the ledger"
+        " counts them either way.",
+    )
+    part_column: str = Field(
+        default="partition_id",
+        min_length=1,
+        description="`offset_keys=columns`: the column for the part: an integer from 0, or its text.",
+    )
+    part_offset_column: str = Field(
+        default="offset",
+        min_length=1,
+        description="`offset_keys=columns`: the column for the row's number in its part.",
+    )
+    payload_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="`parts`: a column of type json, jsonb or text that takes the whole row as one JSON object.",
+    )
     write_mode: Literal["append", "upsert", "delete"] = Field(
         default="append",
         description="`append` inserts each row. `upsert` inserts it or updates the row with the same key. `delete`"
@@ -86,7 +122,7 @@ class PostgresOptions(SinkOptions):
         " a server that restarts.",
     )
 
-    @field_validator("key_columns", "update_columns")
+    @field_validator("key_columns", "update_columns", "offset_columns")
     @classmethod
     def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         twice = [name for name in value if value.count(name) > 1]
@@ -108,4 +144,18 @@ class PostgresOptions(SinkOptions):
             raise ValueError(f"update_columns holds the key {sorted(both)[0]!r}: a key is what finds the row")
         if self.delete_marker in self.key_columns:
             raise ValueError("delete_marker cannot be a key")
+        return self
+
+    @model_validator(mode="after")
+    def _deliverable(self) -> Self:
+        if self.delivery == "epoch":
+            if self.offset_columns or self.parts is not None or self.payload_column:
+                raise ValueError('offset_columns, parts and payload_column are options of delivery="offset"')
+            return self
+        if bool(self.offset_columns) == (self.parts is not None):
+            raise ValueError('delivery="offset" needs either offset_columns or parts')
+        if self.write_mode != "append":
+            raise ValueError(f'write_mode {self.write_mode} needs delivery="epoch": offsets tell rows, not their keys')
+        if self.offset_columns and (self.key_columns or self.payload_column):
+            raise ValueError("key_columns and payload_column do not go with offset_columns, which are the key")
         return self

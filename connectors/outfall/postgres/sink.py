@@ -8,56 +8,46 @@ from datetime import timedelta
 from typing import Any, Literal, Self
 
 import pyarrow as pa
+from psycopg import sql
 
 from outfall.capabilities import (
-    CommitterInitContext,
     DeclaresGuarantee,
     Guarantee,
-    SupportsCommitter,
     SupportsSchemaCheck,
-    SupportsSweep,
     SupportsTarget,
     SupportsWriterContext,
-    SweepContext,
     TargetContext,
     WriterInitContext,
 )
 from outfall.errors import ConfigurationError
 from outfall.options import make_options
-from outfall.postgres.commit import PostgresCommitter
-from outfall.postgres.connection import Database
+from outfall.postgres.connection import Connection, Database
 from outfall.postgres.failures import explained
-from outfall.postgres.ledger import Ledger
-from outfall.postgres.names import TableName, staging_name
+from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.part import StagingPart
-from outfall.postgres.staging import StagedRows, Staging, own_columns
 from outfall.postgres.table import Table
 from outfall.postgres.target import Target
-from outfall.serde import ModelSerializer
-from outfall.sinks import DynamicSink
+from outfall.sinks import Sink
 
 
-class PostgresSink(
-    DynamicSink[Any],
-    SupportsWriterContext,
-    SupportsTarget[Any],
-    SupportsSchemaCheck,
-    SupportsCommitter[StagedRows],
-    SupportsSweep,
-    DeclaresGuarantee,
-):
-    """Writes rows into a PostgreSQL table: appends, upserts or deletes them, an epoch at a time, all or nothing.
+class PostgresSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSchemaCheck, DeclaresGuarantee):
+    """Writes rows into a PostgreSQL table: appends, upserts or deletes them, each in it once.
 
     Item type: rows (dicts or Arrow batches), whose columns are the table's by name.
 
     What must exist: the table, unless `create_table="if_missing"`; the right to make the schema `outfall`, or what
     `ddl()` prints; for upserts a unique index on the keys. No extension, no superuser; pgbouncer may stand between.
 
-    Unit of parallelism: each Spark task copies its rows into a staging table, on a connection of its own. The driver
-    publishes them in one transaction, together with the epoch's number in a ledger.
+    Unit of parallelism: by default each Spark task copies its rows into a staging table, on a connection of its own,
+    and the driver publishes them in one transaction, together with the epoch's number in a ledger: an epoch is in the
+    table as a whole or not at all. With `delivery="offset"` each task publishes its own rows in one transaction of its
+    own, under keys that tell a second copy of them from the first: `offset_columns` names columns of the row that the
+    source numbered it by; `parts=N` routes rows by key to N parts, each of which counts its rows.
 
-    Guarantee: exactly once, whatever is retried, killed or woken late, and whatever reply is lost.
+    Guarantee: exactly once, whatever is retried, killed or woken late, and whatever reply is lost; by offsets only for
+    a source that brings the same rows again, as `requires()` says.
+
+    `PostgresSink(...)` makes one of its subclasses, as `pathlib.Path` does.
 
     Args:
         dsn: the connection; also `env:NAME` or `file:PATH`. See `PostgresOptions`, as for all arguments.
@@ -67,11 +57,30 @@ class PostgresSink(
         ConfigurationError: naming every option that is wrong.
     """
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        if cls is not PostgresSink:
+            return object.__new__(cls)
+        from outfall.postgres.epoch_sink import EpochSink
+        from outfall.postgres.part_sink import PartSink
+        from outfall.postgres.source_sink import SourceSink
+
+        chosen: Any = EpochSink
+        if options.get("delivery") == "offset":
+            chosen = SourceSink if options.get("offset_columns") else PartSink
+        return object.__new__(chosen)  # type: ignore[no-any-return]
+
     def __init__(
         self,
         dsn: str,
         table: str,
         *,
+        delivery: Literal["epoch", "offset"] = "epoch",
+        offset_columns: str | Sequence[str] = (),
+        parts: int | None = None,
+        offset_keys: Literal["columns", "ledger"] = "columns",
+        part_column: str = "partition_id",
+        part_offset_column: str = "offset",
+        payload_column: str | None = None,
         write_mode: Literal["append", "upsert", "delete"] = "append",
         key_columns: str | Sequence[str] = (),
         update_columns: str | Sequence[str] = (),
@@ -121,18 +130,11 @@ class PostgresSink(
         bound.context = context
         return bound
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> StagingPart:
-        if self.context is None:
-            raise ConfigurationError(
-                "PostgresSink was not told who writes", do="run it through outfall, which calls bind() first"
-            )
-        return StagingPart(self.database, self._staging(step_id), self.context)
-
     def check_schema(self, schema: pa.Schema) -> None:
         """Explain, column by column, why rows with these columns cannot be written."""
         self.schema = schema
         with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
-            Table(self.options, self.table).check(connection, schema)
+            Table(self._table_options, self.table).check(connection, schema)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         with explained(self.database, f"looking at {self.table}", context.step_id):
@@ -142,22 +144,6 @@ class PostgresSink(
     def open_target(self, context: TargetContext[Any]) -> None:
         with explained(self.database, f"opening {self.table}", context.step_id):
             self._target(context).open(self.schema)
-
-    def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:
-        ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
-        return PostgresCommitter(self.database, self.table, self._staging(context.step_id), ledger, context)
-
-    def committable_serializer(self) -> ModelSerializer[StagedRows]:
-        return ModelSerializer(StagedRows)
-
-    def sweep(self, context: SweepContext) -> int:
-        staging = self._staging(context.step_id)
-        with explained(self.database, f"sweeping {staging.table}", context.step_id):
-            count = self.database.run(
-                "sweeping staging of", lambda connection: staging.forget_older(connection, context)
-            )
-            self.database.run("clearing staging of", staging.clear)
-        return count
 
     def ddl(self, step_id: str = "sink") -> str:
         """Return the SQL that makes what the sink needs beside the table, for `create_staging="never"`.
@@ -169,13 +155,25 @@ class PostgresSink(
             TargetError: the server cannot be asked for the table's columns.
         """
         with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
-            statements = Table(self.options, self.table).support_ddl(connection, self._staging(step_id).table)
+            statements = self._support_ddl(connection, step_id)
             return ";\n".join(text.as_string(connection) for text in statements) + ";\n"
 
-    def _staging(self, step_id: str) -> Staging:
-        schema = self.options.metadata_schema
-        extra = [name for name, _ in own_columns(self.options)[1:]]
-        return Staging(schema, staging_name(schema, self.table, step_id, extra))
+    @property
+    def _table_options(self) -> PostgresOptions:
+        """The options as those need them who look at the table or make it."""
+        return self.options
+
+    def _writer(self) -> WriterInitContext:
+        if self.context is None:
+            raise ConfigurationError(
+                "PostgresSink was not told who writes", do="run it through outfall, which calls bind() first"
+            )
+        return self.context
 
     def _target(self, context: TargetContext[Any]) -> Target:
-        return Target(self.database, self.table, self._staging(context.step_id), context)
+        """The table in one epoch."""
+        raise NotImplementedError
+
+    def _support_ddl(self, connection: Connection, step_id: str) -> list[sql.Composed]:
+        """What is made beside the table."""
+        raise NotImplementedError

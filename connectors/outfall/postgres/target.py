@@ -18,13 +18,15 @@ from outfall.postgres.staging import Staging
 from outfall.postgres.table import Table
 from outfall.steps import reached
 
-_MAKING = "outfall: making ledger and staging"
+MAKING = "outfall: making ledger and staging"
 
 
 class Target:
     """One step's table in one epoch. Used on the driver."""
 
-    def __init__(self, database: Database, table: TableName, staging: Staging, context: TargetContext[Any]) -> None:
+    def __init__(
+        self, database: Database, table: TableName, staging: Staging | None, context: TargetContext[Any]
+    ) -> None:
         self._database = database
         self._name = table
         self._table = Table(database.options, table)
@@ -66,14 +68,16 @@ class Target:
     def _open(self, connection: Connection, schema: pa.Schema | None) -> LedgerRow:
         options = self._database.options
         # Drivers of several queries make the same things at once, and IF NOT EXISTS is no lock.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (_MAKING,))
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (MAKING,))
         if schema is not None:
             self._table.prepare(connection, schema)
+        missing = self._missing(connection)
         if options.create_staging == "if_missing":
-            self._make(connection, self._missing(connection))
-        elif not self._has_ledger(connection) or self._table.staging_ddl(connection, self._staging.table):
+            self._make(connection, missing)
+        elif missing:
+            staging = "" if self._staging is None else f" or {self._staging.table}"
             raise TargetError(
-                f"{options.metadata_schema}.ledger or {self._staging.table} is missing or not as the table is",
+                f"{options.metadata_schema}.ledger{staging} is missing or not as the table is",
                 step=self._context.step_id,
                 why="create_staging is 'never'",
                 do="have a DBA run what PostgresSink.ddl() prints",
@@ -85,7 +89,7 @@ class Target:
 
     def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
         shared = [] if self._has_ledger(connection) else ledger_ddl(self._database.options.metadata_schema)
-        return [*shared, *self._table.staging_ddl(connection, self._staging.table)]
+        return shared if self._staging is None else [*shared, *self._table.staging_ddl(connection, self._staging.table)]
 
     def _make(self, connection: Connection, statements: Sequence[sql.Composed]) -> None:
         for statement in statements:

@@ -119,7 +119,7 @@ def test_an_older_driver_that_wakes_publishes_nothing(target: Target, recovery: 
 
 def test_the_ledger_refuses_what_an_older_generation_staged(target: Target, recovery: str) -> None:
     """A commit that sleeps until a newer driver has begun the epoch anew, and published nothing yet."""
-    sink = target.sink()
+    sink: Any = target.sink()
     ticket = LocalDriver(sink, recovery).coordinator().begin(0)
     writer = WriterInitContext("sink", ticket.incarnation, ticket.generation, 0, None, attempt=0)
     part = sink.bind(writer).build("sink", 0, 1)

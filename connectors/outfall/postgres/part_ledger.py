@@ -1,0 +1,117 @@
+"""The ledger of parts: which epoch each part was last written in, how far it counts, and what its rows were.
+
+```
+begin      each part has a row, made before its first epoch
+publish    COPY · share the step's row · lock the parts' rows · are they before this epoch? · write the epoch · COMMIT
+seal       lock the step's row · has each part what its state says? · write the epoch there: nothing new of it may come
+```
+
+The step's row is that of `outfall.postgres.ledger`: its generation fences older drivers. Its lock is shared by the
+tasks that publish and taken alone by a driver that begins or seals, so neither happens in the middle of a publication.
+There is one row per part, for as long as the step's row: it goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from outfall.postgres.connection import Connection
+from outfall.postgres.names import TableName
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """What the table holds of one part."""
+
+    part: str
+    generation: int
+    """The generation that wrote it last."""
+    epoch: int | None
+    """The newest epoch whose rows of this part are in the table; `None` before the first."""
+    attempt: int
+    """The attempt that wrote them."""
+    next_offset: int
+    """How many rows the part has, and what it began with."""
+    rows: int
+    """How many of them that epoch brought."""
+    hash: int
+    """What they were: see `outfall.postgres.row_hash`."""
+
+    def holds(self, epoch: int) -> bool:
+        """Tell whether the epoch's rows are in the table."""
+        return self.epoch == epoch
+
+    def same_rows(self, other: PartRow) -> bool:
+        """Tell whether both are of the same rows in the same places."""
+        return (self.epoch, self.next_offset, self.rows, self.hash) == (
+            other.epoch,
+            other.next_offset,
+            other.rows,
+            other.hash,
+        )
+
+
+class PartLedger:
+    """The rows of one step's parts. Every call runs in the caller's transaction."""
+
+    def __init__(self, metadata_schema: str, incarnation: str, table: TableName) -> None:
+        self.table = TableName(metadata_schema, "parts")
+        self._name = self.table.identifier()
+        self._key = {"incarnation": incarnation, "target": str(table)}
+
+    def read(
+        self, connection: Connection, parts: Iterable[str] | None = None, *, lock: bool = False
+    ) -> Mapping[str, PartRow]:
+        """Return the rows of parts, by default of all; with `lock`, taken in the parts' order, nobody writes them."""
+        query = sql.SQL(
+            "SELECT part, generation, epoch, attempt, next_offset, rows, hash FROM {}"
+            " WHERE incarnation = %(incarnation)s AND target = %(target)s"
+        ).format(self._name)
+        values: dict[str, object] = dict(self._key)
+        if parts is not None:
+            query += sql.SQL(" AND part = ANY(%(parts)s)")
+            values["parts"] = list(parts)
+        if lock:
+            query += sql.SQL(" ORDER BY part FOR UPDATE")
+        with connection.cursor(row_factory=class_row(PartRow)) as cursor:
+            return {row.part: row for row in cursor.execute(query, values).fetchall()}
+
+    def begin(self, connection: Connection, offsets: Mapping[str, int]) -> None:
+        """Make rows for parts that have none, with the offsets they start from."""
+        statement = sql.SQL(
+            "INSERT INTO {} (incarnation, target, part, next_offset)"
+            " SELECT %(incarnation)s, %(target)s, part, start"
+            " FROM unnest(%(parts)s::text[], %(starts)s::bigint[]) AS given (part, start) ON CONFLICT DO NOTHING"
+        ).format(self._name)
+        values = {"parts": list(offsets), "starts": list(offsets.values())}
+        connection.execute(statement, self._key | values)
+
+    def published(self, connection: Connection, rows: Iterable[PartRow]) -> None:
+        """Write what the parts have now. The caller holds their locks."""
+        statement = sql.SQL(
+            "UPDATE {} SET generation = %(generation)s, epoch = %(epoch)s, attempt = %(attempt)s,"
+            " next_offset = %(next_offset)s, rows = %(rows)s, hash = %(hash)s, changed = now()"
+            " WHERE incarnation = %(incarnation)s AND target = %(target)s AND part = %(part)s"
+        ).format(self._name)
+        with connection.cursor() as cursor:
+            for row in rows:
+                cursor.execute(statement, self._key | vars(row))
+
+
+def part_ledger_ddl(metadata_schema: str) -> list[sql.Composed]:
+    """Return the statement that makes the table, after those of `ledger_ddl`."""
+    schema = sql.Identifier(metadata_schema)
+    return [
+        sql.SQL(
+            "CREATE TABLE IF NOT EXISTS {0}.parts ("
+            "incarnation text NOT NULL, target text NOT NULL, part text NOT NULL, generation bigint NOT NULL DEFAULT 0,"
+            " epoch bigint, attempt bigint NOT NULL DEFAULT 0, next_offset bigint NOT NULL,"
+            " rows bigint NOT NULL DEFAULT 0, hash bigint NOT NULL DEFAULT 0,"
+            " changed timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (incarnation, target, part),"
+            " FOREIGN KEY (incarnation, target) REFERENCES {0}.ledger ON DELETE CASCADE)"
+        ).format(schema)
+    ]

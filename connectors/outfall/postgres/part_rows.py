@@ -1,0 +1,82 @@
+"""What a row of a part is in the table: its own columns or its payload, and perhaps its part and number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.errors import ConfigurationError
+from outfall.postgres.columns import TableColumn
+from outfall.postgres.options import PostgresOptions
+
+_INTEGERS = frozenset({"int2", "int4", "int8"})
+
+
+@dataclass(frozen=True)
+class PartRows:
+    """How rows are written, for the columns that the table has.
+
+    Args:
+        options: the sink's.
+        text: whether the part's column takes text, not integers.
+    """
+
+    options: PostgresOptions
+    text: bool = False
+
+    @classmethod
+    def into(cls, options: PostgresOptions, columns: Sequence[TableColumn]) -> PartRows:
+        """Look what the part's column is, if there is a table."""
+        found = next((column for column in columns if column.name == options.part_column), None)
+        return cls(options, found is not None and found.kind.name not in _INTEGERS)
+
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        """Return the columns that are written of rows with these columns.
+
+        Raises:
+            ConfigurationError: a column of the rows has the name of one of ours.
+        """
+        own = self._own_fields()
+        payload = self.options.payload_column
+        if payload is not None:
+            return pa.schema([*own, pa.field(payload, pa.struct(list(given)), nullable=False)])
+        for field in own:
+            if field.name in given.names:
+                option = "part_column" if field.name == self.options.part_column else "part_offset_column"
+                raise ConfigurationError(
+                    f"the rows have a column {field.name!r}, which is where {option} puts a value of its own",
+                    do=f'choose another {option}, drop the column, or set offset_keys="ledger"',
+                )
+        return pa.schema([*own, *given])
+
+    def batch(self, given: pa.RecordBatch, part: str, start: int) -> pa.RecordBatch:
+        """Return rows as they are written, numbered from `start`."""
+        rows = given.num_rows
+        columns: list[pa.Array] = []
+        if self.options.offset_keys == "columns":
+            value = pa.scalar(part) if self.text else pa.scalar(int(part), pa.int32())
+            ones = pa.repeat(pa.scalar(1, pa.int64()), rows)
+            columns = [pa.repeat(value, rows), pc.cumulative_sum(ones, start=start - 1)]
+        if self.options.payload_column is None:
+            columns += given.columns
+        else:
+            columns.append(pa.StructArray.from_arrays(given.columns, fields=list(given.schema)))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema(given.schema))
+
+    def keys(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the options that `create_table` makes the primary key of."""
+        if self.options.key_columns or self.options.offset_keys == "ledger":
+            return {}
+        return {"key_columns": (self.options.part_column, self.options.part_offset_column)}
+
+    def _own_fields(self) -> list[pa.Field]:
+        if self.options.offset_keys == "ledger":
+            return []
+        kind = pa.string() if self.text else pa.int32()
+        return [
+            pa.field(self.options.part_column, kind, nullable=False),
+            pa.field(self.options.part_offset_column, pa.int64(), nullable=False),
+        ]

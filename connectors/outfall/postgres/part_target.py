@@ -1,0 +1,126 @@
+"""The table of a sink with parts, as the recovery data knows it: checked, opened and sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from psycopg import sql
+
+from outfall.capabilities import SealContext, TargetContext
+from outfall.errors import PartsChangedError
+from outfall.postgres.columns import read_columns
+from outfall.postgres.connection import Connection, Database
+from outfall.postgres.ledger import Ledger, LedgerRow
+from outfall.postgres.names import TableName
+from outfall.postgres.offset_part import PartState
+from outfall.postgres.offset_target import OffsetTarget
+from outfall.postgres.part_checks import Place, check_generation, check_sealed, check_states
+from outfall.postgres.part_ledger import PartLedger, part_ledger_ddl
+from outfall.steps import reached
+
+
+class PartTarget(OffsetTarget):
+    """One step's table and parts in one epoch. Used on the driver."""
+
+    def __init__(
+        self, database: Database, table: TableName, parts: Sequence[str], context: TargetContext[PartState]
+    ) -> None:
+        super().__init__(database, table, None, context)
+        self._parts = parts
+        self._part_ledger = PartLedger(database.options.metadata_schema, context.incarnation, table)
+
+    def check(self) -> None:
+        """Refuse a table or parts that are not what the recovery data says, and change nothing.
+
+        Raises:
+            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError.
+        """
+        super().check()
+        context = self._context
+        with self._database.connection() as connection:
+            step = self._ledger.read(connection) if self._has_ledger(connection) else None
+            if step is None or not read_columns(connection, self._part_ledger.table):
+                return
+            found = self._part_ledger.read(connection)
+        place = Place(str(self._name), context.step_id, context.epoch, context.generation)
+        offsets = {part: state.next_offset for part, state in context.states.items()}
+        opened = step.generation >= context.last_generation
+        check_states(place, context.completed, found, offsets, opened=opened)
+
+    def bases(self) -> Mapping[str, PartState]:
+        """Return where parts begin that have no state: after what the table holds of them, if its rows say so."""
+        new = [part for part in self._parts if part not in self._context.states]
+        if not new:
+            return {}
+        with self._database.connection() as connection:
+            starts = self._ends(connection)
+        return {part: PartState(next_offset=starts.get(part) or 0) for part in new}
+
+    def _open(self, connection: Connection, schema: pa.Schema | None) -> LedgerRow:
+        row = super()._open(connection, schema)
+        if row.generation == self._context.generation:
+            self._begin_parts(connection)
+        return row
+
+    def _begin_parts(self, connection: Connection) -> None:
+        found = self._part_ledger.read(connection)
+        new = {part: state.next_offset for part, state in self._context.states.items() if part not in found}
+        completed = -1 if self._context.completed is None else self._context.completed
+        unfinished = [row for row in found.values() if row.epoch is not None and row.epoch > completed]
+        if new and unfinished:
+            # Rows would go to other parts than before, and so be there twice.
+            raise PartsChangedError(
+                f"there are {len(new)} new parts, and epoch {unfinished[0].epoch} is in {self._name} in part",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                part=min(new),
+                why="its rows were routed to the former parts",
+                do="run the query with the former parts until the epoch is completed, then change them",
+            )
+        if new:
+            self._part_ledger.begin(connection, new)
+
+    def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
+        parts = self._part_ledger.table
+        made = [] if read_columns(connection, parts) else part_ledger_ddl(self._database.options.metadata_schema)
+        return [*super()._missing(connection), *made]
+
+    def _check_row(self, found: LedgerRow) -> None:
+        # A driver that died between seal and record has closed the epoch that begins now: it is written again.
+        closed = found.epoch
+        super()._check_row(replace(found, epoch=None if closed == self._context.epoch else closed))
+
+    def _ends(self, connection: Connection) -> Mapping[str, int]:
+        options = self._database.options
+        if options.offset_keys == "ledger" or options.on_existing == "overwrite":
+            return {}
+        if not read_columns(connection, self._name):
+            return {}
+        query = sql.SQL("SELECT {part}::text, max({offset}) + 1 FROM {table} GROUP BY 1").format(
+            part=sql.Identifier(options.part_column),
+            offset=sql.Identifier(options.part_offset_column),
+            table=self._name.identifier(),
+        )
+        return dict(connection.execute(query).fetchall())
+
+
+def seal_parts(database: Database, table: TableName, context: SealContext, offsets: Mapping[str, int]) -> None:
+    """Close an epoch of all parts against every writer, once they are what their states say. Idempotent.
+
+    Raises:
+        FencedError, ReplayDiffersError, TargetLostError: see `check_sealed`.
+    """
+    schema = database.options.metadata_schema
+    steps, parts = Ledger(schema, context.incarnation, table), PartLedger(schema, context.incarnation, table)
+    place = Place(str(table), context.step_id, context.epoch, context.generation)
+
+    def seal(connection: Connection) -> None:
+        step = check_generation(place, steps.read(connection, lock=True))
+        rows = check_sealed(place, parts.read(connection), offsets)
+        reached("postgres: sealing")
+        if not step.holds(context.epoch):
+            steps.published(connection, epoch=context.epoch, rows=rows)
+
+    database.run("sealing", seal)

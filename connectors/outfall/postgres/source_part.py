@@ -1,0 +1,75 @@
+"""One attempt whose rows carry their source's offsets: it publishes them by itself."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from psycopg import sql
+
+from outfall.capabilities import SupportsFlush, WriterInitContext
+from outfall.errors import ValueRefusedError
+from outfall.postgres.connection import Connection, Database
+from outfall.postgres.names import TableName
+from outfall.postgres.part import StagingPart
+from outfall.postgres.staging import STAGE, Staging
+from outfall.steps import reached
+
+
+class SourcePart(StagingPart, SupportsFlush):
+    """Copies rows into staging and from there into the table, in one transaction.
+
+    What stays in staging is nobody's, since no attempt is registered for it, and is cleared with the next sweep: a
+    temporary table would be a row of the catalogue per task and epoch, or stay in a session that poolers share. That
+    the reply to COMMIT is lost is an error like any other: the rows may be sent again.
+    """
+
+    def __init__(self, database: Database, staging: Staging, table: TableName, context: WriterInitContext) -> None:
+        super().__init__(database, staging, context)
+        self._table = table
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a batch.
+
+        Raises:
+            ValueRefusedError: an offset is NULL, which no index takes for the same as another.
+        """
+        for name in self._database.options.offset_columns:
+            if batch.column(name).null_count:
+                raise ValueRefusedError(
+                    f"the offset column {name!r} is NULL in a row",
+                    step=self._context.step_id,
+                    epoch=self._context.epoch,
+                    why="such a row could not be told from another when it comes again",
+                    do="leave such rows out, or choose other offset_columns",
+                )
+        super().write_record_batch(batch)
+
+    def flush(self, end_of_input: bool) -> None:
+        """Publish the rows that the table has not."""
+        if self._connection is None or self._schema is None:
+            return
+        with self._explained():
+            self._finish_copy()
+            inserted = self._insert(self._connection, self._columns(self._schema))
+            reached("postgres: before COMMIT")
+            self._connection.execute("COMMIT")
+            reached("postgres: after COMMIT")
+        self._done = True
+        self._context.metrics.add("rows_changed", inserted)
+
+    def _insert(self, connection: Connection, columns: tuple[str, ...]) -> int:
+        self._database.limit(connection)
+        listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+        offsets = sql.SQL(", ").join(map(sql.Identifier, self._database.options.offset_columns))
+        # In the order of the keys, so that two attempts that bring the same rows wait for each other one way only.
+        statement = sql.SQL(
+            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {stage} = %s ORDER BY {offsets}"
+            " ON CONFLICT ({offsets}) DO NOTHING"
+        ).format(
+            table=self._table.identifier(),
+            columns=listed,
+            staging=self._staging.name,
+            stage=sql.Identifier(STAGE),
+            offsets=offsets,
+        )
+        reached("postgres: publishing")
+        return connection.execute(statement, (self._stage,)).rowcount

@@ -1,0 +1,40 @@
+"""What sinks have in common whose tasks copy rows into a staging table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import sql
+
+from outfall.capabilities import SupportsSweep, SweepContext, TargetContext
+from outfall.postgres.connection import Connection
+from outfall.postgres.failures import explained
+from outfall.postgres.names import staging_name
+from outfall.postgres.sink import PostgresSink
+from outfall.postgres.staging import Staging, own_columns
+from outfall.postgres.table import Table
+from outfall.postgres.target import Target
+
+
+class StagedSink(PostgresSink, SupportsSweep):
+    """Knows the staging table of a step, and clears it."""
+
+    def sweep(self, context: SweepContext) -> int:
+        staging = self._staging(context.step_id)
+        with explained(self.database, f"sweeping {staging.table}", context.step_id):
+            count = self.database.run(
+                "sweeping staging of", lambda connection: staging.forget_older(connection, context)
+            )
+            self.database.run("clearing staging of", staging.clear)
+        return count
+
+    def _staging(self, step_id: str) -> Staging:
+        schema = self.options.metadata_schema
+        extra = [name for name, _ in own_columns(self.options)[1:]]
+        return Staging(schema, staging_name(schema, self.table, step_id, extra))
+
+    def _target(self, context: TargetContext[Any]) -> Target:
+        return Target(self.database, self.table, self._staging(context.step_id), context)
+
+    def _support_ddl(self, connection: Connection, step_id: str) -> list[sql.Composed]:
+        return Table(self.options, self.table).support_ddl(connection, self._staging(step_id).table)

@@ -1,0 +1,31 @@
+"""What the tests of `delivery="offset"` share: rows, and epochs of tasks whose parts they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outfall.epoch.messages import TaskAnswer, Ticket
+from outfall.testing import LocalDriver
+
+Row = dict[str, Any]
+
+
+def numbered(*ids: int) -> list[Row]:
+    return [{"id": number, "name": f"n{number}"} for number in ids]
+
+
+def keyed(*ids: int) -> list[tuple[str, Row]]:
+    """Rows with the key that routes them."""
+    return [(str(row["id"]), row) for row in numbered(*ids)]
+
+
+def one_task(
+    driver: LocalDriver, ticket: Ticket, epoch: int, parts: dict[str, Sequence[int]], **more: Any
+) -> TaskAnswer:
+    """Run a task that writes several parts, row by row in turn, as Spark's batches hold them."""
+    longest = max((len(ids) for ids in parts.values()), default=0)
+    values: list[tuple[str | None, list[Any]]] = [
+        (part, numbered(ids[place])) for place in range(longest) for part, ids in parts.items() if place < len(ids)
+    ]
+    return driver.run_task(ticket, epoch, 0, values, **more)

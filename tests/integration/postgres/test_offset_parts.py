@@ -1,0 +1,428 @@
+"""`delivery="offset", parts=N` against a real server and without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from outfall.errors import (
+    ConfigurationError,
+    FencedError,
+    PartsChangedError,
+    ReplayDiffersError,
+    TargetAheadError,
+    TargetLostError,
+    TargetNotEmptyError,
+    TransientError,
+)
+from outfall.postgres import PostgresSink
+from outfall.testing import LocalDriver
+from outfall.testing.crash_points import crash_at
+from outfall.testing.tcp_proxy import TcpProxy
+from tests.integration.postgres.offsets import keyed, numbered, one_task
+from tests.integration.postgres.support import Target, listening
+from tests.integration.support.postgres import Server, pgbouncer
+
+
+@pytest.fixture
+def target(dsn: str) -> Target:
+    return Target(dsn)
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> str:
+    return str(tmp_path / "recovery")
+
+
+def parts_sink(target: Target, parts: int = 3, **options: Any) -> PostgresSink:
+    return target.sink(delivery="offset", parts=parts, **({"offset_keys": "ledger"} | options))
+
+
+def run(sink: PostgresSink, recovery: str, epoch: int, *ids: int) -> Any:
+    return LocalDriver(sink, recovery).run_epoch(epoch, [keyed(*ids)])
+
+
+STEPS = [
+    "before BEGIN", "after BEGIN", "postgres: opening", "after open target", "postgres: copying", "task: after write",
+    "postgres: publishing", "postgres: before COMMIT#2", "postgres: after COMMIT", "postgres: after COMMIT#2",
+    "task: after snapshot", "after collect", "postgres: sealing", "after seal", "before PREPARED", "after PREPARED",
+    "before COMPLETED", "after COMPLETED",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_driver_that_dies_anywhere_leaves_each_row_once(target: Target, recovery: str, step: str) -> None:
+    sink = parts_sink(target)
+    run(sink, recovery, 0, 100)
+    with crash_at(step) as seen:
+        run(sink, recovery, 1, *range(20))
+    assert step.partition("#")[0] in seen
+    run(sink, recovery, 1, *reversed(range(20)))
+    run(sink, recovery, 2, 200)
+    assert target.ids() == [*range(20), 100, 200]
+
+
+def test_rows_are_numbered_by_part_in_columns_that_are_made(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "SELECT 1")
+    sink = parts_sink(target, 2, offset_keys="columns", create_table="if_missing")
+    for epoch in range(3):
+        run(sink, recovery, epoch, *range(10 * epoch, 10 * epoch + 10))
+    found = target.run('SELECT partition_id, "offset", id FROM t ORDER BY 1, 2')
+    for part in (0, 1):
+        assert [offset for number, offset, _ in found if number == part] == list(
+            range(sum(f[0] == part for f in found))
+        )
+    assert sorted(row[2] for row in found) == list(range(30))
+    assert [row[0] for row in target.run("SELECT next_offset FROM outfall.parts ORDER BY part")] == [
+        sum(row[0] == part for row in found) for part in (0, 1)
+    ]
+
+
+def test_a_row_as_json_beside_its_part_and_number(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (p text, n bigint, data jsonb NOT NULL, PRIMARY KEY (p, n))")
+    sink = parts_sink(target, 1, offset_keys="columns", part_column="p", part_offset_column="n", payload_column="data")
+    run(sink, recovery, 0, 1, 2)
+    assert target.run("SELECT * FROM t ORDER BY n") == [("0", 0, numbered(1)[0]), ("0", 1, numbered(2)[0])]
+
+
+def test_a_replay_in_another_order_and_other_batches_writes_nothing(target: Target, recovery: str) -> None:
+    driver = LocalDriver(parts_sink(target, 1), recovery)
+    ticket = driver.coordinator().begin(0)
+    driver.run_task(ticket, 0, 0, [("0", numbered(1, 2, 3))])
+    again = LocalDriver(parts_sink(target, 1), recovery)
+    coordinator = again.coordinator()
+    ticket = coordinator.begin(0)
+    answer = again.run_task(ticket, 0, 0, [("0", numbered(3)), ("0", numbered(2, 1))])
+    result = coordinator.finish(ticket, [answer])
+    assert target.ids() == [1, 2, 3]
+    assert (result.counts["rows"], result.counts["rows_present"], result.counts.get("bytes", 0)) == (3, 3, 0)
+
+
+@pytest.mark.parametrize("ids", [(1, 2), (1, 2, 4), (1, 2, 3, 3)])
+def test_a_replay_with_other_rows_is_refused(target: Target, recovery: str, ids: tuple[int, ...]) -> None:
+    sink = parts_sink(target, 1)
+    with crash_at("after collect"):
+        run(sink, recovery, 0, 1, 2, 3)
+    with pytest.raises(ReplayDiffersError, match=r"part '0'.*3 rows are there"):
+        run(sink, recovery, 0, *ids)
+    assert target.ids() == [1, 2, 3]
+    run(sink, recovery, 0, 1, 2, 3)
+    run(sink, recovery, 1, 4)
+    assert target.ids() == [1, 2, 3, 4]
+
+
+def test_a_replay_that_brings_a_part_nothing_is_refused(target: Target, recovery: str) -> None:
+    sink = parts_sink(target)
+    with crash_at("after collect"):
+        run(sink, recovery, 0, *range(20))
+    with pytest.raises(ReplayDiffersError, match="did not come again"):
+        LocalDriver(sink, recovery).run_epoch(0, [[]])
+    run(sink, recovery, 0, *range(20))
+    assert target.ids() == list(range(20))
+
+
+def test_one_task_writes_all_its_parts_over_one_connection(target: Target, recovery: str) -> None:
+    sink = parts_sink(target, 50)
+    driver = LocalDriver(sink, recovery)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    most = 0
+
+    def count(step: str) -> None:
+        nonlocal most
+        if step == "postgres: copying":
+            query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outfall'"
+            most = max(most, target.run(query + " AND datname = current_database()")[0][0])
+
+    with listening(count):
+        answer = one_task(driver, ticket, 0, {str(part): [part, part + 100] for part in range(50)})
+    coordinator.finish(ticket, [answer])
+    assert most == 1
+    assert target.ids() == [*range(50), *range(100, 150)]
+
+
+def test_parts_that_another_task_wrote_are_not_sent_again(target: Target, recovery: str) -> None:
+    """A replay with fewer tasks: one part is there, the other is not."""
+    sink = parts_sink(target)
+    driver = LocalDriver(sink, recovery)
+    one_task(driver, driver.coordinator().begin(0), 0, {"0": [1, 2]})
+    again = LocalDriver(sink, recovery)
+    coordinator = again.coordinator()
+    ticket = coordinator.begin(0)
+    coordinator.finish(ticket, [one_task(again, ticket, 0, {"0": [2, 1], "1": [3]})])
+    assert target.ids() == [1, 2, 3]
+
+
+def test_an_attempt_that_was_overtaken_gives_up_what_is_there(target: Target, recovery: str) -> None:
+    sink = parts_sink(target)
+    driver = LocalDriver(sink, recovery)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    overtaken: list[int] = []
+
+    def overtake(step: str) -> None:
+        if step == "task: before flush" and not overtaken:
+            overtaken.append(1)
+            one_task(driver, ticket, 0, {"0": [1], "1": [2]})
+
+    with listening(overtake):
+        answer = one_task(driver, ticket, 0, {"0": [1], "1": [2]})
+    coordinator.finish(ticket, [answer])
+    assert target.ids() == [1, 2]
+
+
+def test_an_attempt_that_was_overtaken_by_half_is_tried_again(target: Target, recovery: str) -> None:
+    sink = parts_sink(target)
+    driver = LocalDriver(sink, recovery)
+    ticket = driver.coordinator().begin(0)
+    overtaken: list[int] = []
+
+    def overtake(step: str) -> None:
+        if step == "task: before flush" and not overtaken:
+            overtaken.append(1)
+            one_task(driver, ticket, 0, {"0": [1]})
+
+    with listening(overtake), pytest.raises(TransientError, match="wrote some of its parts"):
+        one_task(driver, ticket, 0, {"0": [1], "1": [2]})
+    assert target.ids() == [1]
+    one_task(driver, ticket, 0, {"0": [1], "1": [2]}, retries=1)
+    assert target.ids() == [1, 2]
+
+
+# --- zombies
+
+
+def test_a_task_of_an_older_generation_is_fenced_before_the_newer_one_has_written(
+    target: Target, recovery: str
+) -> None:
+    sink = parts_sink(target)
+    older = LocalDriver(sink, recovery)
+    ticket = older.coordinator().begin(0)
+    begun = False
+
+    def begin(step: str) -> None:
+        nonlocal begun
+        if step == "task: before flush" and not begun:
+            begun = True
+            LocalDriver(sink, recovery).coordinator().begin(0)
+
+    with listening(begin), pytest.raises(FencedError, match="at generation"):
+        one_task(older, ticket, 0, {"0": [1]})
+    assert target.ids() == []
+
+
+def test_a_task_that_wakes_in_a_later_epoch_is_fenced(target: Target, recovery: str) -> None:
+    sink = parts_sink(target)
+    older = LocalDriver(sink, recovery)
+    ticket = older.coordinator().begin(0)
+    run(sink, recovery, 0, *range(20))
+    run(sink, recovery, 1, *range(20, 40))
+    with pytest.raises(FencedError):
+        one_task(older, ticket, 0, {"0": [1], "1": [2]})
+    assert target.ids() == list(range(40))
+
+
+def test_a_task_that_wakes_after_the_epoch_was_closed_writes_nothing(target: Target, recovery: str) -> None:
+    """Its part got no rows from the attempt that counts."""
+    driver = LocalDriver(parts_sink(target), recovery)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    coordinator.finish(ticket, [one_task(driver, ticket, 0, {"0": [1]})])
+    one_task(driver, ticket, 0, {"0": [1]})
+    with pytest.raises(ReplayDiffersError, match="closed"):
+        one_task(driver, ticket, 0, {"1": [1]})
+    assert target.ids() == [1]
+
+
+def test_a_zombie_of_the_same_generation_finds_its_rows_there(target: Target, recovery: str) -> None:
+    driver = LocalDriver(parts_sink(target), recovery)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    answer = one_task(driver, ticket, 0, {"0": [1, 2]})
+    one_task(driver, ticket, 0, {"0": [2, 1]})
+    coordinator.finish(ticket, [answer])
+    one_task(driver, ticket, 0, {"0": [2, 1]})
+    assert target.ids() == [1, 2]
+
+
+# --- replies that are lost, servers that die
+
+
+def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Target, recovery: str) -> None:
+    """The proxy lets COMMIT through and swallows what comes back."""
+    given = psycopg.conninfo.conninfo_to_dict(target.dsn)
+    with TcpProxy(str(given["host"]), int(str(given["port"]))) as proxy:
+        dsn = psycopg.conninfo.make_conninfo(target.dsn, host="127.0.0.1", port=proxy.port)
+        driver = LocalDriver(parts_sink(target, dsn=dsn), recovery)
+        coordinator = driver.coordinator()
+        ticket = coordinator.begin(0)
+        armed: list[str] = []
+
+        def swallow(step: str) -> None:
+            if step == "postgres: publishing":
+                armed.append(step)
+                proxy.reset_replies_after(b"COMMIT")
+
+        with listening(swallow):
+            answer = one_task(driver, ticket, 0, {"0": [1], "1": [2]})
+        assert armed
+        result = coordinator.finish(ticket, [answer])
+    assert result.counts["commits_settled"] == 1
+    assert target.ids() == [1, 2]
+
+
+def test_a_connection_that_ends_before_commit_leaves_nothing(target: Target, recovery: str) -> None:
+    end_others = (
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'outfall'"
+    )
+    driver = LocalDriver(parts_sink(target), recovery)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    ended: list[str] = []
+
+    def end(step: str) -> None:
+        if step == "postgres: before COMMIT" and not ended:
+            ended.append(step)
+            target.run(end_others)
+
+    with listening(end), pytest.raises(TransientError):
+        one_task(driver, ticket, 0, {"0": [1]})
+    assert target.ids() == []
+    coordinator.finish(ticket, [one_task(driver, ticket, 0, {"0": [1]}, retries=1)])
+    assert target.ids() == [1]
+
+
+@pytest.mark.parametrize("step", ["postgres: copying", "postgres: publishing"])
+def test_a_server_that_is_killed_while_a_task_copies_loses_and_doubles_nothing(
+    mortal_postgres: Server, recovery: str, step: str
+) -> None:
+    target = Target(mortal_postgres.new_database())
+    sink = parts_sink(target, retry_deadline=30)
+    run(sink, recovery, 0, 1)
+    driver = LocalDriver(sink, recovery)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(1)
+    one_task(driver, ticket, 1, {"1": [10]})
+    killed: list[str] = []
+
+    def kill(reached: str) -> None:
+        if reached == step and not killed:
+            killed.append(reached)
+            mortal_postgres.kill()
+
+    with listening(kill), pytest.raises(TransientError):
+        one_task(driver, ticket, 1, {"0": [20, 21]})
+    mortal_postgres.start()
+    answers = [one_task(driver, ticket, 1, {"0": [20, 21], "1": [10]}, retries=1)]
+    coordinator.finish(ticket, answers)
+    assert target.ids() == [1, 10, 20, 21]
+
+
+def test_all_of_it_goes_through_a_pooler_in_transaction_mode(target: Target, recovery: str) -> None:
+    with pgbouncer(target.dsn) as pooled:
+        sink = parts_sink(target, dsn=pooled)
+        for epoch in range(3):
+            run(sink, recovery, epoch, *range(10 * epoch, 10 * epoch + 10))
+    assert target.ids() == list(range(30))
+
+
+# --- the table and the log
+
+
+def test_a_ledger_that_is_behind_the_log_is_found(target: Target, recovery: str) -> None:
+    sink = parts_sink(target, 1)
+    for epoch in range(3):
+        run(sink, recovery, epoch, epoch)
+    target.run("UPDATE outfall.parts SET next_offset = 2, epoch = 1")
+    with pytest.raises(TargetLostError, match=r"part 0 ends at offset 2, and 3 is recorded"):
+        run(sink, recovery, 3, 3)
+    target.run("DELETE FROM outfall.parts")
+    with pytest.raises(TargetLostError, match="no part 0"):
+        run(sink, recovery, 3, 3)
+    target.run("DELETE FROM outfall.ledger")
+    with pytest.raises(TargetLostError, match="knows of no epoch"):
+        run(sink, recovery, 3, 3)
+
+
+def test_a_ledger_that_is_ahead_of_the_log_is_found(target: Target, recovery: str) -> None:
+    sink = parts_sink(target, 1)
+    run(sink, recovery, 0, 0)
+    target.run("UPDATE outfall.parts SET next_offset = 2, rows = 1, epoch = 2")
+    with pytest.raises(TargetAheadError, match="part 0 holds epoch 2, and 1 is to be written"):
+        run(sink, recovery, 1, 1)
+    target.run("UPDATE outfall.parts SET next_offset = 2, rows = 1, epoch = 0")
+    with pytest.raises(TargetAheadError, match="part 0 ends at offset 2, and 1 is recorded"):
+        run(sink, recovery, 1, 1)
+    target.run("UPDATE outfall.parts SET next_offset = 1; UPDATE outfall.ledger SET generation = 100")
+    with pytest.raises(TargetAheadError, match="generation 100"):
+        run(sink, recovery, 1, 1)
+
+
+def test_parts_are_not_added_in_the_middle_of_an_epoch(target: Target, recovery: str) -> None:
+    run(parts_sink(target), recovery, 0, 100)
+    with crash_at("after collect"):
+        run(parts_sink(target), recovery, 1, *range(20))
+    with pytest.raises(PartsChangedError, match=r"2 new parts.*epoch 1"):
+        run(parts_sink(target, 5), recovery, 1, *range(20))
+    run(parts_sink(target), recovery, 1, *range(20))
+    run(parts_sink(target, 5), recovery, 2, *range(20, 40))
+    with pytest.raises(PartsChangedError):
+        run(parts_sink(target, 3), recovery, 3, 50)
+    assert target.ids() == [*range(40), 100]
+
+
+def test_a_part_goes_on_after_the_rows_that_the_table_has(dsn: str, recovery: str) -> None:
+    target = Target(
+        dsn,
+        'CREATE TABLE t (partition_id integer, "offset" bigint, id bigint, name text, PRIMARY KEY (1, 2))'.replace(
+            "(1, 2)", '(partition_id, "offset")'
+        ),
+    )
+    target.run("INSERT INTO t VALUES (0, 41, 1, 'x')")
+    with pytest.raises(TargetNotEmptyError):
+        run(parts_sink(target, 1, offset_keys="columns", on_existing="error"), recovery, 0, 2)
+    sink = parts_sink(target, 1, offset_keys="columns")
+    run(sink, recovery, 0, 2, 3)
+    assert target.run('SELECT "offset", id FROM t ORDER BY 1') == [(41, 1), (42, 2), (43, 3)]
+
+
+def test_rows_of_others_are_deleted_once_if_told(target: Target, recovery: str) -> None:
+    target.run("INSERT INTO t VALUES (1000, 'x')")
+    sink = parts_sink(target, on_existing="overwrite")
+    with crash_at("postgres: after COMMIT"):
+        run(sink, recovery, 0, *range(20))
+    run(sink, recovery, 0, *range(20))
+    run(sink, recovery, 1, 20)
+    assert target.ids() == list(range(21))
+
+
+def test_a_column_that_is_ours_is_refused(dsn: str, recovery: str) -> None:
+    target = Target(dsn, 'CREATE TABLE t (partition_id integer, "offset" bigint)')
+    sink: Any = parts_sink(target, offset_keys="columns")
+    import pyarrow as pa
+
+    with pytest.raises(ConfigurationError, match=r"column 'offset'.*part_offset_column"):
+        sink.check_schema(pa.schema([("offset", pa.int64())]))
+
+
+def test_the_ledger_has_one_row_for_each_part(target: Target, recovery: str) -> None:
+    driver = LocalDriver(parts_sink(target), recovery)
+    for epoch in range(20):
+        driver.run_epoch(epoch, [keyed(*range(10 * epoch, 10 * epoch + 10))])
+    assert target.run("SELECT count(*) FROM outfall.parts") == [(3,)]
+    target.run("DELETE FROM outfall.ledger")
+    assert target.run("SELECT count(*) FROM outfall.parts") == [(0,)]
+
+
+def test_a_dba_can_make_what_is_needed(target: Target, recovery: str) -> None:
+    sink = parts_sink(target, create_staging="never")
+    with pytest.raises(Exception, match=r"outfall.ledger is missing.*PostgresSink.ddl"):
+        run(sink, recovery, 0, 1)
+    for _ in range(2):
+        target.run(sink.ddl())
+    run(sink, recovery, 0, 1)
+    assert target.ids() == [1]
