@@ -17,7 +17,7 @@ from outfall.postgres.names import TableName
 from outfall.postgres.offset_part import PartState
 from outfall.postgres.offset_target import OffsetTarget
 from outfall.postgres.part_checks import Place, check_generation, check_sealed, check_states
-from outfall.postgres.part_ledger import PartLedger, part_ledger_ddl
+from outfall.postgres.part_ledger import PartLedger, PartRow, part_ledger_ddl
 from outfall.steps import reached
 
 
@@ -35,7 +35,7 @@ class PartTarget(OffsetTarget):
         """Refuse a table or parts that are not what the recovery data says, and change nothing.
 
         Raises:
-            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError.
+            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError, PartsChangedError.
         """
         super().check()
         context = self._context
@@ -44,6 +44,7 @@ class PartTarget(OffsetTarget):
             if step is None or not read_columns(connection, self._part_ledger.table):
                 return
             found = self._part_ledger.read(connection)
+        self._refuse_new(found)
         place = Place(str(self._name), context.step_id, context.epoch, context.generation)
         offsets = {part: state.next_offset for part, state in context.states.items()}
         opened = step.generation >= context.last_generation
@@ -66,21 +67,26 @@ class PartTarget(OffsetTarget):
 
     def _begin_parts(self, connection: Connection) -> None:
         found = self._part_ledger.read(connection)
+        # Again: a task of an older driver may have published after this one looked.
+        self._refuse_new(found)
         new = {part: state.next_offset for part, state in self._context.states.items() if part not in found}
+        if new:
+            self._part_ledger.begin(connection, new)
+
+    def _refuse_new(self, found: Mapping[str, PartRow]) -> None:
+        """Refuse new parts while an epoch is in the table in part: its rows would go to other parts, and be doubled."""
         completed = -1 if self._context.completed is None else self._context.completed
-        unfinished = [row for row in found.values() if row.epoch is not None and row.epoch > completed]
+        unfinished = [row.epoch for row in found.values() if row.epoch is not None and row.epoch > completed]
+        new = [part for part in self._parts if part not in found]
         if new and unfinished:
-            # Rows would go to other parts than before, and so be there twice.
             raise PartsChangedError(
-                f"there are {len(new)} new parts, and epoch {unfinished[0].epoch} is in {self._name} in part",
+                f"there are {len(new)} new parts, and epoch {unfinished[0]} is in {self._name} in part",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
-                part=min(new),
+                part=new[0],
                 why="its rows were routed to the former parts",
                 do="run the query with the former parts until the epoch is completed, then change them",
             )
-        if new:
-            self._part_ledger.begin(connection, new)
 
     def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
         parts = self._part_ledger.table

@@ -34,3 +34,9 @@ def mortal_postgres(own_postgres: Server) -> Iterator[Server]:
 def dsn(postgres: Databases) -> str:
     """An empty database."""
     return postgres.new_database()
+
+
+@pytest.fixture(scope="session")
+def conformance_dsn(postgres: Databases) -> str:
+    """One database for all targets of the suite."""
+    return postgres.new_database()

@@ -12,7 +12,6 @@ import pytest
 
 from outfall.postgres import PostgresSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
-from tests.integration.support.postgres import Databases
 
 
 class Tables(SinkHarness):
@@ -59,12 +58,6 @@ class Tables(SinkHarness):
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
-
-
-@pytest.fixture(scope="session")
-def conformance_dsn(postgres: Databases) -> str:
-    """One database for all targets of the suite."""
-    return postgres.new_database()
 
 
 SHORT = [

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from outfall.errors import (
@@ -21,7 +22,7 @@ from outfall.errors import (
 from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
-from outfall.testing.tcp_proxy import TcpProxy
+from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.postgres.offsets import keyed, numbered, one_task
 from tests.integration.postgres.support import Target, listening
 from tests.integration.support.postgres import Server, pgbouncer
@@ -68,6 +69,7 @@ def test_a_driver_that_dies_anywhere_leaves_each_row_once(target: Target, recove
 def test_rows_are_numbered_by_part_in_columns_that_are_made(dsn: str, recovery: str) -> None:
     target = Target(dsn, "SELECT 1")
     sink = parts_sink(target, 2, offset_keys="columns", create_table="if_missing")
+    sink.check_schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
     for epoch in range(3):
         run(sink, recovery, epoch, *range(10 * epoch, 10 * epoch + 10))
     found = target.run('SELECT partition_id, "offset", id FROM t ORDER BY 1, 2')
@@ -262,9 +264,9 @@ def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Target, recover
         armed: list[str] = []
 
         def swallow(step: str) -> None:
-            if step == "postgres: publishing":
+            if step == "postgres: before COMMIT" and not armed:
                 armed.append(step)
-                proxy.reset_replies_after(b"COMMIT")
+                proxy.inject(NetworkFault("reset", "reply", connections=1))
 
         with listening(swallow):
             answer = one_task(driver, ticket, 0, {"0": [1], "1": [2]})
@@ -376,12 +378,8 @@ def test_parts_are_not_added_in_the_middle_of_an_epoch(target: Target, recovery:
 
 
 def test_a_part_goes_on_after_the_rows_that_the_table_has(dsn: str, recovery: str) -> None:
-    target = Target(
-        dsn,
-        'CREATE TABLE t (partition_id integer, "offset" bigint, id bigint, name text, PRIMARY KEY (1, 2))'.replace(
-            "(1, 2)", '(partition_id, "offset")'
-        ),
-    )
+    columns = 'partition_id integer, "offset" bigint, id bigint, name text, PRIMARY KEY (partition_id, "offset")'
+    target = Target(dsn, f"CREATE TABLE t ({columns})")
     target.run("INSERT INTO t VALUES (0, 41, 1, 'x')")
     with pytest.raises(TargetNotEmptyError):
         run(parts_sink(target, 1, offset_keys="columns", on_existing="error"), recovery, 0, 2)
@@ -403,8 +401,6 @@ def test_rows_of_others_are_deleted_once_if_told(target: Target, recovery: str) 
 def test_a_column_that_is_ours_is_refused(dsn: str, recovery: str) -> None:
     target = Target(dsn, 'CREATE TABLE t (partition_id integer, "offset" bigint)')
     sink: Any = parts_sink(target, offset_keys="columns")
-    import pyarrow as pa
-
     with pytest.raises(ConfigurationError, match=r"column 'offset'.*part_offset_column"):
         sink.check_schema(pa.schema([("offset", pa.int64())]))
 

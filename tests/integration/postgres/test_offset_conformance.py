@@ -1,0 +1,71 @@
+"""`delivery="offset"` is exactly once where its source is repeatable: the conformance suite does not refute it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.integration.postgres.test_conformance import SHORT, Tables
+
+
+class OffsetTables(Tables):
+    """Rows come again as they were, as `requires()` says."""
+
+    repeatable_source = True
+    # Nothing is staged that could be lost, or left.
+    lose = SinkHarness.lose
+    leftovers = SinkHarness.leftovers
+
+
+class SourceTables(OffsetTables):
+    columns = "id bigint PRIMARY KEY, text text"
+    leftovers = Tables.leftovers
+
+    def sink_options(self) -> dict[str, Any]:
+        return {"delivery": "offset", "offset_columns": "id"}
+
+
+class PartTables(OffsetTables):
+    def sink_options(self) -> dict[str, Any]:
+        return {"delivery": "offset", "parts": 4, "offset_keys": "ledger"}
+
+
+class NumberedTables(OffsetTables):
+    columns = 'id bigint, text text, partition_id integer, "offset" bigint, PRIMARY KEY (partition_id, "offset")'
+
+    def sink_options(self) -> dict[str, Any]:
+        return {"delivery": "offset", "parts": 4}
+
+
+@pytest.mark.parametrize("tables", [SourceTables, PartTables])
+def test_rows_under_offsets_in_short(conformance_dsn: str, tmp_path: Path, tables: type[OffsetTables]) -> None:
+    harness = tables()
+    harness.dsn = conformance_dsn
+    report = run_conformance(harness, tmp_path, checks=SHORT)
+    assert report.passed, report
+
+
+class Suite(OffsetTables, SinkConformance):
+    """The whole suite."""
+
+    @pytest.fixture(autouse=True)
+    def _database(self, conformance_dsn: str) -> None:
+        self.dsn = conformance_dsn
+
+
+@pytest.mark.long
+class TestSourceOffsets(SourceTables, Suite):
+    memory_limit = 16 << 20
+
+
+@pytest.mark.long
+class TestPartsInTheLedger(PartTables, Suite):
+    memory_limit = 16 << 20
+
+
+@pytest.mark.long
+class TestPartsInColumns(NumberedTables, Suite):
+    pass
