@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -15,9 +17,10 @@ from outfall.postgres import PostgresSink, sink_from_options
 from outfall.postgres.connection import Database
 from outfall.postgres.failures import translated
 from outfall.postgres.names import TableName, staging_name
+from outfall.postgres.part_rows import PartRows
 from outfall.postgres.publish import statement
 from outfall.postgres.sqlstate import may_pass
-from outfall.sink_shape import check_sink, guarantee_of
+from outfall.sink_shape import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
 
 DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
 
@@ -37,6 +40,17 @@ DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
             "give one",
         ),
         ({"statement_timeout": "soon"}, "statement_timeout"),
+        ({"offset_columns": "id"}, 'are options of delivery="offset"'),
+        ({"parts": 3}, 'are options of delivery="offset"'),
+        ({"delivery": "offset"}, "needs either offset_columns or parts"),
+        ({"delivery": "offset", "parts": 3, "offset_columns": "id"}, "needs either offset_columns or parts"),
+        ({"delivery": "offset", "parts": 0}, "parts"),
+        (
+            {"delivery": "offset", "parts": 3, "write_mode": "upsert", "key_columns": "id"},
+            'write_mode upsert needs delivery="epoch"',
+        ),
+        ({"delivery": "offset", "offset_columns": "id", "key_columns": "id"}, "do not go with offset_columns"),
+        ({"delivery": "offset", "offset_columns": "id, id"}, "names the column 'id' twice"),
         ({"create_table": "always"}, "create_table"),
     ],
 )
@@ -55,6 +69,80 @@ def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
     assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
     assert sink.target() == "postgres:warehouse/t"
     assert not any("hunter2" in text for text in (repr(sink), str(sink.options), sink.target(), sink.database.name()))
+
+
+OFFSETS = {"delivery": "offset", "offset_columns": ["topic", "partition", "offset"]}
+PARTS = {"delivery": "offset", "parts": 12}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "fixed"),
+    [({}, "postgres", False), (OFFSETS, "postgres/source-offsets", False), (PARTS, "postgres/parts", True)],
+)
+def test_each_delivery_is_a_sink_of_its_own(options: dict[str, Any], kind: str, fixed: bool) -> None:
+    sink = PostgresSink(DSN, "t", **options)
+    check_sink(sink)
+    back = pickle.loads(pickle.dumps(sink))
+    assert (kind_of(sink), is_fixed(sink), guarantee_of(sink)) == (kind, fixed, Guarantee.EXACTLY_ONCE)
+    assert (type(back), back.options) == (type(sink), sink.options)
+    assert ("a source" in str(requirements_of(sink))) is bool(options)
+
+
+def test_parts_are_numbered_and_keep_their_numbers() -> None:
+    sink: Any = PostgresSink(DSN, "t", delivery="offset", parts=12)
+    assert sink.list_parts() == [str(number) for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"offsetColumns": "topic, offset"},
+            r"write_stream\(df, PostgresSink\(dsn, 't', delivery=\"offset\","
+            r" offset_columns=\['topic', 'offset'\]\), checkpoint=…\)",
+        ),
+        ({"parts": "4"}, r"PostgresSink\(dsn, 't', delivery=\"offset\", parts=4\), key=…, checkpoint=…\)"),
+    ],
+)
+def test_offsets_are_refused_through_options_with_the_line_to_use(options: dict[str, str], line: str) -> None:
+    with pytest.raises(ConfigurationError, match=line) as caught:
+        sink_from_options({"dsn": DSN, "table": "t", "delivery": "offset"} | options)
+    assert "hunter2" not in str(caught.value)
+
+
+# --- rows of parts
+
+
+ROWS = pa.RecordBatch.from_pydict({"id": [7, 8], "text": ["a", None]})
+
+
+def rows_of(**options: Any) -> PartRows:
+    return PartRows(PostgresSink(DSN, "t", delivery="offset", parts=3, **options).options)
+
+
+def test_rows_get_their_part_and_number_and_go_on_where_they_ended() -> None:
+    made = rows_of().batch(ROWS, "2", 40)
+    assert made.to_pylist() == [
+        {"partition_id": 2, "offset": 40, "id": 7, "text": "a"},
+        {"partition_id": 2, "offset": 41, "id": 8, "text": None},
+    ]
+    text = replace(rows_of(part_column="p", part_offset_column="n"), text=True).batch(ROWS, "2", 0)
+    assert text.select(["p", "n"]).to_pylist() == [{"p": "2", "n": 0}, {"p": "2", "n": 1}]
+
+
+def test_rows_may_stay_as_they_are_or_become_one_value() -> None:
+    assert rows_of(offset_keys="ledger").batch(ROWS, "2", 0) == ROWS
+    made = rows_of(offset_keys="ledger", payload_column="data").batch(ROWS, "2", 0)
+    assert made.to_pylist() == [{"data": {"id": 7, "text": "a"}}, {"data": {"id": 8, "text": None}}]
+
+
+@pytest.mark.parametrize(("name", "option"), [("offset", "part_offset_column"), ("partition_id", "part_column")])
+def test_a_column_where_ours_would_go_is_refused_by_the_option_that_moves_it(name: str, option: str) -> None:
+    given = pa.schema([(name, pa.int64())])
+    with pytest.raises(ConfigurationError, match=option):
+        rows_of().schema(given)
+    assert rows_of(offset_keys="ledger").schema(given) == given
+    assert rows_of(payload_column="data").schema(given).names == ["partition_id", "offset", "data"]
 
 
 def test_a_dsn_that_cannot_be_read_is_told_without_it() -> None:
