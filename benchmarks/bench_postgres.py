@@ -45,6 +45,7 @@ TYPES = {
 }
 """Spark's, and what the tables have."""
 
+PARTS, OFFSETS = "PostgresSink, parts", "PostgresSink, the source's offsets"
 SINK, BARE, NO_LEDGER = "PostgresSink", "bare COPY", "COPY, INSERT … SELECT"
 JDBC, REWRITING = "Spark JDBC", "Spark JDBC, rewriting"
 STAGED, STAGED_REWRITING = "Spark JDBC and ON CONFLICT", "Spark JDBC, rewriting, and ON CONFLICT"
@@ -60,11 +61,21 @@ WANTED = {
 
 @dataclass(frozen=True)
 class Base:
-    """A database with a table `t`, and for those who stage by themselves `s`."""
+    """A database with a table `t`, and for those who stage by themselves `s`.
+
+    Args:
+        dsn: the database.
+        df: the rows.
+        key: the table's primary key.
+        half: whether the table begins with every second key, to be updated.
+        routed_by: the column that brings rows to parts.
+    """
 
     dsn: str
     df: DataFrame
     key: str | None = None
+    half: bool = False
+    routed_by: str = "id"
 
     @property
     def columns(self) -> sql.Composed:
@@ -78,9 +89,9 @@ class Base:
         self.run(sql.SQL("CREATE UNLOGGED TABLE s ({})").format(sql.SQL(", ").join(fields)))
 
     def reset(self, rows: int) -> None:
-        """Empty the tables; one with a key gets every second of so many rows, to be updated."""
+        """Empty the tables, or fill them with every second of so many keys."""
         self.run(sql.SQL("TRUNCATE t, s"))
-        if self.key:
+        if self.half:
             fill = sql.SQL("INSERT INTO t ({}) SELECT generate_series(0, {}, 2)")
             self.run(fill.format(sql.Identifier(self.key), sql.Literal(rows - 1)))
         self.run(sql.SQL("VACUUM ANALYZE t"))
@@ -108,15 +119,17 @@ class Base:
 
 
 def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
-    """Append rows of both kinds, and upsert mixed ones."""
+    """Append rows of both kinds, also into a table with a key, and upsert mixed ones."""
     started = now()
     inputs = {"mixed rows": mixed(spark, given.rows, scratch), "flights": flights(spark, given.rows // 3, scratch)}
     lines = []
     with own_server() as server:
         for name, df in inputs.items():
-            base = Base(server.new_database(), df)
+            base = Base(server.new_database(), df, routed_by="id" if "id" in df.columns else "flight")
             lines += _lines(f"{name}, appended", base, _appends(base, scratch), given.pairs, scratch)
         base = Base(server.new_database(), inputs["mixed rows"], key="id")
+        lines += _lines("mixed rows, appended under a key", base, _keyed_appends(base, scratch), given.pairs, scratch)
+        base = Base(server.new_database(), inputs["mixed rows"], key="id", half=True)
         lines += _lines("mixed rows, upserted", base, _upserts(base, scratch), given.pairs, scratch)
     return Result(
         benchmark="postgres",
@@ -142,20 +155,38 @@ def _lines(name: str, base: Base, jobs: Mapping[str, Job], pairs: int, scratch: 
     base.make()
     base.reset(rows)
     runs = in_turn(jobs, rows, pairs=pairs, cpu_seconds=cpu_seconds, between=between)
-    peers = {job: job for job in jobs if job != SINK}
+    peers = {job: job for job in jobs if job not in (SINK, PARTS, OFFSETS)}
     group = f"{rows:,} {name}"
-    return [throughput(group, job, runs, peers if job == SINK else {}) for job in jobs]
+    return [throughput(group, job, runs, {} if job in peers else peers) for job in jobs]
 
 
 def _appends(base: Base, scratch: Scratch) -> dict[str, Job]:
     jobs: dict[str, Job] = {
         SINK: _sink(base, PostgresSink(base.dsn, "t"), scratch),
+        PARTS: _parts(base, scratch),
         BARE: _copy(base, "t"),
         NO_LEDGER: _staged(base, _copy(base, "s")),
     }
     if has_jdbc(base.df.sparkSession):
         jobs |= {JDBC: _jdbc(base, "t"), REWRITING: _jdbc(base, "t", rewriting=True)}
     return jobs
+
+
+def _keyed_appends(base: Base, scratch: Scratch) -> dict[str, Job]:
+    """The source's offsets need an index, so the others are measured with it too."""
+    by_offsets = PostgresSink(base.dsn, "t", delivery="offset", offset_columns=base.key or "")
+    return {
+        SINK: _sink(base, PostgresSink(base.dsn, "t"), scratch),
+        OFFSETS: _sink(base, by_offsets, scratch),
+        PARTS: _parts(base, scratch),
+        BARE: _copy(base, "t"),
+    }
+
+
+def _parts(base: Base, scratch: Scratch) -> Job:
+    """As many parts as tasks, and nothing of them in the table."""
+    sink = PostgresSink(base.dsn, "t", delivery="offset", parts=2, offset_keys="ledger")
+    return lambda: ObjectsDoor(key=base.routed_by).write(base.df, sink, scratch.new())
 
 
 def _upserts(base: Base, scratch: Scratch) -> dict[str, Job]:

@@ -80,7 +80,9 @@ def test_postgres_without_the_peers_whose_driver_is_missing(
 ) -> None:
     result = bench_postgres.measure(spark, TINY, scratch)
     check(result, tmp_path)
-    appended, _, upserted = [line for line in result.lines if line.label == bench_postgres.SINK]
+    appended, _, _, upserted = [line for line in result.lines if line.label == bench_postgres.SINK]
+    (by_offsets,) = [line for line in result.lines if line.label == bench_postgres.OFFSETS]
+    assert set(by_offsets.ratios) == {bench_postgres.BARE}
     assert set(appended.ratios) == {bench_postgres.BARE, bench_postgres.NO_LEDGER}
     assert set(upserted.ratios) == {bench_postgres.NO_LEDGER}
 

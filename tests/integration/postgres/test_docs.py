@@ -22,7 +22,10 @@ def test_blocks_run(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     spark.createDataFrame([tuple(row.values()) for row in ROWS], SCHEMA).write.mode("append").json(str(source))
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "dsn").write_text(dsn)
-    names: dict[str, Any] = {"flights": spark.readStream.schema(SCHEMA).json(str(source))}
+    flights = spark.readStream.schema(SCHEMA).json(str(source))
+    # As a source of Kafka brings them.
+    events = flights.selectExpr("'flights' AS topic", "0 AS partition", "CAST(flight AS long) AS offset", "carrier")
+    names: dict[str, Any] = {"flights": flights, "events": events}
     found = [block for block in blocks(ROOT / "docs" / "postgres.md") if runs_here(block)]
     for block in found:
         replace(block, code=block.code.replace("postgresql://app@db/warehouse", dsn)).run(names, tmp_path)
@@ -30,6 +33,8 @@ def test_blocks_run(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(dsn) as connection:
         carriers = connection.execute("SELECT carrier, count FROM carriers ORDER BY 1").fetchall()
         counted = connection.execute("SELECT count(*) FROM flights").fetchone()
+        delivered = connection.execute("SELECT count(*) FROM events").fetchone()
     assert carriers == [("AA", 5), ("B6", 5), ("DL", 5), ("UA", 5)]
     by_options = any(block.needs_options_door for block in found)
-    assert counted == (len(ROWS) * (2 if by_options else 1),)
+    assert counted == (len(ROWS) * (3 if by_options else 2),)
+    assert delivered == (len(ROWS),)
