@@ -91,7 +91,7 @@ class Base:
     def reset(self, rows: int) -> None:
         """Empty the tables, or fill them with every second of so many keys."""
         self.run(sql.SQL("TRUNCATE t, s"))
-        if self.half:
+        if self.half and self.key:
             fill = sql.SQL("INSERT INTO t ({}) SELECT generate_series(0, {}, 2)")
             self.run(fill.format(sql.Identifier(self.key), sql.Literal(rows - 1)))
         self.run(sql.SQL("VACUUM ANALYZE t"))
