@@ -38,6 +38,7 @@ class OffsetPart(StatefulSinkPartition[Any, PartState]):
         self._key = (context.incarnation, context.generation, context.epoch, context.attempt, context.worker_index)
         self._part = context.part or ""
         self._task = tasks.join(self._key, self._part, lambda: PartTask(database, table, context))
+        self._closed = False
         self._count = self._task.part(self._part, state.next_offset)
 
     def write_batch(self, values: list[Any]) -> None:
@@ -53,4 +54,6 @@ class OffsetPart(StatefulSinkPartition[Any, PartState]):
         return PartState(next_offset=self._count.next_offset)
 
     def close(self) -> None:
-        self._tasks.leave(self._key, self._part)
+        if not self._closed:
+            self._closed = True
+            self._tasks.leave(self._key, self._part)
