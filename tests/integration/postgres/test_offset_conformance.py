@@ -11,8 +11,8 @@ from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.postgres.test_conformance import SHORT, Tables
 
 NOT_CLAIMED = {
-    "parts_reordered": "an epoch that is in the table in part must be routed as before, or it is refused; the sink itself"
-    " lists its parts in one order only"
+    "parts_reordered": "an epoch that is in the table in part must be routed as before, or it is refused; the"
+    " sink itself lists its parts in one order only"
 }
 
 
