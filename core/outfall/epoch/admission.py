@@ -9,6 +9,7 @@ from outfall.epoch.journal import JournalView
 from outfall.epoch.states import state_names
 from outfall.errors import (
     CapabilityError,
+    FencedError,
     ForeignRecordsError,
     OutfallError,
     PartsChangedError,
@@ -22,8 +23,16 @@ def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | N
     """Refuse recovery data of another query, sink or target.
 
     Raises:
+        FencedError: the step goes on in another store.
         ForeignRecordsError: naming both.
     """
+    if view.moved_to is not None:
+        raise FencedError(
+            f"the recovery data of this step was moved to {view.moved_to}",
+            step=step_id,
+            why="what is written there is not known here, and a query that goes on here would write it again",
+            do=f"pass recovery={view.moved_to!r}",
+        )
     begin = view.begin
     if begin is None:
         return

@@ -43,6 +43,7 @@ from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.epoch.publishing import Publisher
 from outfall.epoch.sweeping import sweep_target
 from outfall.epoch.target import check_target, open_target
+from outfall.epoch.travelling import TravellingStates
 from outfall.errors import (
     AnswersError,
     CapabilityError,
@@ -344,6 +345,7 @@ class EpochCoordinator:
             ]
 
     def _ticket(self, view: JournalView, epoch: int | None, parts: tuple[str, ...]) -> Ticket:
+        states = TravellingStates(self._recovery, self._journal.log, self._step_id)
         return Ticket(
             step_id=self._step_id,
             incarnation=view.incarnation or "",
@@ -354,8 +356,8 @@ class EpochCoordinator:
             recovery=self._recovery,
             query_id=view.query_id,
             parts=parts,
-            states=view.states,
-            writer_states=tuple(view.writer_states),
+            states=states.out(view.states),
+            writer_states=tuple(states.out(dict(enumerate(view.writer_states))).values()),
             worker_count=self._options.worker_count,
             any_later=self._options.any_later,
             began_at=view.begin.time.timestamp() if view.begin else 0.0,
@@ -399,7 +401,8 @@ class EpochCoordinator:
     def _write(self, ticket: Ticket, collected: CollectedAnswers) -> EpochResult:
         self._seal(ticket, collected)
         reached("after seal")
-        states, writer_states = collected.states(), collected.writer_states()
+        travelling = TravellingStates(self._recovery, self._journal.log, self._step_id)
+        states, writer_states = travelling.back(collected.states(), collected.writer_states(), ticket.generation)
         prepared = Prepared(
             step=self._step_id,
             incarnation=ticket.incarnation,

@@ -16,6 +16,7 @@ from outfall.recovery.entries import (
     Committing,
     Completed,
     Entry,
+    Moved,
     Prepared,
     Skipped,
     StoredValue,
@@ -59,6 +60,8 @@ class JournalView:
     query_id: str | None = None
     drains: int = 0
     """How many drains are completed: an epoch's number is the batch id and this."""
+    moved_to: str | None = None
+    """Where the step goes on instead of here."""
     before: JournalView | None = field(default=None, repr=False)
     """The view that holds again if `unfinished` is abandoned."""
 
@@ -106,6 +109,8 @@ class JournalView:
                 return replace(self.before or self, open_epoch=entry.epoch, before=None)
             case Skipped():
                 return self
+            case Moved():
+                return replace(self, moved_to=entry.to)
 
     def _recorded(self, number: int, entry: Prepared) -> JournalView:
         return replace(

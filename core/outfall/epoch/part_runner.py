@@ -42,7 +42,7 @@ class PartRunner:
         sink: Any,
         context: WriterInitContext,
         *,
-        log: RecoveryLog,
+        log: RecoveryLog | None,
         states: Mapping[str, StoredValue] | None = None,
         recovered: Sequence[StoredValue] = (),
         value_column: str | None = None,

@@ -54,7 +54,8 @@ class EpochTask:
         self._epoch = ticket.epoch_of(identity.epoch)
         self._skips = ticket.skips(self._epoch)
         self._metrics = Metrics({"retries": identity.retries})
-        self._log: RecoveryLog = ticket.recovery.open(ticket.step_id)
+        reached = ticket.recovery.reaches_tasks
+        self._log: RecoveryLog | None = ticket.recovery.open(ticket.step_id) if reached else None
         self._open: dict[str | None, PartRunner] = {}
         self._started = time.monotonic()
 
@@ -72,7 +73,8 @@ class EpochTask:
 
     def _run(self, items: Iterable[tuple[str | None, Any]], write: Any) -> TaskAnswer:
         with ExitStack() as stack:
-            stack.callback(self._log.close)
+            if self._log is not None:
+                stack.callback(self._log.close)
             if self._skips:
                 return self._answer([], skipped=sum(_size(item) for _, item in items))
             if not self._ticket.parts:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from outfall.recovery.log import RecoveryLog
 
 
 class RecoveryConfig(ABC):
     """Says where recovery data lives. Picklable; opens nothing until `open` is called, on the driver or in a task."""
+
+    reaches_tasks: ClassVar[bool] = True
+    """Whether tasks on any host can open the log too. Where not, only the driver does, and states travel whole with the
+    ticket and the answers, as long as all of a step's together are within `outfall.recovery.values.CARRIED`."""
 
     @abstractmethod
     def open(self, step_id: str) -> RecoveryLog:

@@ -189,8 +189,16 @@ class Skipped(_Entry):
     counts: dict[str, int] = {}
 
 
+class Moved(_Entry):
+    """The step goes on in another store; whoever goes on here is fenced."""
+
+    kind: Literal["moved"] = "moved"
+    to: str
+    """The URL of the other store."""
+
+
 Entry = Annotated[
-    Begin | Prepared | Committing | Committed | Completed | Abandoned | Skipped, Field(discriminator="kind")
+    Begin | Prepared | Committing | Committed | Completed | Abandoned | Skipped | Moved, Field(discriminator="kind")
 ]
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)

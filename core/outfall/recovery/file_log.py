@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from outfall.errors import RecordError, TransientError
 from outfall.recovery import names
@@ -77,6 +77,18 @@ class FileLog(RecoveryLog):
                 do="restore the recovery data from a copy, the directory of states with it",
             )
         return data
+
+    def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
+        with explained("copying a recovery log to", self._step_id, self._where):
+            for name, data in states.items():
+                if self._load(self._state_path(name)) != data:
+                    self._remove(self._state_path(name))
+                    self._create_state(name, data)
+            there = set(self._numbers())
+            for entry in sorted(entries, key=lambda entry: entry.number, reverse=True):
+                if entry.number not in there:
+                    self._create_entry(entry.number, entry.data)
+                    reached("log: entry restored")
 
     # What a filesystem has to say. A file that is not there is no error to any of these.
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from outfall.errors import ConfigurationError
 from outfall.recovery import names
+from outfall.recovery.directories import make_durably, sync_directory
 from outfall.recovery.file_log import STATES, FileLog
 from outfall.recovery.location import USE_INSTEAD
 from outfall.recovery.log import EntryExistsError
@@ -42,7 +43,7 @@ class LocalLog(FileLog):
 
     def _make_durable(self) -> None:
         with suppress(FileNotFoundError):
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
 
     def _create_entry(self, number: int, data: bytes) -> None:
         self._make_directory(self._directory)
@@ -52,7 +53,7 @@ class LocalLog(FileLog):
             reached("log: temporary written")
             self._link(temporary, number)
             reached("log: linked")
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
             reached("log: directory synced")
         finally:
             # One that stays behind is swept; it must not hide the error that matters.
@@ -98,7 +99,7 @@ class LocalLog(FileLog):
                 os.unlink(path)
             raise
         reached("log: state written")
-        _sync_directory(directory)
+        sync_directory(directory)
         reached("log: state durable")
 
     def _remove(self, path: str) -> None:
@@ -106,33 +107,10 @@ class LocalLog(FileLog):
             os.unlink(path)
 
     def _make_directory(self, directory: str) -> None:
-        """Make a directory with what is missing above it, durably.
-
-        Each level's name is durable before anything is made below it. So of the levels found only the deepest may not
-        be yet, when its maker died: it is synced even though it is there.
-        """
         if directory in self._made:
             return
-        missing = _missing_levels(directory)
-        deepest = os.path.dirname(missing[0]) if missing else directory
-        # Who may not read the level above did not make this one.
-        with suppress(PermissionError):
-            _sync_directory(os.path.dirname(deepest))
-        for level in missing:
-            with suppress(FileExistsError):
-                os.mkdir(level)
-            reached("log: directory made")
-            _sync_directory(os.path.dirname(level))
+        make_durably(directory)
         self._made.add(directory)
-
-
-def _missing_levels(directory: str) -> list[str]:
-    """The levels of a path that do not exist, from the top."""
-    missing: list[str] = []
-    while not os.path.isdir(directory):
-        missing.insert(0, directory)
-        directory = os.path.dirname(directory)
-    return missing
 
 
 def _write_durably(path: str, data: bytes) -> None:
@@ -142,14 +120,6 @@ def _write_durably(path: str, data: bytes) -> None:
         file.flush()
         reached("log: file filled")
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _same_file(left: str, right: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -90,6 +90,15 @@ class RecoveryLog(ABC):
 
         Raises:
             RecordError: it is not there.
+        """
+
+    @abstractmethod
+    def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
+        """Take over what another log holds, under the same numbers and names. For `outfall.recovery.copy_step` only.
+
+        Called on a log that nobody writes and that holds nothing but, after a call that failed, some of the same. One
+        that fails leaves nothing or what cannot be taken for the log of an earlier time: the newest entries come first,
+        so that those which they build on are missing.
         """
 
     def close(self) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError
+from outfall.location import masked
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
 
 
 def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
     """Make a configuration from its URL, or return the one given.
 
-    A URL is an absolute path, `file:///…`, or `scheme://…` of a filesystem that fsspec knows and
-    `outfall.recovery.location` lists.
+    A URL is an absolute path, `file:///…`, `scheme://…` of a filesystem that fsspec knows and
+    `outfall.recovery.location` lists, or `sqlite:///directory`.
 
     Raises:
         ConfigurationError: the URL is relative, or its scheme is not known.
@@ -25,8 +27,20 @@ def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
             f"a recovery location is a URL or a RecoveryConfig, not {location!r}", do="give an absolute path or a URL"
         )
     scheme = urlsplit(location).scheme
-    if scheme in {"sqlite", "kafka"}:
+    if scheme == SCHEME:
+        return SqliteRecoveryConfig(_directory(location))
+    if scheme == "kafka":
         raise ConfigurationError(
             f"recovery in {scheme}:// is not built yet", do="use a path or a URL of a filesystem, as the checkpoint is"
         )
     return CheckpointRecoveryConfig(location)
+
+
+def _directory(url: str) -> str:
+    """Return the path in `sqlite:///path`; taken literally, as in every other location."""
+    rest = url.partition(":")[2]
+    if not rest.startswith("///"):
+        raise ConfigurationError(
+            f"{masked(url)!r} names no absolute path", do=f"write {SCHEME}:///directory, with three slashes"
+        )
+    return rest[2:]

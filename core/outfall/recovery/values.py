@@ -15,6 +15,9 @@ T = TypeVar("T")
 LARGE = 64 * 1024
 """Bytes above which a state is stored beside the log."""
 
+CARRIED = 64 * 1024 * 1024
+"""Bytes of all states of a step together, where tasks cannot reach the log and every ticket carries them."""
+
 
 def store_value(serializer: SimpleVersionedSerializer[T], value: T) -> StoredValue:
     """Serialize a value into a record.
@@ -26,18 +29,40 @@ def store_value(serializer: SimpleVersionedSerializer[T], value: T) -> StoredVal
 
 
 def store_state(
-    serializer: SimpleVersionedSerializer[T], value: T, *, log: RecoveryLog, name: str, generation: int
+    serializer: SimpleVersionedSerializer[T], value: T, *, log: RecoveryLog | None, name: str, generation: int
 ) -> StoredValue:
-    """Serialize a state; one of more than 64 KiB is written beside the log at once, and recorded by name and digest."""
+    """Serialize a state; one of more than 64 KiB is written beside the log at once, and recorded by name and digest.
+
+    Without a log it is held in the value, whatever its size.
+    """
     data = serializer.serialize(value)
-    if len(data) <= LARGE:
+    if log is None or len(data) <= LARGE:
         return StoredValue.of(serializer.version, data)
-    blob = BlobRef(
-        name=log.write_state(name, data, generation=generation),
-        length=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-    )
+    blob = _write_blob(data, log, name, generation)
     return StoredValue(version=serializer.version, blob=blob)
+
+
+def carry_out(stored: StoredValue, log: RecoveryLog) -> StoredValue:
+    """Return the value with its bytes in it, and where they lie beside the log, for a task that cannot reach it."""
+    if stored.blob is None:
+        return stored
+    data = _read_blob(stored, log)
+    return StoredValue.of(stored.version, data).model_copy(update={"blob": stored.blob, "held": stored.held})
+
+
+def carry_in(stored: StoredValue, log: RecoveryLog, *, name: str, generation: int) -> StoredValue:
+    """Return the value as the log records it, after it travelled: a large one lies beside the log."""
+    if stored.blob is None:
+        data = stored.inline() or b""
+        if len(data) <= LARGE:
+            return stored
+        stored = stored.model_copy(update={"blob": _write_blob(data, log, name, generation)})
+    return stored.model_copy(update={"text": None, "base64": None})
+
+
+def _write_blob(data: bytes, log: RecoveryLog, name: str, generation: int) -> BlobRef:
+    stored = log.write_state(name, data, generation=generation)
+    return BlobRef(name=stored, length=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def copy_value(
@@ -46,12 +71,7 @@ def copy_value(
     """Return the value as a record of another log can hold it: a large one is copied beside that log."""
     if stored.inline() is not None:
         return stored
-    data = _read_blob(stored, source)
-    blob = BlobRef(
-        name=target.write_state(name, data, generation=generation),
-        length=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-    )
+    blob = _write_blob(_read_blob(stored, source), target, name, generation)
     return stored.model_copy(update={"blob": blob})
 
 

@@ -1,0 +1,186 @@
+"""One SQLite database: opened, migrated, checked, and safe against being copied without its WAL.
+
+A commit lies in the `-wal` file until a checkpoint moves it, so that a copy of the main file alone lacks the newest
+entries and looks whole. The table `main_file` tells: `behind` is 1 in the main file whenever there are commits that
+only the WAL has, and 0 in the WAL's own view of it. So whoever opens a database whose main file says 1 must find a WAL
+with content. SQLite's own checkpoint when the last connection is closed, also by the end of a process, moves the 0
+over.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from outfall.errors import RecordError
+from outfall.recovery.directories import make_durably
+from outfall.recovery.sqlite_failures import damaged
+from outfall.steps import reached
+
+APPLICATION_ID = 0x4F757466
+"""`Outf`, in the header of every database."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE entries (number INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+        "CREATE TABLE states (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, data BLOB NOT NULL)",
+        "CREATE TABLE main_file (behind INTEGER NOT NULL)",
+        "INSERT INTO main_file VALUES (0)",
+    ),
+)
+"""What leads from each version to the next; a database's version is how many of these it has seen."""
+
+
+class Database:
+    """An open connection to a step's database."""
+
+    def __init__(self, path: str, step_id: str, deadline: float) -> None:
+        """Open the database, or make it.
+
+        Raises:
+            RecordError: it is damaged, of something else, of a newer release, or was copied without its WAL.
+            sqlite3.Error: SQLite's own.
+        """
+        make_durably(os.path.dirname(path))
+        self._path = path
+        self._step_id = step_id
+        self._marked = False
+        # Looked at before SQLite makes an empty one.
+        self._had_wal = wal_size(path) > 0
+        uri = f"{Path(path).as_uri()}?mode=rwc"
+        self._connection = sqlite3.connect(
+            uri, timeout=deadline, isolation_level=None, uri=True, check_same_thread=False
+        )
+        self._file = os.stat(path)
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """SQLite's own connection, in autocommit mode."""
+        return self._connection
+
+    def require_same_file(self) -> None:
+        """Refuse to go on with a file that has lost its name: nobody would find what is written.
+
+        Raises:
+            RecordError: the file was removed or replaced.
+        """
+        try:
+            same = os.path.samestat(os.stat(self._path), self._file)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise damaged(self._path, self._step_id, "the file was removed or replaced while it was open")
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run a block in a transaction that nobody else writes beside; it is durable afterwards."""
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            reached("log: before commit")
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+        reached("log: committed")
+
+    def mark_behind(self) -> None:
+        """Let the main file say that it is behind, before anything is committed that only the WAL will have."""
+        if self._marked:
+            return
+        self._set_behind(1)
+        try:
+            # Not TRUNCATE: a WAL without content beside a file that is behind means that the WAL was lost.
+            self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+            reached("log: main file marked")
+        finally:
+            self._set_behind(0)
+        self._marked = True
+
+    def checkpoint(self, above: int) -> None:
+        """Move the WAL's content over once it has more than `above` bytes, or it would grow for as long as we live."""
+        if wal_size(self._path) > above:
+            self._marked = False
+            self.mark_behind()
+
+    def sync(self) -> None:
+        """Make durable what was read: whoever committed it may have died before its fsync."""
+        with suppress(FileNotFoundError), open(f"{self._path}-wal", "rb") as wal:
+            os.fsync(wal.fileno())
+
+    def close(self) -> None:
+        """Close the connection. The last one to be closed moves the WAL over and removes it."""
+        self._connection.close()
+
+    def _set_behind(self, value: int) -> None:
+        with self.transaction() as connection:
+            connection.execute("UPDATE main_file SET behind = ?", (value,))
+
+    def _prepare(self) -> None:
+        reached("log: database opened")
+        connection = self._connection
+        version = self._checked_version()
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise damaged(self._path, self._step_id, f"its filesystem does not support WAL (it is {mode})")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        reached("log: WAL mode set")
+        if version < len(MIGRATIONS):
+            self._migrate()
+        self._check_whole()
+
+    def _checked_version(self) -> int:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if (version or tables) and application != APPLICATION_ID:
+            raise damaged(self._path, self._step_id, "it is not a database of Outfall's")
+        if version > len(MIGRATIONS):
+            raise RecordError(
+                f"the recovery database {self._path!r} has version {version}; this release reads up to"
+                f" {len(MIGRATIONS)}",
+                step=self._step_id,
+                do="run the release that wrote it, or a newer one",
+            )
+        return int(version)
+
+    def _migrate(self) -> None:
+        with self.transaction() as connection:
+            version = self._checked_version()
+            for statements in MIGRATIONS[version:]:
+                for statement in statements:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+    def _check_whole(self) -> None:
+        found = [row[0] for row in self._connection.execute("PRAGMA quick_check(1)")]
+        if found != ["ok"]:
+            raise damaged(self._path, self._step_id, f"SQLite's check says: {found[0]}")
+        (behind,) = self._connection.execute("SELECT behind FROM main_file").fetchone()
+        if behind and not self._had_wal:
+            raise damaged(
+                self._path, self._step_id, "its newest entries were in the -wal file beside it, which is not there"
+            )
+        if behind:
+            # Its writer died while it marked the file; the WAL is there.
+            self._set_behind(0)
+
+
+def wal_size(path: str) -> int:
+    """Return the length of a database's WAL; 0 when there is none."""
+    try:
+        return os.stat(f"{path}-wal").st_size
+    except FileNotFoundError:
+        return 0
