@@ -98,8 +98,8 @@ class Database:
         """Let the main file say that it is behind, before anything is committed that only the WAL will have."""
         if self._marked:
             return
-        self._set_behind(1)
         try:
+            self._set_behind(1)
             # Not TRUNCATE: a WAL without content beside a file that is behind means that the WAL was lost.
             self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
             reached("log: main file marked")
@@ -120,7 +120,16 @@ class Database:
 
     def close(self) -> None:
         """Close the connection. The last one to be closed moves the WAL over and removes it."""
-        self._connection.close()
+        try:
+            # Only after an error in the middle of marking; moved over as it is, it would be taken for a lost WAL.
+            if self._is_behind():
+                self._set_behind(0)
+        finally:
+            self._connection.close()
+
+    def _is_behind(self) -> bool:
+        (behind,) = self._connection.execute("SELECT behind FROM main_file").fetchone()
+        return bool(behind)
 
     def _set_behind(self, value: int) -> None:
         with self.transaction() as connection:
@@ -168,7 +177,7 @@ class Database:
         found = [row[0] for row in self._connection.execute("PRAGMA quick_check(1)")]
         if found != ["ok"]:
             raise damaged(self._path, self._step_id, f"SQLite's check says: {found[0]}")
-        (behind,) = self._connection.execute("SELECT behind FROM main_file").fetchone()
+        behind = self._is_behind()
         if behind and not self._had_wal:
             raise damaged(
                 self._path, self._step_id, "its newest entries were in the -wal file beside it, which is not there"

@@ -35,7 +35,7 @@ class MemoryLog(FileLog):
 
     def _list(self, directory: str) -> list[str]:
         start = f"{directory}/"
-        rests = [path.removeprefix(start) for path in self._files if path.startswith(start)]
+        rests = [path.removeprefix(start) for path in list(self._files) if path.startswith(start)]
         return [rest for rest in rests if "/" not in rest]
 
     def _load(self, path: str) -> bytes | None:

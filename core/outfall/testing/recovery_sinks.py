@@ -1,0 +1,113 @@
+"""The smallest sinks that put a recovery store to use: one with states, one with committables."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from outfall.capabilities import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    SupportsCommitter,
+    SupportsWriterContext,
+    WriterInitContext,
+)
+from outfall.serde import JsonSerializer, SimpleVersionedSerializer
+from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
+
+
+class CountingSink(FixedPartitionedSink[Any, list[Any]], SupportsWriterContext):
+    """Keeps in each part's state how many rows it got, and remembers what it was given back."""
+
+    def __init__(self, parts: int, padding: int = 0) -> None:
+        """Have `parts` parts, whose states have `padding` bytes more than they need."""
+        self.names = [f"part-{number}" for number in range(parts)]
+        self.padding = "x" * padding
+        self.opened: dict[tuple[str, int], int] = {}
+        """The count that each part was given back, by part and epoch."""
+        self.rows: dict[str, int] = {}
+        """The rows of each part in the last epoch."""
+        self.epoch = 0
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.epoch = context.epoch
+        return bound
+
+    def list_parts(self) -> list[str]:
+        return self.names
+
+    def part_fn(self, item_key: str) -> int:
+        return int(item_key)
+
+    def build_part(self, step_id: str, for_part: str, resume_state: list[Any] | None) -> _CountingPart:
+        count = 0 if resume_state is None else resume_state[0]
+        self.opened[for_part, self.epoch] = count
+        return _CountingPart(self, for_part, count)
+
+
+class _CountingPart(StatefulSinkPartition[Any, list[Any]]):
+    def __init__(self, sink: CountingSink, part: str, count: int) -> None:
+        self._sink, self._part, self._count = sink, part, count
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._count += len(values)
+        self._sink.rows[self._part] = len(values)
+
+    def snapshot(self) -> list[Any]:
+        return [self._count, self._sink.padding]
+
+
+@dataclass
+class Ledger:
+    """A target in memory."""
+
+    staged: dict[str, list[Any]] = field(default_factory=dict)
+    published: dict[str, list[Any]] = field(default_factory=dict)
+
+
+class PublishingSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterContext):
+    """Stages by attempt and publishes at commit."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Write to `ledger`."""
+        self.ledger = ledger
+        self.name = ""
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.name = f"g{context.generation}-w{context.worker_index}-a{context.attempt}"
+        return bound
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        return _Staging(self.ledger, self.name)
+
+    def create_committer(self, context: CommitterInitContext) -> Committer[str]:
+        return _Publisher(self.ledger)
+
+    def committable_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return JsonSerializer()
+
+
+class _Staging(StatelessSinkPartition[Any]):
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self._rows = ledger.staged.setdefault(name, [])
+        self._name = name
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._rows.extend(values)
+
+    def prepare_commit(self) -> Sequence[str]:
+        return [self._name] if self._rows else []
+
+
+class _Publisher(Committer[str]):
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
+        for request in requests:
+            self._ledger.published[request.committable] = self._ledger.staged[request.committable]

@@ -1,0 +1,272 @@
+"""Every log: entries, sweeps and large states."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import pytest
+
+from outfall import steps
+from outfall.errors import RecordError, TransientError
+from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, LogEntry
+from tests.unit.support.logs import files, filled, numbers, once_at, opened
+
+
+def test_a_log_that_nobody_wrote_is_empty_and_reading_it_makes_nothing(location: str) -> None:
+    log = opened(location)
+    assert log.read() == []
+    assert log.read(last=3) == []
+    log.sweep(keep=[], states=[], generation=9)
+    assert files(location) == []
+    assert not os.path.exists(location)
+
+
+def test_entries_are_numbered_from_one_and_given_back_as_they_were(location: str) -> None:
+    log = opened(location)
+    assert [log.append(data, after=after) for after, data in enumerate([b"{}", b"\xff\x00\n", b""])] == [1, 2, 3]
+    assert opened(location).read() == [LogEntry(1, b"{}"), LogEntry(2, b"\xff\x00\n"), LogEntry(3, b"")]
+    assert files(location) == [f"{number:020d}.json" for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_number_that_is_taken_or_passed_is_refused(location: str, after: int) -> None:
+    before = filled(location, 3).read()
+    with pytest.raises(EntryExistsError) as refused:
+        opened(location).append(b"late", after=after)
+    assert refused.value.number == after + 1
+    assert opened(location).read() == before
+
+
+def test_a_number_freed_by_a_sweep_is_refused(location: str) -> None:
+    log = filled(location, 5)
+    log.sweep(keep=[5], states=[], generation=0)
+    for after in range(5):
+        with pytest.raises(EntryExistsError):
+            log.append(b"late", after=after)
+    assert numbers(log) == [5]
+    assert log.append(b"next", after=5) == 6
+
+
+def test_steps_have_separate_logs(location: str) -> None:
+    config = CheckpointRecoveryConfig(location)
+    config.open("a").append(b"a", after=0)
+    assert config.open("a.b").read() == []
+    assert config.open("a.b").append(b"b", after=0) == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [(0, []), (1, [7]), (3, [4, 6, 7]), (4, [2, 4, 6, 7]), (9, [2, 4, 6, 7]), (None, [2, 4, 6, 7])],
+)
+def test_read_gives_the_newest_across_gaps(location: str, last: int | None, expected: list[int]) -> None:
+    log = filled(location, 7)
+    log.sweep(keep=[2, 4, 6], states=[], generation=0)
+    assert numbers(log, last=last) == [number for number in expected if number != 5]
+
+
+def test_read_loads_only_the_newest(local: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(local, 20)
+    loaded: list[str] = []
+    load = log._load  # type: ignore[attr-defined]
+
+    def noted(path: str) -> bytes | None:
+        loaded.append(path)
+        data: bytes | None = load(path)
+        return data
+
+    monkeypatch.setattr(log, "_load", noted)
+    assert numbers(log, last=2) == [19, 20]
+    assert len(loaded) == 2
+
+
+def test_read_refuses_a_negative_count(location: str) -> None:
+    with pytest.raises(ValueError, match="negative"):
+        opened(location).read(last=-1)
+
+
+def test_an_append_that_would_leave_a_hole_is_refused(location: str) -> None:
+    log = filled(location, 2)
+    with pytest.raises(RecordError, match=r"entry 3 is gone .* newest is now 2"):
+        log.append(b"x", after=3)
+    assert numbers(log) == [1, 2]
+
+
+def test_sweep_keeps_what_it_is_told_and_everything_newer(location: str) -> None:
+    log = filled(location, 9)
+    log.sweep(keep={2, 5}, states=[], generation=0)
+    assert numbers(log) == [2, 5, 6, 7, 8, 9]
+    log.sweep(keep=[], states=[], generation=0)
+    assert numbers(log) == [2, 5, 6, 7, 8, 9]
+    log.sweep(keep=[99], states=[], generation=0)
+    assert numbers(log) == [], "what to keep is the caller's word"
+
+
+def test_what_is_kept_is_bounded(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    log, most, descriptors = opened(location), 0, len(os.listdir("/proc/self/fd"))
+    for after in range(1_000):
+        number = log.append(b"{}", after=after)
+        name = log.write_state("part", b"s", generation=number)
+        log.sweep(keep=range(number - 4, number + 1), states=[name], generation=number)
+        most = max(most, len(files(location)))
+    assert numbers(log) == [996, 997, 998, 999, 1000]
+    assert most <= 7
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+
+
+def test_of_several_writers_exactly_one_wins_each_number(location: str) -> None:
+    writers, rounds = 4, 60
+    won: dict[int, list[bytes]] = {number: [] for number in range(1, rounds + 1)}
+    level = threading.Barrier(writers, timeout=60)
+
+    def write(me: int) -> None:
+        log = opened(location)
+        for after in range(rounds):
+            level.wait()
+            data = f"{me} after {after}".encode()
+            with suppress(EntryExistsError):
+                won[log.append(data, after=after)].append(data)
+
+    with all_at_once("log: newest checked", level), switching_often():
+        run_all([partial(write, me) for me in range(writers)])
+    assert [len(winners) for winners in won.values()] == [1] * rounds
+    assert {entry.number: [entry.data] for entry in opened(location).read()} == won
+
+
+@contextmanager
+def all_at_once(step: str, level: threading.Barrier) -> Iterator[None]:
+    """Let nobody pass a step before everybody is there."""
+
+    def listener(reached: str) -> None:
+        if reached == step:
+            level.wait()
+
+    remove = steps.listen(listener)
+    try:
+        yield
+    finally:
+        remove()
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    """Make threads interleave where they would seldom."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_reader_beside_writer_and_sweeper_never_goes_back(location: str) -> None:
+    done = threading.Event()
+
+    def write() -> None:
+        log = opened(location)
+        for after in range(150):
+            number = log.append(b'{"entry":%d}' % (after + 1), after=after)
+            log.sweep(keep=[max(1, number - 2), number], states=[], generation=0)
+        done.set()
+
+    def read() -> None:
+        log, newest = opened(location), 0
+        while not done.is_set():
+            found = log.read()
+            assert all(entry.data == b'{"entry":%d}' % entry.number for entry in found)
+            assert max((entry.number for entry in found), default=0) >= newest
+            newest = max((entry.number for entry in found), default=0)
+
+    run_all([write, read])
+
+
+def run_all(jobs: list[Callable[[], None]]) -> None:
+    """Run in threads, and raise what one of them raised."""
+    failures: list[BaseException] = []
+
+    def guarded(job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not failures, failures
+
+
+def test_an_entry_swept_while_it_is_read_is_left_out_and_newer_ones_are_not_missed(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = filled(location, 4), opened(location)
+    load_all = log._load_all  # type: ignore[attr-defined]
+
+    def swept_meanwhile(paths: list[str]) -> list[bytes | None]:
+        monkeypatch.undo()
+        other.append(b"newer", after=4)
+        other.sweep(keep=[4, 5], states=[], generation=0)
+        loaded: list[bytes | None] = load_all(paths)
+        return loaded
+
+    monkeypatch.setattr(log, "_load_all", swept_meanwhile)
+    assert numbers(log) == [4, 5]
+
+
+def test_a_log_that_never_holds_still_is_an_error_not_a_hang(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(location, 1)
+    monkeypatch.setattr(log, "_load_all", lambda paths: [None for _ in paths])
+    with pytest.raises(TransientError, match="changed 20 times"):
+        log.read()
+
+
+def test_a_large_state_is_given_back(location: str) -> None:
+    data = os.urandom(10_000_000)
+    name = opened(location).write_state("part/../ä 1", data, generation=3)
+    assert "/" not in name
+    assert name.startswith("g3-part_.._")
+    assert opened(location).read_state(name) == data
+
+
+def test_equal_states_do_not_meet(location: str) -> None:
+    log = opened(location)
+    assert len({log.write_state("p", bytes([i]), generation=1) for i in range(5)}) == 5
+    assert len(log.write_state("p" * 1000, b"", generation=1)) < 200
+
+
+def test_states_are_swept_by_generation(location: str) -> None:
+    log = filled(location, 2)
+    stored = {generation: log.write_state("p", b"x", generation=generation) for generation in (1, 2, 9, 10)}
+    kept = log.write_state("q", b"y", generation=1)
+    log.sweep(keep=[1, 2], states=[kept], generation=10)
+    assert files(location)[2:] == sorted(f"states/{name}" for name in (kept, stored[10]))
+
+
+def test_a_missing_state_is_an_error_that_says_so(location: str) -> None:
+    name = filled(location, 1).write_state("p", b"x", generation=1)
+    opened(location).sweep(keep=[1], states=[], generation=2)
+    with pytest.raises(RecordError, match=r"is not in .*restore"):
+        opened(location).read_state(name)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x.state", "/etc/passwd", f"g1-../../x-{'0' * 32}.state", "g1-p.state"])
+def test_a_state_cannot_be_read_from_elsewhere(location: str, name: str) -> None:
+    with pytest.raises(RecordError, match="not the name of a state"):
+        opened(location).read_state(name)
+
+
+def test_sweeping_what_vanished_meanwhile_is_fine(location: str) -> None:
+    log, other = filled(location, 6), opened(location)
+    for generation in (1, 1):
+        log.write_state("p", b"x", generation=generation)
+    with once_at("log: entry swept", lambda: other.sweep(keep=[6], states=[], generation=5)):
+        log.sweep(keep=[6], states=[], generation=5)
+    assert files(location) == [f"{6:020d}.json"]

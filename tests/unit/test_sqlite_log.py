@@ -1,0 +1,303 @@
+"""Recovery data in SQLite: what a database can suffer, and how states travel to tasks that cannot reach it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall import steps
+from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
+from outfall.recovery import SqliteRecoveryConfig, recovery_config, values
+from outfall.recovery.log import RecoveryLog
+from outfall.recovery.sqlite_database import MIGRATIONS, Database
+from outfall.testing import LocalDriver, memory_disk
+from outfall.testing.recovery_sinks import CountingSink
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "db" / "sink.sqlite"
+
+
+def opened(path: Path, deadline: float = 30.0) -> RecoveryLog:
+    return SqliteRecoveryConfig(str(path.parent), deadline=deadline).open("sink")
+
+
+def fill(path: Path, count: int = 3) -> None:
+    with closing(opened(path)) as log:
+        for number in range(count):
+            log.append(b"%d" % (number + 1), after=number)
+
+
+def killed_after(path: Path, count: int) -> None:
+    """A process that is killed once it has appended so many entries: the WAL stays."""
+    child = os.fork()
+    if child == 0:
+        fill(path, 1)
+        log = opened(path)
+        for number in range(1, count):
+            log.append(b"%d" % (number + 1), after=number)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def read(path: Path) -> list[bytes]:
+    with closing(opened(path)) as log:
+        return [entry.data for entry in log.read()]
+
+
+def test_reading_makes_nothing_and_the_first_append_makes_a_database_of_its_own_per_step(tmp_path: Path) -> None:
+    config = SqliteRecoveryConfig(str(tmp_path / "a" / "b"))
+    with closing(config.open("one")) as log:
+        assert log.read() == []
+    assert not (tmp_path / "a").exists()
+    with closing(config.open("one")) as log:
+        log.append(b"x", after=0)
+    assert os.listdir(tmp_path / "a" / "b") == ["one.sqlite"]
+
+
+def test_the_url_gives_an_equal_configuration(tmp_path: Path) -> None:
+    config = SqliteRecoveryConfig(f"{tmp_path}/a/../with space#")
+    assert config.url() == f"sqlite://{tmp_path}/with space#"
+    assert recovery_config(config.url()) == config == pickle.loads(pickle.dumps(config))
+
+
+@pytest.mark.parametrize("location", ["relative", "", "s3://bucket/x"])
+def test_a_directory_that_is_none_is_refused(location: str) -> None:
+    with pytest.raises(ConfigurationError):
+        SqliteRecoveryConfig(location)
+    with pytest.raises(ConfigurationError):
+        recovery_config(f"sqlite://{location}")
+    with pytest.raises(ConfigurationError, match="deadline is 0"):
+        SqliteRecoveryConfig("/data", deadline=0)
+
+
+def test_settings_are_what_durability_needs(path: Path) -> None:
+    with closing(Database(str(path), "sink", 1)) as database:
+        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("user_version", len(MIGRATIONS))):
+            assert database.connection.execute(f"PRAGMA {pragma}").fetchone() == (value,)
+
+
+def test_a_locked_database_is_waited_for_and_then_an_error_that_says_how_long(path: Path) -> None:
+    fill(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with closing(opened(path, deadline=0.2)) as log:
+            assert len(log.read()) == 3
+            with pytest.raises(TransientError, match=r"SQLITE_BUSY.*waited for 0.2 seconds.*holds the database locked"):
+                log.append(b"x", after=3)
+            other.execute("COMMIT")
+            assert log.append(b"x", after=3) == 4
+
+
+def test_a_database_that_was_copied_without_its_wal_is_refused(path: Path, tmp_path: Path) -> None:
+    killed_after(path, 5)
+    whole, torn = tmp_path / "whole" / "sink.sqlite", tmp_path / "torn" / "sink.sqlite"
+    shutil.copytree(path.parent, whole.parent)
+    torn.parent.mkdir()
+    shutil.copy(path, torn)
+    for act in (read, fill):
+        with pytest.raises(RecordError, match="newest entries were in the -wal file beside it, which is not there"):
+            act(torn)
+    assert read(whole) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_copy_made_while_a_driver_has_it_open_is_refused_without_the_wal(path: Path, tmp_path: Path) -> None:
+    fill(path)
+    torn = tmp_path / "torn" / "sink.sqlite"
+    torn.parent.mkdir()
+    with closing(opened(path)) as log:
+        log.append(b"4", after=3)
+        shutil.copy(path, torn)
+    with pytest.raises(RecordError, match="-wal file"):
+        read(torn)
+
+
+def test_a_copy_of_a_closed_database_needs_no_wal(path: Path, tmp_path: Path) -> None:
+    fill(path)
+    assert os.listdir(path.parent) == ["sink.sqlite"]
+    copy = tmp_path / "copy" / "sink.sqlite"
+    shutil.copytree(path.parent, copy.parent)
+    assert read(copy) == [b"1", b"2", b"3"]
+
+
+def test_a_process_that_ends_without_closing_leaves_nothing_that_looks_like_a_lost_wal(path: Path) -> None:
+    fill(path)
+    log = opened(path)
+    log.append(b"4", after=3)
+    log._open.connection.close()  # type: ignore[attr-defined]  # as the interpreter does at its end
+    assert read(path) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_reader_that_closes_last_does_not_hide_what_a_killed_writer_committed(path: Path) -> None:
+    killed_after(path, 4)
+    assert read(path) == read(path) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_bytes(b"no database at all" * 100), "SQLITE_NOTADB|not a database"),
+        (lambda path: overwrite(path, 4096, b"\xff" * 4096), "damaged|SQLITE_CORRUPT"),
+        (lambda path: os.truncate(path, 8192), "damaged|SQLITE_CORRUPT"),
+        (lambda path: run(path, "PRAGMA application_id = 7"), "not a database of Outfall's"),
+        (lambda path: run(path, "PRAGMA user_version = 99"), r"has version 99; this release reads up to 1"),
+    ],
+    ids=["no database", "a page overwritten", "truncated", "somebody else's", "newer"],
+)
+def test_a_damaged_or_foreign_database_is_refused(path: Path, damage: Callable[[Path], object], message: str) -> None:
+    fill(path, 50)
+    damage(path)
+    for act in (read, lambda path: fill_on(path, 50)):
+        with pytest.raises(RecordError, match=message):
+            act(path)
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def run(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def fill_on(path: Path, after: int) -> None:
+    with closing(opened(path)) as log:
+        log.append(b"x", after=after)
+
+
+def test_a_file_of_no_length_is_a_database_that_was_not_made_yet(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch()
+    assert read(path) == []
+    fill(path)
+    assert len(read(path)) == 3
+
+
+def test_a_database_that_is_removed_or_replaced_while_it_is_open_is_not_written_on(path: Path) -> None:
+    fill(path)
+    with closing(opened(path)) as log:
+        log.read()
+        path.unlink()
+        with pytest.raises(RecordError, match="removed or replaced while it was open"):
+            log.append(b"x", after=3)
+
+
+def test_an_unwritable_directory_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutfallError, match="appending recovery entry 1"):
+        fill(tmp_path / "file" / "sink.sqlite")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+
+
+@needs_root
+def test_a_full_disk_is_an_error_and_what_was_recorded_is_kept(tmp_path: Path) -> None:
+    with memory_disk(tmp_path / "disk", "size=2m") as disk:
+        path = disk.path / "sink.sqlite"
+        fill(path)
+        disk.fill()
+        with closing(opened(path)) as log, pytest.raises(TransientError, match=r"free space there|look at that disk"):
+            log.append(b"x" * 5_000_000, after=3)
+        (disk.path / "filler").unlink()
+        assert read(path) == [b"1", b"2", b"3"]
+        fill_on(path, 3)
+
+
+@needs_root
+def test_a_read_only_disk_is_an_error_that_says_what_to_make_writable(tmp_path: Path) -> None:
+    with memory_disk(tmp_path / "disk", "size=2m") as disk:
+        path = disk.path / "sink.sqlite"
+        fill(path)
+        disk.remount("ro")
+        with pytest.raises(ConfigurationError, match="writable for the driver"):
+            fill_on(path, 3)
+        disk.remount("rw")
+        assert len(read(path)) == 3
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("step", ["log: before commit", "log: committed", "log: main file marked"])
+def test_an_interruption_while_the_main_file_is_marked_is_not_taken_for_a_lost_wal(path: Path, step: str) -> None:
+    fill(path)
+
+    def interrupt(reached: str) -> None:
+        if reached == step:
+            raise StopError
+
+    remove = steps.listen(interrupt)
+    try:
+        with closing(opened(path)) as log, pytest.raises(StopError):
+            log.append(b"4", after=3)
+    finally:
+        remove()
+    assert read(path) == [b"1", b"2", b"3"]
+    fill_on(path, 3)
+
+
+# --- states travel
+
+
+class OnDriverOnly(SqliteRecoveryConfig):
+    """Refuses to be opened while a task runs."""
+
+    in_task = False
+
+    def open(self, step_id: str) -> RecoveryLog:
+        assert not OnDriverOnly.in_task
+        return super().open(step_id)
+
+
+class Driver(LocalDriver):
+    def run_task(self, *args: Any, **kwargs: Any) -> Any:
+        OnDriverOnly.in_task = True
+        try:
+            return super().run_task(*args, **kwargs)
+        finally:
+            OnDriverOnly.in_task = False
+
+
+def test_tasks_never_open_the_database_and_large_states_lie_in_it_once(tmp_path: Path) -> None:
+    config = OnDriverOnly(str(tmp_path))
+    sink = CountingSink(parts=3, padding=100_000)
+    for epoch in range(4):
+        Driver(sink, config).run_epoch(epoch, [[("0", 1)], [("1", 1)], [("2", 1)]] if epoch < 2 else [[("0", 1)]])
+    assert sink.opened["part-0", 3] == 3
+    assert sink.opened["part-2", 1] == 1
+    with closing(sqlite3.connect(tmp_path / "sink.sqlite")) as database:
+        sizes = database.execute("SELECT length(data) FROM states").fetchall()
+        assert len(sizes) == 3, "states of parts without rows are not stored again"
+        (longest,) = database.execute("SELECT max(length(data)) FROM entries").fetchone()
+        assert longest < 10_000
+
+
+def test_more_states_than_tickets_carry_are_refused_before_they_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outfall.epoch.travelling.CARRIED", 250_000)
+    config = SqliteRecoveryConfig(str(tmp_path))
+    sink = CountingSink(parts=3, padding=100_000)
+    Driver(sink, config).run_epoch(0, [[("0", 1), ("1", 1)]])
+    with pytest.raises(ConfigurationError, match=r"have 300,0\d\d bytes together, and at most 250,000"):
+        Driver(sink, config).run_epoch(1, [[("2", 1)]])
+    assert values.CARRIED == 64 * 1024 * 1024
+    monkeypatch.undo()
+    Driver(sink, config).run_epoch(1, [[("0", 1)]])
+    assert sink.opened["part-0", 1] == 1
