@@ -72,7 +72,8 @@ def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
         return df.writeStream.format("outfall").options(**options)
     if given.mode in {"growing", "rolling"}:
         sink = FileSink(given.out, parts=5, roll_bytes="20 KiB" if given.mode == "rolling" else None)
-        return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint)
+        recovery = f"sqlite://{given.checkpoint}-recovery" if given.door == "sqlite" else None
+        return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint, recovery=recovery)
     return write_stream(df, FileSink(given.out), checkpoint=given.checkpoint)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from outfall.capabilities import Guarantee
 from outfall.epoch.coordinator import EpochOptions
+from outfall.recovery.config import RecoveryConfig
 
 
 class SinkHarness(ABC):
@@ -57,6 +58,14 @@ class SinkHarness(ABC):
             Whatever `make_sink` and `read` find it by. The default is the directory.
         """
         return directory
+
+    def make_recovery(self, directory: Path) -> str | RecoveryConfig | None:
+        """Make the recovery location of one query, where the suite is to hold a store too; `None` for the suite's own.
+
+        Args:
+            directory: not made yet, and for this query alone.
+        """
+        return None
 
     @abstractmethod
     def make_sink(self, target: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from outfall.capabilities import Guarantee, SupportsCommitter
 from outfall.epoch.coordinator import EpochCoordinator
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
+from outfall.recovery.config import RecoveryConfig
 from outfall.sink_shape import guarantee_of, is_fixed
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows
 from outfall.testing.conformance.faults import ConformanceError
@@ -55,9 +56,8 @@ class Trial:
         place = self.directory / "target"
         place.mkdir(parents=True)
         self.target = harness.new_target(place)
-        self.recovery: str | MemoryRecoveryConfig = (
-            str(self.directory / "recovery") if durable_log else MemoryRecoveryConfig()
-        )
+        own = str(self.directory / "recovery") if durable_log else MemoryRecoveryConfig()
+        self.recovery: str | RecoveryConfig = harness.make_recovery(self.directory / "recovery") or own
         sink = harness.make_sink(self.target)
         self.fixed = is_fixed(sink)
         self.claim = claim_of(harness, sink)
