@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.epoch.values import to_values
+from outfall.values import to_values
 
 MAP = pa.map_(pa.string(), pa.int32())
 

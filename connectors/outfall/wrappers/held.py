@@ -23,10 +23,10 @@ from outfall.capabilities import (
 from outfall.composite import Composite
 from outfall.composite.partition import CompositePartition, Opening
 from outfall.encode import rows_to_batch
-from outfall.epoch.values import to_batch
 from outfall.errors import SerializationError
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
+from outfall.values import to_batch
 from outfall.wrappers.batched import Batching
 from outfall.wrappers.buffer import ArrowChunk, Buffer
 

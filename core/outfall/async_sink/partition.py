@@ -153,7 +153,6 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
     def snapshot_state(self, epoch: int) -> Sequence[BufferedRequests[E]]:
         """Return what is held back, if anything is."""
         entries = [*self._buffer, *self._restored]
-        self._counters.held(len(entries))
         return [BufferedRequests(entries)] if entries else []
 
     def restore(self, state: BufferedRequests[E]) -> None:

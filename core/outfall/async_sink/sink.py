@@ -16,6 +16,8 @@ from outfall.async_sink.state import BufferedRequests, BufferedRequestsSerialize
 from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
+    HeldRows,
+    SupportsHeldRows,
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
@@ -31,6 +33,7 @@ class AsyncSink(
     DynamicSink[Any],
     SupportsWriterContext,
     SupportsWriterState[Any, BufferedRequests[E]],
+    SupportsHeldRows[BufferedRequests[E]],
     DeclaresGuarantee,
     Generic[E],
 ):
@@ -96,6 +99,9 @@ class AsyncSink(
         for state in recovered:
             partition.restore(state)
         return partition
+
+    def held_rows(self, state: BufferedRequests[E]) -> HeldRows:
+        return HeldRows(len(state.entries))
 
     def writer_state_serializer(self) -> SimpleVersionedSerializer[BufferedRequests[E]]:
         return BufferedRequestsSerializer(self.entry_serializer())

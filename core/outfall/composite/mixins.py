@@ -35,7 +35,7 @@ from outfall.composite.tagged import ListSerializer, OfChild, TaggedSerializer
 from outfall.epoch.states import hand_over_serializer, state_names, state_serializer
 from outfall.errors import CapabilityError
 from outfall.serde import SimpleVersionedSerializer
-from outfall.sink_shape import is_fixed
+from outfall.sink_shape import is_fixed, keeps_writer_state
 from outfall.sinks import DynamicSink, FixedPartitionedSink
 
 
@@ -64,6 +64,9 @@ class KeepsWriterState(DynamicShape, SupportsWriterState[Any, OfChild]):
 
     def restore_writer(self, context: WriterInitContext, recovered: Sequence[OfChild]) -> CompositePartition:
         return self._build(recovered)
+
+    def keeps_writer_state(self) -> bool:
+        return any(keeps_writer_state(child) for child in self._children.values())
 
     def writer_state_serializer(self) -> TaggedSerializer:
         children = self._with(SupportsWriterState)

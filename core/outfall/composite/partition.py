@@ -22,10 +22,10 @@ from outfall.composite.children import for_each, of_child
 from outfall.composite.tagged import OfChild
 from outfall.epoch.opening import open_partition
 from outfall.epoch.states import states_after
-from outfall.epoch.values import to_batch, to_values
 from outfall.errors import CapabilityError
 from outfall.sink_shape import check_partition, is_fixed
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
+from outfall.values import to_batch, to_values
 
 
 @dataclass(frozen=True)

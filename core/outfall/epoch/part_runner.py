@@ -23,13 +23,13 @@ from outfall.epoch.held import held_in, total_held
 from outfall.epoch.messages import PartAnswer
 from outfall.epoch.opening import open_partition
 from outfall.epoch.states import hand_over_serializer, load_states, state_serializer, states_after
-from outfall.epoch.values import to_batch, to_values
 from outfall.errors import CapabilityError, SerializationError
 from outfall.recovery.entries import HeldRecord, StoredValue, WriterRecord
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.values import load_value, store_state, store_value
 from outfall.sink_shape import check_partition, is_fixed
 from outfall.steps import reached
+from outfall.values import to_batch, to_values
 
 _log = logging.getLogger(__name__)
 

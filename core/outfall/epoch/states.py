@@ -24,8 +24,8 @@ def state_serializer(sink: Any, name: str) -> SimpleVersionedSerializer[Any]:
     return sink.state_serializer() if isinstance(sink, SupportsStateSerializer) else JsonSerializer()
 
 
-def load_states(sink: Any, stored: Mapping[str, StoredValue], log: RecoveryLog) -> dict[str, Any]:
-    """Give back recorded states."""
+def load_states(sink: Any, stored: Mapping[str, StoredValue], log: RecoveryLog | None) -> dict[str, Any]:
+    """Give back recorded states; `log` is where large ones lie."""
     return {name: load_value(state_serializer(sink, name), value, log=log) for name, value in stored.items()}
 
 

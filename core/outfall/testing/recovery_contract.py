@@ -66,7 +66,7 @@ class RecoveryContract:
 
     def test_a_log_that_nobody_wrote_is_empty(self, recovery: RecoveryConfig) -> None:
         with closing(recovery.open(_STEP)) as log:
-            assert log.read() == log.read(last=3) == log.numbers() == []
+            assert (log.read(), log.read(last=3), log.numbers()) == ([], [], [])
             log.sweep(keep=[], states=[], generation=9)
         assert history(recovery, _STEP) == []
 
@@ -223,7 +223,7 @@ class RecoveryContract:
         points = [(point, number) for point, number in self._points(tmp_path / "steps") if number in (1, 3)]
         for index, (point, number) in enumerate(points):
             recovery = self.make_recovery(_made(tmp_path / str(index)))
-            _killed_at(point, number, lambda recovery=recovery: _write_a_little(recovery.open(_STEP)))
+            _killed_at(point, number, partial(_opened_and_written, recovery))
             _check_a_little(recovery)
 
     @pytest.mark.parametrize("large", [False, True])
@@ -313,6 +313,10 @@ def filled(recovery: RecoveryConfig, count: int) -> Iterator[RecoveryLog]:
         for number in range(count):
             log.append(b'{"entry":%d}' % (number + 1), after=number)
         yield log
+
+
+def _opened_and_written(recovery: RecoveryConfig) -> None:
+    _write_a_little(recovery.open(_STEP))
 
 
 def _killed_at(point: str, number: int, act: Callable[[], Any]) -> None:
