@@ -1,11 +1,17 @@
-"""An S3 server: the one that the environment names, or moto's on a free port."""
+"""S3 servers: the one that the environment names or moto's, SeaweedFS, and rclone, which ignores `If-None-Match`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+import subprocess
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -47,6 +53,132 @@ class S3:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         keys = [found["Key"] for page in pages for found in page.get("Contents", [])]
         return {key.removeprefix(prefix): client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+
+
+class OwnServer:
+    """A server in a process of its own, that a test may kill and start again where it was."""
+
+    def __init__(self, command: Sequence[str], log: Path, ready: Callable[[], bool], **settings: str) -> None:
+        self._command = command
+        self._log = log
+        self._ready = ready
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | self._settings
+            )
+        deadline = time.monotonic() + 60
+        while not self._ready():
+            if not self.running or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"{self._command[0]} did not start: {self._log.read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill it (-9); what it had promised is on its disk."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class SeaweedFS(OwnServer):
+    """An independent server that keeps its data on disk."""
+
+    def __init__(self, directory: Path) -> None:
+        ports = _free_ports(4)
+        self.s3 = S3(f"http://127.0.0.1:{ports[3]}", "outfall", "outfall-secret")
+        names = ("master", "volume", "filer", "s3")
+        command = [
+            _executable("weed"), "mini", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-webdav=false",
+            "-admin.ui=false", *(f"-{name}.port={port}" for name, port in zip(names, ports, strict=True)),
+        ]  # fmt: skip
+        super().__init__(
+            command,
+            directory / "log",
+            lambda: _answers(f"{self.s3.endpoint}/healthz"),
+            AWS_ACCESS_KEY_ID=self.s3.key,
+            AWS_SECRET_ACCESS_KEY=self.s3.secret,
+        )
+
+
+class Rclone(OwnServer):
+    """A store that ignores `If-None-Match`."""
+
+    def __init__(self, directory: Path) -> None:
+        (port,) = _free_ports(1)
+        self.s3 = S3(f"http://127.0.0.1:{port}", "outfall-key-0123456789", "outfall-secret-0123456789")
+        data = directory / "data"
+        data.mkdir()
+        command = [
+            _executable("rclone"), "serve", "s3", "--auth-key", f"{self.s3.key},{self.s3.secret}",
+            "--addr", f"127.0.0.1:{port}", str(data),
+        ]  # fmt: skip
+        super().__init__(command, directory / "log", lambda: _listens(port))
+
+
+@contextmanager
+def seaweedfs(directory: Path) -> Iterator[SeaweedFS]:
+    server = SeaweedFS(directory)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def rclone(directory: Path) -> Iterator[Rclone]:
+    server = Rclone(directory)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _executable(name: str) -> str:
+    """The path of what a package of the environment has installed."""
+    return str(Path(sysconfig.get_path("scripts")) / name)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now, below those to which SeaweedFS cannot add 10,000 for gRPC."""
+    found: list[int] = []
+    with ExitStack() as stack:
+        while len(found) < count:
+            taken = stack.enter_context(socket.socket())
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+            if port < 55_000 and _is_free(port + 10_000):
+                found.append(port)
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried, suppress(OSError):
+        tried.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def _answers(url: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
 
 
 @contextmanager

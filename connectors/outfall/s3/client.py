@@ -1,0 +1,85 @@
+"""boto3 clients: one per process and set of options, shared by its threads, and never pickled."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+SessionFactory = Callable[[], Any]
+"""Makes a `boto3.session.Session`. Picklable, so that tasks can call it too."""
+
+_TRIES = 5
+"""Of boto3's own, which slow all requests of a client down when S3 throttles it; ours come on top."""
+_MOST = 8
+"""Clients that a process keeps."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a process reaches S3. Holds no client; picklable."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    path_style: bool = False
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    connections: int = 10
+    session_factory: SessionFactory | None = None
+
+    def client(self) -> Any:
+        """Return this process's client. Credentials come from `session_factory`, else from boto3's own chain."""
+        return _clients.get(self)
+
+    def renew(self, client: Any) -> None:
+        """Have the next call of `client` make a new one, with new credentials, unless that has happened already."""
+        _clients.drop(self, client)
+
+    def make(self) -> Any:
+        """Make a client of its own."""
+        session = boto3.session.Session() if self.session_factory is None else self.session_factory()
+        config = Config(
+            connect_timeout=self.connect_timeout,
+            read_timeout=self.read_timeout,
+            max_pool_connections=self.connections,
+            retries={"mode": "adaptive", "total_max_attempts": _TRIES},
+            s3={"addressing_style": "path" if self.path_style else "auto"},
+        )
+        return session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region, config=config)
+
+
+class _Clients:
+    """The clients of this process. A factory that each task unpickles anew counts as another one, so they are few."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        """Begin anew: the parent's connections are the parent's, and its lock may be held."""
+        self._lock = threading.Lock()
+        self._made: OrderedDict[Access, Any] = OrderedDict()
+
+    def get(self, access: Access) -> Any:
+        with self._lock:  # sessions may not be made in two threads at once
+            client = self._made.get(access)
+            if client is None:
+                client = self._made[access] = access.make()
+            self._made.move_to_end(access)
+            if len(self._made) > _MOST:
+                self._made.popitem(last=False)
+            return client
+
+    def drop(self, access: Access, client: Any) -> None:
+        with self._lock:
+            if self._made.get(access) is client:
+                del self._made[access]
+
+
+_clients = _Clients()

@@ -1,0 +1,171 @@
+"""Publishing an epoch: each upload is completed, several at a time, so that its object appears at once and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
+from outfall.errors import CommitRefusedError, LostCommittableError
+from outfall.s3.answers import FAILURES, Answer, classify
+from outfall.s3.failures import translated
+from outfall.s3.marker import Marker, Markers
+from outfall.s3.settle import Found, look, upload_exists
+from outfall.s3.staged import StagedObject
+from outfall.s3.store import Store
+from outfall.s3.upload import ID
+from outfall.steps import reached
+
+Request = CommitRequest[StagedObject]
+
+
+class S3Committer(Committer[StagedObject]):
+    """Completes uploads, and puts the objects whose bytes it was given. It never replaces an object.
+
+    A key is of one attempt and never used twice, so committing can be repeated: two drivers that complete one upload
+    do the same, and whoever comes second finds the object. An answer that does not tell what happened is settled by
+    looking at the object.
+
+    What is lost after committing has begun is lost for good: of an upload that is gone nobody can tell whether it
+    was never completed, or was, and its object deleted since.
+    """
+
+    strict = True
+
+    def __init__(self, store: Store, context: CommitterInitContext) -> None:
+        self._store = store
+        self._context = context
+        self._marker: Marker | None = None
+
+    def commit(self, requests: Sequence[Request]) -> None:
+        if self._marker is None:
+            context = self._context
+            self._marker = Markers(self._store).advance(
+                context.incarnation, generation=context.generation, epoch=context.epoch
+            )
+            reached("s3: marker advanced")
+        self._each(self._publish, requests)
+
+    def find_lost(self, requests: Sequence[Request]) -> None:
+        self._each(self._find_lost, requests)
+
+    def revoke(self, requests: Sequence[Request]) -> None:
+        self._each(self._revoke, requests)
+
+    def _each(self, action: Callable[[Request], None], requests: Sequence[Request]) -> None:
+        threads = min(self._store.options.max_concurrency, len(requests))
+        if threads <= 1:
+            for request in requests:
+                action(request)
+            return
+        with ThreadPoolExecutor(threads, "outfall-s3-commit") as pool:
+            for done in [pool.submit(action, request) for request in requests]:
+                done.result()
+
+    def _publish(self, request: Request) -> None:
+        reached("s3: completing")
+        staged = request.committable
+        if not self._conditional and self._settled_by_look(request):
+            return
+        try:
+            self._complete(staged)
+        except FAILURES as error:
+            self._settle(request, error)
+        else:
+            request.signal_committed()
+        reached("s3: completed")
+
+    @property
+    def _conditional(self) -> bool:
+        return self._marker is None or self._marker.conditional
+
+    def _complete(self, staged: StagedObject) -> None:
+        condition = {"IfNoneMatch": "*"} if self._conditional else {}
+        if staged.upload_id is None:
+            data = self._store.data() | {"Metadata": {ID: staged.id}}
+            self._store.ask("put_object", Key=staged.key, Body=staged.body, **data, **condition)
+            return
+        self._store.ask(
+            "complete_multipart_upload",
+            Key=staged.key,
+            UploadId=staged.upload_id,
+            MultipartUpload={"Parts": [part.named() for part in staged.parts]},
+            MpuObjectSize=staged.size,
+            **condition,
+        )
+
+    def _settled_by_look(self, request: Request) -> bool:
+        """Look before publishing, where the store would replace what is there."""
+        found = look(self._store, request.committable)
+        if found is Found.OURS:
+            request.signal_already_committed()
+        elif found is Found.OTHERS:
+            request.signal_failed_with_known_reason(self._foreign(request.committable))
+        return found is not Found.NOTHING
+
+    def _settle(self, request: Request, error: BaseException) -> None:
+        """Find out what a failed request did, and signal it."""
+        staged, answer = request.committable, classify(error)
+        if answer is Answer.REFUSED:
+            raise translated(f"publishing {staged}", error) from error
+        if answer in (Answer.NOT_DONE, Answer.EXPIRED):
+            request.retry_later()
+            return
+        found = look(self._store, staged)
+        if found is Found.OURS:
+            request.signal_already_committed()
+        elif answer is Answer.TAKEN and found is Found.OTHERS:
+            request.signal_failed_with_known_reason(self._foreign(staged))
+        elif answer is Answer.INCOMPLETE:
+            request.signal_lost(f"parts of {staged} are gone")
+        elif upload_exists(self._store, staged):
+            request.retry_later()
+        else:
+            self._settle_gone(request)
+
+    def _settle_gone(self, request: Request) -> None:
+        """Signal an upload that is no more. Whoever completed it may have done so since the first look."""
+        if look(self._store, request.committable) is Found.OURS:
+            request.signal_already_committed()
+        else:
+            request.signal_lost(_gone(request.committable))
+
+    def _find_lost(self, request: Request) -> None:
+        staged = request.committable
+        if not upload_exists(self._store, staged) and look(self._store, staged) is not Found.OURS:
+            request.signal_lost(_gone(staged))
+
+    def _revoke(self, request: Request) -> None:
+        """Abort an upload. One whose bytes are in the recovery data is revoked there: only who records puts it."""
+        staged = request.committable
+        if staged.upload_id is not None:
+            doing = f"aborting the upload of {self._store.url(staged.key)}"
+            try:
+                self._store.call(doing, "abort_multipart_upload", Key=staged.key, UploadId=staged.upload_id)
+            except FAILURES as error:
+                if classify(error) is not Answer.GONE:
+                    raise translated(doing, error) from error
+            reached("s3: revoked")
+        if look(self._store, staged) is Found.OURS:
+            raise LostCommittableError(
+                f"{self._store.url(staged.key)} is published already and cannot be revoked",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                do="delete the objects of this epoch and start again, or restore the lost ones",
+            )
+
+    def _foreign(self, staged: StagedObject) -> CommitRefusedError:
+        return CommitRefusedError(
+            f"{self._store.url(staged.key)} exists and is not ours",
+            step=self._context.step_id,
+            epoch=self._context.epoch,
+            why="its id, or its size and ETag, are not those of our upload",
+            do="find out who wrote it, move it away, and start the query again",
+        )
+
+
+def _gone(staged: StagedObject) -> str:
+    return (
+        f"{staged} is gone: its upload was aborted, as by a lifecycle rule, or its object was deleted before the epoch"
+        " was completed"
+    )

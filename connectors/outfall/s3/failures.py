@@ -1,0 +1,45 @@
+"""S3's errors as Outfall's: what happened, why, and what to do."""
+
+from __future__ import annotations
+
+from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
+
+from outfall.errors import OutfallError, TargetError, TransientError
+from outfall.s3.answers import PASSING, classify, code_of, status_of
+
+_RIGHTS = (
+    "grant s3:PutObject, s3:GetObject, s3:ListBucket, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and"
+    ' s3:ListBucketMultipartUploads on the bucket and the prefix; for on_existing="overwrite" s3:DeleteObject'
+)
+_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
+
+
+def translated(doing: str, error: BaseException) -> OutfallError:
+    """Make our error of boto3's.
+
+    Args:
+        doing: what failed, as `"completing s3://bucket/key"`.
+        error: one of `answers.FAILURES`.
+    """
+    what, why = f"{doing} failed", describe(error)
+    if classify(error) in PASSING:
+        return TransientError(what, why=why, do="nothing, if it passes: the task or the query is tried again")
+    return TargetError(what, why=why, do=_remedy(error))
+
+
+def describe(error: BaseException) -> str:
+    """Return what S3 or boto3 said."""
+    if isinstance(error, ClientError):
+        message = error.response.get("Error", {}).get("Message", "")
+        return f"{code_of(error)} (HTTP {status_of(error)}): {message}".rstrip(": ")
+    return f"{type(error).__name__}: {error}"
+
+
+def _remedy(error: BaseException) -> str:
+    if isinstance(error, NoCredentialsError | PartialCredentialsError) or code_of(error) in _KEYS:
+        return "give driver and executors credentials that boto3 finds, or a session_factory"
+    if code_of(error) == "NoSuchBucket":
+        return "create the bucket, or correct its name, the region or the endpoint_url"
+    if isinstance(error, ClientError) and status_of(error) == 403:
+        return _RIGHTS
+    return "correct the options, the bucket or its policy"

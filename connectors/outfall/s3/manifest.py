@@ -1,0 +1,159 @@
+"""Manifests: one object per epoch, written last, that lists what the epoch published.
+
+Objects appear one by one while an epoch is committed. A reader that must see epochs whole or not at all takes the keys
+that stand in manifests, in place of those that a listing shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import boto3
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from outfall.errors import RecordError
+from outfall.location import Location
+from outfall.s3.answers import FAILURES
+from outfall.s3.failures import translated
+from outfall.s3.names import SIDECAR, ObjectName
+from outfall.s3.options import PLACE
+from outfall.s3.staged import StagedObject
+from outfall.s3.store import Store
+
+FORMAT = 1
+
+
+class ManifestEntry(BaseModel):
+    """One object of an epoch."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    """The whole key."""
+    size: int
+    """Bytes."""
+    rows: int
+
+
+class Manifest(BaseModel):
+    """What one epoch of one step published."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    step: str
+    incarnation: str
+    epoch: int
+    generation: int
+    objects: tuple[ManifestEntry, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all objects."""
+        return sum(each.rows for each in self.objects)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all objects."""
+        return sum(each.size for each in self.objects)
+
+    @classmethod
+    def of(cls, published: Sequence[StagedObject]) -> Manifest:
+        """Make the manifest of an epoch from its objects, of which there is at least one."""
+        first = ObjectName.parse(published[0].key)
+        if first is None:
+            raise RecordError(f"{published[0].key} is no key of ours", do="restore the recovery data")
+        entries = sorted((each.key, each.size, each.rows) for each in published)
+        return cls(
+            step=first.step_id,
+            incarnation=first.incarnation,
+            epoch=first.epoch,
+            generation=first.generation,
+            objects=tuple(ManifestEntry(key=key, size=size, rows=rows) for key, size, rows in entries),
+        )
+
+
+class Manifests:
+    """The manifests of a sink."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._root = f"{store.options.root}{SIDECAR}/manifests/"
+
+    def key(self, incarnation: str, epoch: int) -> str:
+        """Return where the manifest of an epoch is."""
+        return f"{self._root}{incarnation}/{epoch:010d}.json"
+
+    def write(self, manifest: Manifest) -> None:
+        """Write the manifest of an epoch; again after a crash."""
+        key = self.key(manifest.incarnation, manifest.epoch)
+        doing = f"writing {self._store.url(key)}"
+        body = manifest.model_dump_json().encode()
+        try:
+            self._store.call(doing, "put_object", Key=key, Body=body, ContentType="application/json")
+        except FAILURES as error:
+            raise translated(doing, error) from error
+
+    def later(self, incarnation: str, epoch: int) -> str | None:
+        """Return the key of a manifest of a later epoch, if there is one."""
+        after = self.key(incarnation, epoch) if epoch >= 0 else ""
+        return next(self._store.keys(f"{self._root}{incarnation}/", after=after, most=1), None)
+
+    def all(self) -> Iterator[str]:
+        """Yield the keys of all manifests, those of other steps too."""
+        return self._store.keys(self._root)
+
+
+def read_manifests(
+    path: str, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
+) -> Iterator[Manifest]:
+    """Yield the manifests below a prefix: by incarnation, and of each in the order of its epochs.
+
+    Epochs without rows have none. The helper only reads; it needs no sink and no options.
+
+    Args:
+        path: `s3://bucket/prefix`, as the sink has it.
+        step_id: of one step only.
+        incarnation: of one incarnation only.
+        client: a boto3 client for S3; by default a new one, with boto3's own chain of credentials.
+
+    Raises:
+        ConfigurationError: the path is no S3 URL.
+        RecordError: a manifest is damaged, or of a newer format.
+        TransientError, TargetError: S3 cannot be read.
+    """
+    client = boto3.client("s3") if client is None else client
+    bucket, _, prefix = Location.parse(path, PLACE).path.partition("/")
+    below = f"{prefix}/" if prefix else ""
+    below += f"{SIDECAR}/manifests/" + (f"{incarnation}/" if incarnation else "")
+    try:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=below)
+        for found in (each for page in pages for each in page.get("Contents", [])):
+            body = client.get_object(Bucket=bucket, Key=found["Key"])["Body"].read()
+            manifest = _decoded(f"s3://{bucket}/{found['Key']}", body)
+            if step_id is None or manifest.step == step_id:
+                yield manifest
+    except FAILURES as error:
+        raise translated(f"reading the manifests of {path}", error) from error
+
+
+def committed_keys(
+    path: str, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
+) -> Iterator[str]:
+    """Yield the keys of all objects of completed epochs. Arguments and errors are those of `read_manifests`."""
+    for manifest in read_manifests(path, step_id=step_id, incarnation=incarnation, client=client):
+        yield from (each.key for each in manifest.objects)
+
+
+def _decoded(where: str, body: bytes) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(body)
+    except ValidationError as error:
+        raise RecordError(f"the manifest {where} is damaged", do="restore it") from error
+    if manifest.format > FORMAT:
+        raise RecordError(
+            f"the manifest {where} has format {manifest.format}, and this release reads {FORMAT}",
+            do="read it with the release that wrote it, or a newer one",
+        )
+    return manifest

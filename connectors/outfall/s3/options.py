@@ -1,0 +1,210 @@
+"""The options of `S3Sink`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any, Literal, Self
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
+
+from outfall.buckets import BucketOptions
+from outfall.durations import Duration
+from outfall.encode import FormatOptions
+from outfall.errors import ConfigurationError
+from outfall.location import Location, Purpose
+from outfall.options import SinkOptions, resolve_secret
+
+PLACE = Purpose("path", {"s3": "s3", "s3a": "s3"}, "is not S3", "give s3://bucket/prefix")
+
+SMALLEST_PART = 5 << 20
+LARGEST_PART = 5 << 30
+LARGEST_INLINE = 1 << 20
+_LONGEST_PREFIX = 512
+"""Bytes; S3's keys end at 1,024, and directories and a name follow."""
+_NEED_CRT = ("CRC32C", "CRC64NVME")
+
+
+class _Place(SinkOptions):
+    """Where objects go. A base of its own, so that its options stand before the formats' in the documentation."""
+
+    bucket: str = Field(default="", description="The bucket. It must exist.")
+    prefix: str = Field(default="", description="What the keys begin with, `/` between its levels; by default nothing.")
+    path: str | None = Field(
+        default=None, description="Bucket and prefix in one: `s3://bucket/prefix`, also `s3a://`. In place of the two."
+    )
+    on_existing: Literal["error", "resume", "overwrite"] = Field(
+        default="error",
+        description="What to do on first contact with a prefix that holds objects: refuse it, keep them and write"
+        " beside them, or delete them.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_place(cls, values: Any) -> Any:
+        """Bring the two ways to name a place into one, before any field is looked at by itself."""
+        if not isinstance(values, Mapping):
+            return values
+        found = dict(values)
+        path, bucket, prefix = found.get("path"), found.get("bucket") or "", found.get("prefix") or ""
+        if path is not None and (bucket or prefix):
+            raise ValueError("path names bucket and prefix in one: give either path, or bucket and prefix")
+        if path is None and not bucket:
+            raise ValueError("bucket or path is missing")
+        found["bucket"], found["prefix"] = _place(f"s3://{bucket}/{prefix}" if path is None else path)
+        return found | {"path": None}
+
+    @property
+    def root(self) -> str:
+        """What every key begins with, the `/` included."""
+        return f"{self.prefix}/" if self.prefix else ""
+
+    def url(self) -> str:
+        """Return bucket and prefix as a URL."""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+class _Upload(SinkOptions):
+    """How objects are uploaded."""
+
+    part_size: ByteSize = Field(
+        default=ByteSize(8 << 20),
+        ge=SMALLEST_PART,
+        le=LARGEST_PART,
+        description="How large the parts are in which objects are uploaded, 5 MiB to 5 GiB.",
+    )
+    max_concurrency: int = Field(
+        default=8,
+        ge=1,
+        le=256,
+        description="How many parts a task uploads at once, and how many objects the driver completes at once.",
+    )
+    inline_size: ByteSize = Field(
+        default=ByteSize(64 << 10),
+        ge=0,
+        le=LARGEST_INLINE,
+        description="So many bytes of small objects a task hands to the driver, which puts each in one request, not in"
+        " the three of an upload; until then they lie in the recovery data. `0` keeps rows out of it.",
+    )
+    checksum: Literal["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"] | None = Field(
+        default=None,
+        description="Which checksum each part is sent with and stored with. Without it what boto3 does by itself.",
+    )
+    sse: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = Field(
+        default=None, description="Server-side encryption; without it what the bucket is set to."
+    )
+    sse_kms_key_id: str | None = Field(default=None, description="The KMS key's id or ARN, for `aws:kms`.")
+    sse_customer_key: SecretStr | None = Field(
+        default=None,
+        description="A key of your own (SSE-C): 32 bytes in Base64. Accepts `env:NAME` and `file:PATH`. Readers need it"
+        " too, for data and manifests.",
+    )
+    acl: (
+        Literal[
+            "private", "public-read", "public-read-write", "authenticated-read", "aws-exec-read", "bucket-owner-read",
+            "bucket-owner-full-control",
+        ]
+        | None
+    ) = Field(default=None, description="A canned ACL for each object.")  # fmt: skip
+    storage_class: str | None = Field(
+        default=None, min_length=1, description="The storage class of data, as `STANDARD_IA` or `INTELLIGENT_TIERING`."
+    )
+    tags: str = Field(default="", description="Tags of data, as `team=air&cost=42`: at most ten.")
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value = dict(parse_qsl(value, keep_blank_values=True, strict_parsing=bool(value)))
+            except ValueError:
+                raise ValueError("must be written as name=value&name=value") from None
+        if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
+            raise ValueError("must be names with their values")
+        if len(value) > 10:
+            raise ValueError(f"holds {len(value)} tags, and S3 takes ten")
+        return urlencode(value)
+
+    @field_validator("checksum")
+    @classmethod
+    def _can_be_computed(cls, value: str | None) -> str | None:
+        if value in _NEED_CRT and find_spec("awscrt") is None:
+            raise ValueError(f"boto3 computes {value} with awscrt, which is not installed: pip install 'boto3[crt]'")
+        return value
+
+    @model_validator(mode="after")
+    def _one_encryption(self) -> Self:
+        if self.sse_customer_key is not None and self.sse is not None:
+            raise ValueError("sse_customer_key is an encryption of its own: leave sse out")
+        if self.sse_kms_key_id is not None and self.sse not in ("aws:kms", "aws:kms:dsse"):
+            raise ValueError("sse_kms_key_id is for sse aws:kms")
+        return self
+
+    def customer_key(self) -> bytes | None:
+        """Resolve the key of SSE-C where it is used.
+
+        Raises:
+            ConfigurationError: it is not 32 bytes in Base64, or cannot be found.
+        """
+        if self.sse_customer_key is None:
+            return None
+        try:
+            key = base64.b64decode(resolve_secret(self.sse_customer_key), validate=True)
+        except binascii.Error:
+            key = b""
+        if len(key) != 32:
+            raise ConfigurationError(
+                "sse_customer_key is not 32 bytes in Base64", do="make one with openssl rand -base64 32"
+            )
+        return key
+
+
+class S3Options(FormatOptions, BucketOptions, _Upload, _Place):
+    """What `S3Sink` takes, in its constructor and as Spark options."""
+
+    region: str | None = Field(default=None, description="The region; without it as boto3 finds it.")
+    endpoint_url: str | None = Field(default=None, description="The address of a store that is not AWS'.")
+    path_style: bool = Field(
+        default=False, description="Whether the bucket stands in the path and not in the host's name, for such stores."
+    )
+    requester_pays: bool = Field(default=False, description="Whether this account pays, not the bucket's owner.")
+    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
+    read_timeout: Duration = Field(
+        default=timedelta(minutes=1), description="How long S3 may be silent in the middle of an answer."
+    )
+    retry_deadline: Duration = Field(
+        default=timedelta(minutes=5),
+        description="For how long a request is tried again after errors that may pass: throttling, lost connections,"
+        " expired credentials.",
+    )
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be an http or https URL")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("must hold no credentials and no query: boto3 takes credentials from its own chain")
+        return value
+
+
+def _place(text: Any) -> tuple[str, str]:
+    if not isinstance(text, str):
+        raise ValueError("path must be text")
+    try:
+        found = Location.parse(text, PLACE)
+    except ConfigurationError as error:
+        raise ValueError(error.what) from error
+    if found.scheme != "s3":
+        raise ValueError(f"{text!r} is not s3://bucket/prefix")
+    bucket, _, prefix = found.path.partition("/")
+    if len(prefix.encode()) > _LONGEST_PREFIX:
+        raise ValueError(f"the prefix is longer than {_LONGEST_PREFIX} bytes")
+    return bucket, prefix

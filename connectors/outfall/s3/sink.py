@@ -1,0 +1,200 @@
+"""`S3Sink`: objects in a bucket, each row in them once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, Self, TypedDict, Unpack
+
+import pyarrow as pa
+
+from outfall.buckets import BucketArguments, Buckets
+from outfall.capabilities import (
+    CommittableMessage,
+    CommitterInitContext,
+    DeclaresGuarantee,
+    Guarantee,
+    SupportsCommitter,
+    SupportsPostCommitTopology,
+    SupportsSchemaCheck,
+    SupportsSweep,
+    SupportsTarget,
+    SupportsWriterContext,
+    SweepContext,
+    TargetContext,
+    WriterInitContext,
+)
+from outfall.encode import FormatArguments, check_schema
+from outfall.errors import ConfigurationError
+from outfall.options import make_options
+from outfall.s3.answers import FAILURES
+from outfall.s3.client import SessionFactory
+from outfall.s3.commit import S3Committer
+from outfall.s3.failures import translated
+from outfall.s3.manifest import Manifest, Manifests
+from outfall.s3.marker import Markers
+from outfall.s3.options import S3Options
+from outfall.s3.staged import StagedObject
+from outfall.s3.store import Store
+from outfall.s3.sweep import abort_uploads
+from outfall.s3.target import Target
+from outfall.s3.writer import S3Writer
+from outfall.serde import ModelSerializer
+from outfall.sinks import DynamicSink
+from outfall.steps import reached
+
+
+class StoreArguments(TypedDict, total=False):
+    """The options of uploads and of the store; `S3Options` says what each means."""
+
+    path: str | None
+    on_existing: Literal["error", "resume", "overwrite"]
+    part_size: int | str
+    max_concurrency: int
+    inline_size: int | str
+    checksum: Literal["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"] | None
+    sse: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None
+    sse_kms_key_id: str | None
+    sse_customer_key: str | None
+    acl: str | None
+    storage_class: str | None
+    tags: str | Mapping[str, str]
+    region: str | None
+    endpoint_url: str | None
+    path_style: bool
+    requester_pays: bool
+    connect_timeout: timedelta | float | str
+    read_timeout: timedelta | float | str
+    retry_deadline: timedelta | float | str
+
+
+class S3Arguments(StoreArguments, BucketArguments, FormatArguments, total=False):
+    """All options of `S3Sink` but the bucket and the prefix."""
+
+
+class S3Sink(
+    DynamicSink[Any],
+    SupportsWriterContext,
+    SupportsTarget[Any],
+    SupportsSchemaCheck,
+    SupportsCommitter[StagedObject],
+    SupportsPostCommitTopology[StagedObject],
+    SupportsSweep,
+    DeclaresGuarantee,
+):
+    """Writes rows into the objects of an S3 bucket, as JSON lines, CSV, Parquet or text.
+
+    Item type: rows (dicts or Arrow batches); for `format="text"` one string column.
+
+    What must exist: the bucket, and the right to put, list and abort below the prefix. The same bucket must be reached
+    from the driver and from all executors.
+
+    Unit of parallelism: each Spark task uploads an object of its own (one per bucket path), in parts, which nobody
+    sees. The driver completes the uploads when their epoch is recorded, several at a time.
+
+    Guarantee: exactly once, whatever is retried, killed or woken late, and whatever answer is lost. Objects appear one
+    by one; an epoch's manifest, written last, is for readers that want it whole or not at all.
+
+    Args:
+        bucket: the bucket; or give `path="s3://bucket/prefix"`.
+        prefix: what all keys begin with.
+        session_factory: makes a `boto3.session.Session`, in each process and again when credentials have expired; a
+            picklable callable without arguments. By default boto3's own chain.
+        options: as `S3Options` describes them: `format`, `partition_by`, `part_size`, `sse`, …
+
+    Raises:
+        ConfigurationError: naming every option that is wrong.
+    """
+
+    def __init__(
+        self,
+        bucket: str = "",
+        prefix: str = "",
+        *,
+        session_factory: SessionFactory | None = None,
+        **options: Unpack[S3Arguments],
+    ) -> None:
+        self.options = make_options(S3Options, {"bucket": bucket, "prefix": prefix, **options})
+        if session_factory is not None and not callable(session_factory):
+            raise ConfigurationError(
+                "session_factory is not callable", do="give a function that returns a boto3.session.Session"
+            )
+        self.session_factory = session_factory
+        self.context: WriterInitContext | None = None
+
+    def __repr__(self) -> str:
+        return f"S3Sink({self.options.url()!r}, format={self.options.format!r})"
+
+    @property
+    def store(self) -> Store:
+        """The bucket, opened anew."""
+        return Store(self.options, self.session_factory)
+
+    @property
+    def buckets(self) -> Buckets | None:
+        """Which path below the prefix a row goes to; `None` when all go to the prefix itself."""
+        return Buckets.of(self.options)
+
+    def kind(self) -> str:
+        return "s3"
+
+    def target(self) -> str:
+        return self.options.url()
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+    def requires(self) -> Sequence[str]:
+        return (
+            "a store that shows at once what was written",
+            "no lifecycle rule that aborts uploads or deletes objects of epochs that are not completed yet",
+        )
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.context = context
+        return bound
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> S3Writer:
+        context, store = self.context, self.store
+        if context is None:
+            raise ConfigurationError(
+                "S3Sink was not told who writes", do="run it through outfall, which calls bind() first"
+            )
+        return S3Writer(store, context, self.buckets, lambda: Markers(store).check_shared(context.incarnation))
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        buckets = self.buckets
+        check_schema(self.options, schema if buckets is None else buckets.stored_schema(schema))
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        self.options.customer_key()  # one that cannot be found is better told now
+        Target(self.store, context).check()
+        return {}
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        Target(self.store, context).open()
+
+    def create_committer(self, context: CommitterInitContext) -> S3Committer:
+        return S3Committer(self.store, context)
+
+    def committable_serializer(self) -> ModelSerializer[StagedObject]:
+        return ModelSerializer(StagedObject)
+
+    def add_post_commit_topology(self, committed: Sequence[CommittableMessage[StagedObject]]) -> None:
+        """Write the epoch's manifest."""
+        if committed:
+            Manifests(self.store).write(Manifest.of([message.value for message in committed]))
+            reached("s3: manifest written")
+
+    def sweep(self, context: SweepContext) -> int:
+        store = self.store
+
+        def ask(request: str, **arguments: Any) -> Mapping[str, Any]:
+            return store.call(f"sweeping {self.options.url()}", request, **arguments)
+
+        try:
+            return abort_uploads(ask, self.options.root, context.incarnation, context.generation)
+        except FAILURES as error:
+            raise translated(f"sweeping {self.options.url()}", error) from error

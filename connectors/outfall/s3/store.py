@@ -1,0 +1,159 @@
+"""The requests that a sink makes, with what its options add to each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tenacity import Retrying, retry_if_exception, sleep_using_event, stop_after_delay, stop_when_event_set
+from tenacity import wait_random_exponential as wait
+
+from outfall.s3.answers import FAILURES, PASSING, Answer, classify
+from outfall.s3.client import Access, SessionFactory
+from outfall.s3.failures import translated
+from outfall.s3.options import S3Options
+
+_LONGEST_PAUSE = 15.0
+
+
+@dataclass(frozen=True)
+class Store:
+    """A bucket, seen through a sink's options. Made anew on the driver and in each task; holds no client."""
+
+    options: S3Options
+    session_factory: SessionFactory | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set by whoever gives up: then nothing is tried again."""
+
+    @property
+    def access(self) -> Access:
+        """How it is reached."""
+        options = self.options
+        return Access(
+            endpoint_url=options.endpoint_url,
+            region=options.region,
+            path_style=options.path_style,
+            connect_timeout=options.connect_timeout.total_seconds(),
+            read_timeout=options.read_timeout.total_seconds(),
+            # One more than works at once, for whoever asks for something else meanwhile.
+            connections=options.max_concurrency + 1,
+            session_factory=self.session_factory,
+        )
+
+    def ask(self, request: str, **arguments: Any) -> Mapping[str, Any]:
+        """Make one request; boto3 tries it a few times.
+
+        Args:
+            request: a method of boto3's client, as `"head_object"`.
+            arguments: beside the bucket and what the options add.
+
+        Raises:
+            ClientError, BotoCoreError: as boto3 does. After expired credentials the next request has new ones.
+        """
+        client = self.access.client()
+        try:
+            answer: Mapping[str, Any] = getattr(client, request)(
+                Bucket=self.options.bucket, **self._added(request), **arguments
+            )
+        except FAILURES as error:
+            if classify(error) is Answer.EXPIRED:
+                self.access.renew(client)
+            raise
+        return answer
+
+    def call(self, doing: str, request: str, **arguments: Any) -> Mapping[str, Any]:
+        """Make a request that may be repeated, again after errors that may pass, until `retry_deadline`.
+
+        Args:
+            doing: for texts, as `"uploading a part of s3://bucket/key"`.
+            request: a method of boto3's client.
+            arguments: beside the bucket and what the options add.
+
+        Raises:
+            TransientError: the deadline has passed.
+            TargetError: somebody has to act.
+            ClientError: an answer that says something: TAKEN, GONE, INCOMPLETE.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, FAILURES) and classify(error) in PASSING),
+            stop=stop_after_delay(self.options.retry_deadline.total_seconds()) | stop_when_event_set(self.stopped),
+            wait=wait(multiplier=0.2, max=_LONGEST_PAUSE),
+            sleep=sleep_using_event(self.stopped),
+            reraise=True,
+        )
+        try:
+            answer: Mapping[str, Any] = retrying(self.ask, request, **arguments)
+        except FAILURES as error:
+            if classify(error) in PASSING or classify(error) is Answer.REFUSED:
+                raise translated(doing, error) from error
+            raise
+        return answer
+
+    def get(self, key: str) -> bytes | None:
+        """Return a small object's content, `None` when there is none.
+
+        Raises:
+            TransientError, TargetError: see `call`.
+        """
+        try:
+            body: bytes = self.call(f"reading {self.url(key)}", "get_object", Key=key)["Body"].read()
+        except FAILURES as error:
+            if classify(error) is Answer.GONE:
+                return None
+            raise translated(f"reading {self.url(key)}", error) from error
+        return body
+
+    def keys(self, prefix: str, *, after: str = "", most: int = 1000) -> Iterator[str]:
+        """Yield the keys that begin with a prefix and come after another key, in the order of their UTF-8 bytes.
+
+        Raises:
+            TransientError, TargetError: see `call`.
+        """
+        given: dict[str, Any] = {"Prefix": prefix, "MaxKeys": most} | ({"StartAfter": after} if after else {})
+        while True:
+            page = self.call(f"listing {self.url(prefix)}", "list_objects_v2", **given)
+            yield from (found["Key"] for found in page.get("Contents", []))
+            if not page.get("IsTruncated"):
+                return
+            given["ContinuationToken"] = page["NextContinuationToken"]
+
+    def url(self, key: str) -> str:
+        """Return a key as a URL, for texts."""
+        return f"s3://{self.options.bucket}/{key}"
+
+    def _added(self, request: str) -> dict[str, Any]:
+        """What the options add to a request."""
+        added = {name: value for name in _TAKES.get(request, ()) for name, value in self._argument(name).items()}
+        return added | ({"RequestPayer": "requester"} if self.options.requester_pays else {})
+
+    def _argument(self, name: str) -> dict[str, Any]:
+        options = self.options
+        if name == "customer key":
+            key = options.customer_key()
+            return {} if key is None else {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
+        values = {
+            "ACL": options.acl,
+            "ServerSideEncryption": options.sse,
+            "SSEKMSKeyId": options.sse_kms_key_id,
+            "ChecksumAlgorithm": options.checksum,
+        }
+        return {name: values[name]} if values[name] else {}
+
+    def data(self) -> dict[str, str]:
+        """Return what the options add to the creation of data, and not to that of our own small objects."""
+        found = {"StorageClass": self.options.storage_class, "Tagging": self.options.tags}
+        return {name: value for name, value in found.items() if value}
+
+
+_CREATES = ("ACL", "ServerSideEncryption", "SSEKMSKeyId", "customer key", "ChecksumAlgorithm")
+_TAKES = {
+    "create_multipart_upload": _CREATES,
+    "put_object": _CREATES,
+    "upload_part": ("customer key", "ChecksumAlgorithm"),
+    "complete_multipart_upload": ("customer key",),
+    "list_parts": ("customer key",),
+    "head_object": ("customer key",),
+    "get_object": ("customer key",),
+}

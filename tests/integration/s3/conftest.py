@@ -1,0 +1,51 @@
+"""The servers: moto's, or the one that the environment names; and SeaweedFS, which a test may kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.s3.support import Target
+from tests.integration.support.s3 import S3, SeaweedFS, s3_server, seaweedfs
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def own_seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    with seaweedfs(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
+
+
+@pytest.fixture
+def seaweed(own_seaweed: SeaweedFS) -> Iterator[SeaweedFS]:
+    """A server that a test may kill; the next test finds it running."""
+    yield own_seaweed
+    if not own_seaweed.running:
+        own_seaweed.start()
+
+
+@pytest.fixture(params=["moto", "seaweed"])
+def any_s3(request: pytest.FixtureRequest) -> S3:
+    """Each server in turn."""
+    if request.param == "moto":
+        server: S3 = request.getfixturevalue("s3")
+        return server
+    own: SeaweedFS = request.getfixturevalue("seaweed")
+    return own.s3
+
+
+@pytest.fixture
+def target(s3: S3) -> Target:
+    """A bucket of the shared server."""
+    return Target(s3)
+
+
+@pytest.fixture
+def any_target(any_s3: S3) -> Target:
+    return Target(any_s3)
