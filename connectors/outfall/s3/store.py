@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -132,7 +134,7 @@ class Store:
         options = self.options
         if name == "customer key":
             key = options.customer_key()
-            return {} if key is None else {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
+            return {} if key is None else _customer(key)
         values = {
             "ACL": options.acl,
             "ServerSideEncryption": options.sse,
@@ -145,6 +147,16 @@ class Store:
         """Return what the options add to the creation of data, and not to that of our own small objects."""
         found = {"StorageClass": self.options.storage_class, "Tagging": self.options.tags}
         return {name: value for name, value in found.items() if value}
+
+
+def _customer(key: bytes) -> dict[str, str]:
+    """The arguments of SSE-C, encoded here since boto3 does it for some requests only."""
+    digest = hashlib.md5(key, usedforsecurity=False).digest()
+    return {
+        "SSECustomerAlgorithm": "AES256",
+        "SSECustomerKey": base64.b64encode(key).decode(),
+        "SSECustomerKeyMD5": base64.b64encode(digest).decode(),
+    }
 
 
 _CREATES = ("ACL", "ServerSideEncryption", "SSEKMSKeyId", "customer key", "ChecksumAlgorithm")

@@ -1,0 +1,304 @@
+"""The prefix as the recovery data knows it, what dead attempts leave there, and what readers are told."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+import pytest
+
+from outfall.errors import (
+    ConfigurationError,
+    RecordError,
+    TargetAheadError,
+    TargetError,
+    TargetLostError,
+    TargetNotEmptyError,
+)
+from outfall.s3 import committed_keys, read_manifests, sweep_uploads
+from outfall.s3.marker import Marker
+from outfall.testing import LocalDriver
+from outfall.testing.crash_points import crash_at
+from tests.unit.support.fake_s3 import FakeS3, answer
+
+TASKS = [[{"id": 1}, {"id": 2}], [{"id": 3}], []]
+
+
+@pytest.fixture
+def recovery() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def run(fake: FakeS3, recovery: str, epoch: int, tasks: Any = TASKS, **options: Any) -> LocalDriver:
+    driver = LocalDriver(fake.sink(**options), recovery)
+    driver.run_epoch(epoch, tasks)
+    return driver
+
+
+def copied(recovery: str) -> str:
+    """A copy of a recovery location in memory, as it is now."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    copy = f"memory://{uuid.uuid4().hex}"
+    old, new = (f"/{url.removeprefix('memory://')}" for url in (recovery, copy))
+    fs = MemoryFileSystem()
+    fs.copy(old, new, recursive=True)
+    return copy
+
+
+def marker(fake: FakeS3) -> Marker:
+    (key,) = [key for key in fake.objects if key.startswith("out/_outfall/") and key.count("/") == 2]
+    return Marker.model_validate_json(fake.objects[key].body)
+
+
+def test_a_stream_of_epochs_leaves_its_objects_a_marker_and_a_manifest_for_each_with_rows(recovery: str) -> None:
+    fake = FakeS3()
+    for epoch, tasks in enumerate([TASKS, [[], []], TASKS]):
+        run(fake, recovery, epoch, tasks)
+    assert sum(body.count(b"\n") for body in fake.data().values()) == 6
+    assert len(fake.data()) == 4
+    assert fake.uploads == {}
+    incarnation = marker(fake).incarnation
+    assert sorted(key for key in fake.objects if "_outfall/" in key) == [
+        f"out/_outfall/{incarnation}.json",
+        f"out/_outfall/manifests/{incarnation}/0000000000.json",
+        f"out/_outfall/manifests/{incarnation}/0000000002.json",
+    ]
+    assert marker(fake).epoch == 2
+    assert marker(fake).conditional
+
+
+# --- E6
+
+
+def test_objects_of_others_are_refused_on_first_contact(recovery: str) -> None:
+    fake = FakeS3()
+    fake.put("out/old.jsonl")
+    with pytest.raises(TargetNotEmptyError, match=r"out/old\.jsonl"):
+        run(fake, recovery, 0)
+    assert list(fake.objects) == ["out/old.jsonl"]
+
+
+def test_what_readers_skip_and_what_lies_beside_the_prefix_is_no_data(recovery: str) -> None:
+    fake = FakeS3()
+    for key in ("out/_SUCCESS", "out/.x", "out/_spark_metadata/0", "output/x", "out"):
+        fake.put(key)
+    run(fake, recovery, 0)
+
+
+def test_a_checkpoint_that_was_deleted_is_noticed(recovery: str) -> None:
+    fake = FakeS3()
+    run(fake, recovery, 0, [[]])
+    with pytest.raises(TargetNotEmptyError, match="another query writes there"):
+        run(fake, f"memory://{uuid.uuid4().hex}", 0)
+
+
+def test_objects_of_others_may_be_kept_or_deleted(recovery: str) -> None:
+    fake = FakeS3(page=2)
+    run(fake, recovery, 0)
+    fake.put("out/old.jsonl")
+    fake.put("output/other")
+    old = fake.data()
+    upload = fake.client("s3").create_multipart_upload(Bucket="bkt", Key="out/theirs")["UploadId"]  # type: ignore[attr-defined]
+    run(fake, f"memory://{uuid.uuid4().hex}", 0, on_existing="resume")
+    assert old.items() <= fake.data().items()
+    run(fake, f"memory://{uuid.uuid4().hex}", 0, on_existing="overwrite")
+    assert "output/other" in fake.data()
+    assert not (set(old) - {"output/other"}) & set(fake.data())
+    assert len(fake.data()) == 3
+    assert len([key for key in fake.objects if "/manifests/" in key]) == 1
+    assert upload in fake.uploads
+    with pytest.raises(TargetLostError):
+        run(fake, recovery, 1)
+
+
+def test_a_prefix_that_was_deleted_is_noticed(recovery: str) -> None:
+    fake = FakeS3()
+    run(fake, recovery, 0)
+    fake.objects.clear()
+    with pytest.raises(TargetLostError, match="marker"):
+        run(fake, recovery, 1)
+
+
+@pytest.mark.parametrize("evidence", ["marker and manifests", "manifests", "marker"])
+def test_a_checkpoint_restored_from_an_older_copy_is_noticed(recovery: str, evidence: str) -> None:
+    fake = FakeS3()
+    run(fake, recovery, 0)
+    older = copied(recovery)
+    first = dict(fake.objects)
+    run(fake, recovery, 1)
+    if evidence == "manifests":
+        (key,) = [key for key in first if key.count("/") == 2 and "_outfall/" in key]
+        fake.objects[key] = first[key]
+    if evidence == "marker":
+        for key in [key for key in fake.objects if "/manifests/" in key]:
+            del fake.objects[key]
+    before = dict(fake.objects)
+    with pytest.raises(TargetAheadError, match="restored from an older copy"):
+        run(fake, older, 1)
+    assert fake.objects == before
+
+
+def test_an_epoch_that_was_only_begun_to_be_published_is_noticed_too(recovery: str) -> None:
+    fake = FakeS3()
+    run(fake, recovery, 0)
+    older = copied(recovery)
+    with crash_at("s3: completed"):
+        run(fake, recovery, 1)
+    with pytest.raises(TargetAheadError):
+        run(fake, older, 1)
+    run(fake, recovery, 1)
+
+
+def test_of_two_queries_that_come_at_once_one_is_refused(recovery: str) -> None:
+    fake = FakeS3()
+    other = f"memory://{uuid.uuid4().hex}"
+    with crash_at("s3: opening"):
+        run(fake, recovery, 0)
+    run(fake, other, 0)
+    with pytest.raises(TargetNotEmptyError):
+        run(fake, recovery, 0)
+    run(fake, other, 1)
+
+
+# --- what the store can
+
+
+@pytest.mark.parametrize("left_behind", [False, True])
+def test_a_store_that_replaces_objects_is_recognised_once_and_said(
+    recovery: str, caplog: pytest.LogCaptureFixture, left_behind: bool
+) -> None:
+    fake = FakeS3(conditional=False)
+    if left_behind:
+        with crash_at("s3: opening"):
+            run(fake, recovery, 0)
+    with caplog.at_level(logging.WARNING):
+        run(fake, recovery, 0)
+        run(fake, recovery, 1)
+    assert [record.message for record in caplog.records if "ignores If-None-Match" in record.message] == [
+        "step 'sink': s3://bkt/out ignores If-None-Match. Each key is looked at before it is published instead, so that"
+        " what others write under a key of ours in that moment is replaced; our own rows are there once all the same"
+    ]
+    assert not marker(fake).conditional
+    assert not any(".probe" in key for key in fake.objects)
+    assert sum(body.count(b"\n") for body in fake.data().values()) == 6
+
+
+def test_a_store_is_probed_once_and_leaves_nothing(recovery: str) -> None:
+    fake = FakeS3()
+    for epoch in range(3):
+        run(fake, recovery, epoch, [[]])
+    assert len([key for key in fake.requests("put_object") if ".probe" in key["Key"]]) == 2
+    assert fake.uploads == {}
+    assert not any(".probe" in key for key in fake.objects)
+
+
+# --- sweeping
+
+
+def test_uploads_of_dead_attempts_are_aborted_and_no_others(recovery: str) -> None:
+    fake = FakeS3(page=2)
+    client: Any = fake.client("s3")
+    run(fake, recovery, 0)
+    ours = marker(fake).incarnation
+
+    def begin(key: str) -> str:
+        return str(client.create_multipart_upload(Bucket="bkt", Key=key)["UploadId"])
+
+    def name(incarnation: str, generation: int) -> str:
+        return f"part-0000000000-00000-00000-sink-{incarnation}-g{generation}-a1.jsonl"
+
+    dead = [begin(f"out/{name(ours, 1)}"), *(begin(f"out/k={i}/{name(ours, 2)}") for i in range(5))]
+    others = [
+        begin(f"out/{name('00000000000000bb', 1)}"), begin("out/x.jsonl"), begin(f"output/{name(ours, 1)}"),
+        begin(f"out/{name(ours, 10_000)}"),
+    ]  # fmt: skip
+    run(fake, recovery, 1)
+    assert sorted(fake.uploads) == sorted(others)
+    assert not set(dead) & set(fake.uploads)
+    assert sweep_uploads("s3a://bkt/out", ours, client=client) == 1
+    assert sorted(fake.uploads) == sorted(others[:3])
+
+
+def test_an_upload_that_is_gone_when_it_is_swept_is_no_failure(recovery: str) -> None:
+    fake = FakeS3()
+    run(fake, recovery, 0)
+    client: Any = fake.client("s3")
+    key = f"out/part-0000000000-00000-00000-sink-{marker(fake).incarnation}-g1-a1.jsonl"
+    client.create_multipart_upload(Bucket="bkt", Key=key)
+    fake.fail("abort_multipart_upload", answer(404, "NoSuchUpload"))
+    assert sweep_uploads("s3://bkt/out", marker(fake).incarnation, client=client) == 1
+
+
+@pytest.mark.parametrize("step", ["s3: sending part", "s3: part under way#2", "s3: staged", "before PREPARED"])
+def test_the_uploads_of_an_attempt_that_died_are_gone_after_the_next_epoch(recovery: str, step: str) -> None:
+    fake = FakeS3()
+    run(fake, recovery, 0)
+    with crash_at(step):
+        run(fake, recovery, 1)
+    run(fake, recovery, 1)
+    run(fake, recovery, 2)
+    assert fake.uploads == {}
+    assert sum(body.count(b"\n") for body in fake.data().values()) == 9
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "after PREPARED", "after COMMITTING", "s3: marker advanced", "s3: completing", "s3: completed",
+        "s3: completing#2", "s3: completed#2", "s3: manifest written", "before COMPLETED", "after COMPLETED",
+        "after sweep",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("inline", [0, 1000])
+def test_a_driver_that_dies_while_it_publishes_leaves_each_row_once(recovery: str, step: str, inline: int) -> None:
+    fake = FakeS3()
+    with crash_at(step) as seen:
+        run(fake, recovery, 0, inline_size=inline)
+    assert step.partition("#")[0] in seen
+    run(fake, recovery, 0, TASKS[::-1], inline_size=inline)
+    run(fake, recovery, 1, [[{"id": 9}]], inline_size=inline)
+    assert sorted(b"".join(fake.data().values()).split()) == [b'{"id":1}', b'{"id":2}', b'{"id":3}', b'{"id":9}']
+    assert fake.uploads == {}
+
+
+# --- manifests
+
+
+def test_a_reader_finds_whole_epochs_in_manifests(recovery: str) -> None:
+    fake = FakeS3(page=1)
+    client: Any = fake.client("s3")
+    run(fake, recovery, 0)
+    run(fake, recovery, 1, [[{"id": 4}]])
+    with crash_at("s3: completed"):
+        run(fake, recovery, 2)
+    assert len(fake.data()) == 4
+    first, second = read_manifests("s3://bkt/out", client=client)
+    assert [(each.step, each.epoch, each.rows, len(each.objects)) for each in (first, second)] == [
+        ("sink", 0, 3, 2), ("sink", 1, 1, 1),
+    ]  # fmt: skip
+    keys = list(committed_keys("s3://bkt/out", step_id="sink", incarnation=first.incarnation, client=client))
+    assert keys == [each.key for manifest in (first, second) for each in manifest.objects]
+    assert first.size == sum(len(fake.objects[each.key].body) for each in first.objects)
+    assert list(committed_keys("s3://bkt/out", step_id="other", client=client)) == []
+    run(fake, recovery, 2)
+    assert sorted(committed_keys("s3://bkt/out", client=client)) == sorted(fake.data())
+
+
+def test_a_manifest_that_cannot_be_read_is_told(recovery: str) -> None:
+    fake = FakeS3()
+    client: Any = fake.client("s3")
+    for body, text in ((b"{", "is damaged"), (b'{"format": 2}', "is damaged"), (_newer(), "format 2")):
+        fake.put("out/_outfall/manifests/a/0.json", body)
+        with pytest.raises(RecordError, match=text):
+            list(read_manifests("s3://bkt/out", client=client))
+    with pytest.raises(ConfigurationError, match="will not do"):
+        list(read_manifests("gs://bkt/out", client=client))
+    fake.fail("list_objects_v2", answer(403, "AccessDenied"))
+    with pytest.raises(TargetError, match="reading the manifests"):
+        list(read_manifests("s3://bkt/out", client=client))
+
+
+def _newer() -> bytes:
+    return b'{"format": 2, "step": "s", "incarnation": "a", "epoch": 0, "generation": 1, "objects": []}'
