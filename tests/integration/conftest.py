@@ -46,6 +46,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, crash_order: Path) -> Iterat
         for name, value in spark_environment().items():
             patch.setenv(name, value)
         patch.setenv("OUTFALL_TEST_CRASH_ORDER", str(crash_order))
+        # Written by a test that has an S3 server: processes that plan have the JVM's environment, which is older.
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path_factory.mktemp("aws") / "credentials"))
         session = (
             SparkSession.builder.master("local[2]")
             .config("spark.driver.bindAddress", "127.0.0.1")

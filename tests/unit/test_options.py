@@ -15,6 +15,7 @@ from outfall.file.options import FileOptions
 from outfall.file.whole import WholeFileSink
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
 from outfall.postgres.options import PostgresOptions
+from outfall.s3.options import S3Options
 
 
 class Options(SinkOptions):
@@ -147,7 +148,7 @@ def test_the_options_door_names_the_nearest_option() -> None:
         sink_from_options({"path": "/x", "onexistin": "error"})
 
 
-@pytest.mark.parametrize("model", [FileOptions, PostgresOptions])
+@pytest.mark.parametrize("model", [FileOptions, PostgresOptions, S3Options])
 def test_the_documentation_holds_the_table_of_the_model(model: type[SinkOptions]) -> None:
     name = model.__name__.removesuffix("Options").lower()
     page = Path(__file__).parents[2].joinpath("docs", f"{name}.md").read_text()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -89,6 +91,17 @@ class Target:
     def delete_all(self) -> None:
         for key in self.objects():
             self.client.delete_object(Bucket=self.bucket, Key=self.root + key)
+
+
+@contextmanager
+def credentials_file(server: S3) -> Iterator[None]:
+    """Have every process of the Spark session find the server's credentials, those that plan among them."""
+    path = Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"])
+    path.write_text(f"[default]\naws_access_key_id = {server.key}\naws_secret_access_key = {server.secret}\n")
+    try:
+        yield
+    finally:
+        path.unlink()
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""A driver process that streams flights into files or a table, made to be killed. Run by tests, never imported."""
+"""A driver process that streams flights into files, a table or a bucket, made to be killed. Only run by tests."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 
@@ -22,6 +23,7 @@ def arguments() -> argparse.Namespace:
     for name in ("input", "out", "checkpoint", "mode", "door", "master", "shuffle", "split", "local"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--dsn", help="of the database that has a table t, in place of files")
+    parser.add_argument("--s3", help="options of S3Sink as JSON, in place of files")
     return parser.parse_args()
 
 
@@ -44,7 +46,19 @@ def session(given: argparse.Namespace) -> SparkSession:
 
 
 def writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
+    if given.s3:
+        return bucket_writer(df, given)
     return table_writer(df, given) if given.dsn else file_writer(df, given)
+
+
+def bucket_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
+    from outfall.s3 import S3Sink
+
+    options = json.loads(given.s3)
+    if given.door == "options":
+        writer = df.writeStream.format("outfall").option("sink", "s3").option("checkpointLocation", given.checkpoint)
+        return writer.options(**options)
+    return write_stream(df, S3Sink(**options), checkpoint=given.checkpoint)
 
 
 def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:

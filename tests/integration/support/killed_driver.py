@@ -39,6 +39,8 @@ class Job:
     """Input that the stream does not see yet."""
     dsn: str = ""
     """Of the database, when the stream goes into a table."""
+    s3: str = ""
+    """Options of `S3Sink` as JSON, when the stream goes into a bucket."""
     steps: tuple[str, ...] = ()
     """Where a process may be told to die, for every second life; the others end at a moment of the clock alone."""
     kills: int = 0
@@ -74,6 +76,8 @@ class Job:
         }
         if self.dsn:
             settings["dsn"] = self.dsn
+        if self.s3:
+            settings["s3"] = self.s3
         command = [sys.executable, str(flight_driver.__file__)]
         for name, value in settings.items():
             command += [f"--{name}", str(value)]
@@ -139,7 +143,7 @@ class Job:
 
 
 def make_job(
-    tmp_path: Path, mode: str, door: str, *, dsn: str = "", steps: tuple[str, ...] = ()
+    tmp_path: Path, mode: str, door: str, *, dsn: str = "", s3: str = "", steps: tuple[str, ...] = ()
 ) -> tuple[Job, pa.Table]:
     """Prepare a stream; returns it with the rows that it is to write."""
     rows = flights() if KILLS >= 20 else flights().slice(0, 30_000)
@@ -148,4 +152,4 @@ def make_job(
         (tmp_path / name).mkdir()
     held_back = sorted((tmp_path / "held back").iterdir())
     chance = random.Random(f"{SEED} {mode} {door}")
-    return Job(tmp_path, mode, door, chance, held_back, dsn, steps), rows
+    return Job(tmp_path, mode, door, chance, held_back, dsn, s3, steps), rows

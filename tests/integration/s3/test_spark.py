@@ -1,0 +1,56 @@
+"""`S3Sink` through Spark, by both doors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from outfall.spark import write_stream
+from outfall.spark.requirement import pyspark_version
+from tests.integration.s3.support import Target, credentials_file
+from tests.integration.support.reading import forget_commit, read_stream, run, write_source
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def spark_with_s3(spark: SparkSession, target: Target) -> Iterator[SparkSession]:
+    """A session all of whose processes have credentials."""
+    with credentials_file(target.server):
+        yield spark
+
+
+def sent(spark: SparkSession, source: Path) -> list[int]:
+    return sorted(row["id"] for row in spark.read.json(str(source)).select("id").collect())
+
+
+def test_a_stream_of_objects_is_once_in_the_bucket_also_when_an_epoch_is_replayed(
+    spark_with_s3: SparkSession, target: Target, tmp_path: Path
+) -> None:
+    """The session factory goes to the tasks with the sink."""
+    source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
+    for _ in range(2):
+        sink = target.sink(partition_by="k", inline_size=100)
+        run(write_stream(read_stream(spark_with_s3, source), sink, checkpoint=checkpoint))
+        assert target.ids() == sent(spark_with_s3, source)
+        assert target.uploads() == []
+        forget_commit(checkpoint, 0)
+    assert {key.partition("/")[0] for key in target.data()} == {f"k=key-{number}" for number in range(5)}
+
+
+def test_a_stream_by_options(spark_with_s3: SparkSession, target: Target, tmp_path: Path) -> None:
+    """Every micro-batch is planned and committed in processes of their own."""
+    if pyspark_version() < (4, 1):
+        pytest.skip("options need Spark 4.1")
+    source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
+    for _ in range(2):
+        writer = read_stream(spark_with_s3, source).writeStream.format("outfall").option("sink", "s3")
+        writer = writer.option("path", target.url.replace("s3:", "s3a:")).option("inlineSize", "0")
+        writer = writer.option("endpointUrl", target.server.endpoint).option("region", "us-east-1")
+        run(writer.option("checkpointLocation", str(checkpoint)))
+        assert target.ids() == sent(spark_with_s3, source)
+        assert target.uploads() == []
+        forget_commit(checkpoint, 1)
