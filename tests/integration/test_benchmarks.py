@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import bench_epochs, bench_file, bench_parts, bench_postgres, bench_routing
+from benchmarks import bench_epochs, bench_file, bench_parts, bench_postgres, bench_routing, bench_s3
 from benchmarks.common import Given
 from benchmarks.render import markdown, plot, tables
 from benchmarks.results import Result
@@ -85,6 +85,12 @@ def test_postgres_without_the_peers_whose_driver_is_missing(
     assert set(by_offsets.ratios) == {bench_postgres.BARE}
     assert set(appended.ratios) == {bench_postgres.BARE, bench_postgres.NO_LEDGER}
     assert set(upserted.ratios) == {bench_postgres.NO_LEDGER}
+
+
+def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_s3, "OBJECTS", 16)
+    check(bench_s3.uploads(Given(rows=20, pairs=1)), tmp_path)
+    check(bench_s3.completions(TINY), tmp_path)
 
 
 @needs_options_door
