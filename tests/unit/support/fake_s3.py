@@ -13,6 +13,7 @@ from typing import Any
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from outfall.s3 import S3Sink
+from outfall.testing import ByReference
 
 BUCKET = "bkt"
 
@@ -52,7 +53,7 @@ class Fault:
     key: str
 
 
-class FakeS3:
+class FakeS3(ByReference):
     """A bucket, and the session and client that reach it: a sink takes it as its `session_factory`."""
 
     def __init__(self, *, page: int = 1000, conditional: bool = True, metadata: bool = True) -> None:
@@ -87,6 +88,10 @@ class FakeS3:
     def fail(self, request: str, error: Exception, *, times: int = 1, after: bool = False, key: str = "") -> None:
         """Have requests fail whose key holds a text; `after` they were carried out."""
         self._faults.append(Fault(request, error, times, after, key))
+
+    def heal(self) -> None:
+        """Lift all faults."""
+        self._faults.clear()
 
     def put(self, key: str, body: bytes = b"theirs") -> None:
         """Put an object as somebody else."""
