@@ -93,6 +93,19 @@ def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[
     return [_column(row) for row in connection.execute(_QUERY, {"table": named}).fetchall()]
 
 
+def read_primary_key(connection: psycopg.Connection[Any], table: TableName) -> tuple[str, ...]:
+    """Return the columns of a table's primary key; none when it has no such key."""
+    named = table.identifier().as_string(connection)
+    found = connection.execute(
+        "SELECT a.attname FROM pg_catalog.pg_index AS i"
+        " CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, place)"
+        " JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
+        " WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place",
+        (named,),
+    )
+    return tuple(name for (name,) in found.fetchall())
+
+
 def _column(row: tuple[Any, ...]) -> TableColumn:
     name, type, base, receive, typmod, element, element_receive, not_null, generated, identity, default = row
     inner = None if element is None else Kind(element, element_receive, typmod)

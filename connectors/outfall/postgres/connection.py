@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outfall.errors import ConfigurationError, TransientError
 from outfall.options import resolve_secret
@@ -22,9 +23,15 @@ from outfall.steps import reached
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+_log = logging.getLogger(__name__)
+
 _LONGEST_PAUSE = 15.0
 _LONGEST_SILENCE = 60.0
 _HERE = ("localhost", "127.0.0.1", "::1")
+
+
+class ConnectionRefusedByServerError(psycopg.OperationalError):
+    """A server that takes connections refused this one: the dsn is wrong, or it has no connection to spare."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class Database:
         else:
             _idle.give_back(key, connection)
 
-    def run(self, doing: str, work: Callable[[Connection], T]) -> T:
+    def run(self, doing: str, work: Callable[[Connection], T], *, starting: bool = False) -> T:
         """Run a transaction, and again after errors that may pass, until it has committed.
 
         `work` must look first at what an earlier try has done: the reply to a COMMIT may have been lost.
@@ -69,6 +76,8 @@ class Database:
         Args:
             doing: for texts, as `"publishing"`.
             work: is given a connection with an open transaction.
+            starting: whether a server that answers, and refuses the connection, is not waited for: at the start of a
+                query that is a wrong dsn, more often than a lack of connections.
 
         Raises:
             TransientError: the deadline has passed.
@@ -76,15 +85,16 @@ class Database:
         """
         seconds = self.options.retry_deadline.total_seconds()
         retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, psycopg.Error) and may_pass(error)),
+            retry=retry_if_exception(lambda error: _try_again(error, starting=starting)),
             stop=stop_after_delay(seconds),
             wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE),
+            before_sleep=lambda state: self._log_retry(doing, state),
             reraise=True,
         )
         try:
             result: T = retrying(self._try, work)
         except psycopg.Error as error:
-            if not may_pass(error):
+            if not _try_again(error, starting=starting):
                 raise
             raise TransientError(
                 f"{doing} {self.options.table} in {self.name()} failed for {seconds:g} s",
@@ -114,9 +124,20 @@ class Database:
         ):
             connection.execute("SELECT set_config(%s, %s, true)", (name, f"{int(seconds * 1000)}ms"))
 
+    def _log_retry(self, doing: str, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        why = describe(error) if isinstance(error, psycopg.Error) else str(error)
+        _log.warning("%s %s in %s failed and is tried again: %s", doing, self.options.table, self.name(), why)
+
     def _connect(self, conninfo: str) -> Connection:
-        # Prepared statements live in a session, and a pooler gives each transaction another one.
-        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        try:
+            # Prepared statements live in a session, and a pooler gives each transaction another one.
+            return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            # The client gives no code for what it is told while connecting; a ping tells who is there (manual, PQping).
+            if psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK:
+                raise ConnectionRefusedByServerError(*error.args) from error
+            raise
 
     def _parameters(self) -> dict[str, Any]:
         try:
@@ -176,6 +197,11 @@ def describe(error: psycopg.Error) -> str:
     parts = [diagnosis.message_primary or str(error).strip(), diagnosis.message_detail]
     text = "; ".join(part for part in parts if part)
     return f"{text} (SQLSTATE {error.sqlstate})" if error.sqlstate else text
+
+
+def _try_again(error: BaseException, *, starting: bool) -> bool:
+    refused = starting and isinstance(error, ConnectionRefusedByServerError)
+    return isinstance(error, psycopg.Error) and may_pass(error) and not refused
 
 
 def _is_here(host: str) -> bool:

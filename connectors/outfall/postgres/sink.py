@@ -28,6 +28,7 @@ from outfall.postgres.commit import PostgresCommitter
 from outfall.postgres.connection import Database
 from outfall.postgres.failures import explained
 from outfall.postgres.ledger import Ledger
+from outfall.postgres.letters import dead_letters
 from outfall.postgres.names import TableName, staging_name
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.part import StagingPart
@@ -79,7 +80,10 @@ class PostgresSink(
         delete_marker: str | None = None,
         conflict_constraint: str | None = None,
         conflict_where: str | None = None,
-        on_existing: Literal["resume", "error", "overwrite"] = "resume",
+        on_existing: Literal["check", "resume", "error", "overwrite"] = "check",
+        on_rewind: Literal["error"] = "error",
+        dead_letter_table: str | None = None,
+        max_dead_letters: int = 1000,
         create_table: Literal["never", "if_missing"] = "never",
         schema_evolution: Literal["fail", "add_columns"] = "fail",
         metadata_schema: str = "outfall",
@@ -91,6 +95,7 @@ class PostgresSink(
         given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields}
         self.options = make_options(PostgresOptions, given)
         self.table = TableName.parse(self.options.table)
+        self.letters = dead_letters(self.options)
         self.context: WriterInitContext | None = None
         self.schema: pa.Schema | None = None
         """The columns of the rows, as far as the driver has been told."""
@@ -126,13 +131,14 @@ class PostgresSink(
             raise ConfigurationError(
                 "PostgresSink was not told who writes", do="run it through outfall, which calls bind() first"
             )
-        return StagingPart(self.database, self._staging(step_id), self.context)
+        return StagingPart(self.database, self._staging(step_id), self.letters, self.context)
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Explain, column by column, why rows with these columns cannot be written."""
         self.schema = schema
-        with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
-            Table(self.options, self.table).check(connection, schema)
+        table = Table(self.options, self.table)
+        with explained(self.database, f"looking at {self.table}"):
+            self.database.run("looking at", lambda connection: table.check(connection, schema), starting=True)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         with explained(self.database, f"looking at {self.table}", context.step_id):
@@ -145,18 +151,24 @@ class PostgresSink(
 
     def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:
         ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
-        return PostgresCommitter(self.database, self.table, self._staging(context.step_id), ledger, context)
+        staging = self._staging(context.step_id)
+        return PostgresCommitter(self.database, self.table, staging, ledger, self.letters, context)
 
     def committable_serializer(self) -> ModelSerializer[StagedRows]:
         return ModelSerializer(StagedRows)
 
     def sweep(self, context: SweepContext) -> int:
         staging = self._staging(context.step_id)
+        ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
         with explained(self.database, f"sweeping {staging.table}", context.step_id):
+            if context.final:
+                self.database.run("ending the ledger of", ledger.end)
             count = self.database.run(
                 "sweeping staging of", lambda connection: staging.forget_older(connection, context)
             )
             self.database.run("clearing staging of", staging.clear)
+            if self.letters is not None:
+                self.database.run("clearing dead letters of", self.letters.clear)
         return count
 
     def ddl(self, step_id: str = "sink") -> str:
@@ -170,6 +182,8 @@ class PostgresSink(
         """
         with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
             statements = Table(self.options, self.table).support_ddl(connection, self._staging(step_id).table)
+            if self.letters is not None:
+                statements += self.letters.missing_ddl(connection)
             return ";\n".join(text.as_string(connection) for text in statements) + ";\n"
 
     def _staging(self, step_id: str) -> Staging:
@@ -178,4 +192,4 @@ class PostgresSink(
         return Staging(schema, staging_name(schema, self.table, step_id, extra))
 
     def _target(self, context: TargetContext[Any]) -> Target:
-        return Target(self.database, self.table, self._staging(context.step_id), context)
+        return Target(self.database, self.table, self._staging(context.step_id), self.letters, context)

@@ -79,7 +79,7 @@ def write(
     if recovery is not None and epoch is not None:
         return EpochWriter(sink, recovery_config(recovery), settings, any_later=True).write(df, epoch)
     with _temporary_recovery() as temporary:
-        return EpochWriter(sink, temporary, settings).write(df, 0)
+        return EpochWriter(sink, temporary, settings, final=True).write(df, 0)
 
 
 @contextmanager

@@ -30,14 +30,21 @@ class EpochWriter:
     """Writes DataFrames through one sink, one epoch each. Picklable."""
 
     def __init__(
-        self, sink: Any, recovery: RecoveryConfig, settings: WriteSettings, *, any_later: bool = False
+        self,
+        sink: Any,
+        recovery: RecoveryConfig,
+        settings: WriteSettings,
+        *,
+        any_later: bool = False,
+        final: bool = False,
     ) -> None:
-        """Check what can be checked without rows."""
+        """Check what can be checked without rows. For `any_later` and `final` see `EpochOptions`."""
         settings.check(sink)
         self._sink = sink
         self._recovery = recovery
         self._settings = settings
         self._any_later = any_later
+        self._final = final
 
     def write(self, df: DataFrame, epoch: int, *, query_id: str | None = None, run: str | None = None) -> EpochResult:
         """Write one epoch, or skip it when it is completed. Called on the driver.
@@ -67,6 +74,7 @@ class EpochWriter:
             adopt_checkpoint=self._settings.adopt_checkpoint,
             any_later=self._any_later,
             worker_count=self._settings.workers or 0,
+            final=self._final,
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=run)
 

@@ -113,7 +113,9 @@ def test_what_will_not_pass_is_told_at_once(target: Target, recovery: str, code:
     with pytest.raises(error, match=f"made to fail.*SQLSTATE {code}"):
         run(target.sink(), recovery, 0, rows(1))
     assert target.ids() == []
-    assert target.run("SELECT last_value FROM tries") == [(1,)]
+    # A row that is to blame is looked for by one more try, which is taken back.
+    looked_for = error is CommitRefusedError
+    assert target.run("SELECT last_value FROM tries") == [(1 + looked_for,)]
     run(target.sink(), recovery, 0, rows(1))
     assert target.ids() == [1]
 
