@@ -39,6 +39,16 @@ class Database:
     """How a sink reaches its database. Holds no connection of its own; picklable."""
 
     options: PostgresOptions
+    allowed: int | None = None
+    """The server's `max_connections`, where it is known."""
+    tasks: int = 0
+    """How many tasks an epoch has, where it is known."""
+
+    def connections_wanted(self) -> str:
+        """Say how many connections the sink asks for, and how many the server has."""
+        tasks = f"running task (the epoch has {self.tasks})" if self.tasks else "running task"
+        has = f"; the server's max_connections is {self.allowed}" if self.allowed else ""
+        return f"one connection per {tasks} and one for the driver{has}"
 
     def name(self) -> str:
         """Return where it is, free of secrets."""
@@ -99,7 +109,8 @@ class Database:
             raise TransientError(
                 f"{doing} {self.options.table} in {self.name()} failed for {seconds:g} s",
                 why=describe(error),
-                do="see why the server does not answer; what is recorded is finished by the next run of the query",
+                do="see why the server does not answer, or has no connection left: the sink asks for"
+                f" {self.connections_wanted()}; what is recorded is finished by the next run of the query",
             ) from error
         return result
 
@@ -189,6 +200,12 @@ class _Idle:
 
 
 _idle = _Idle()
+
+
+def max_connections(connection: Connection) -> int:
+    """Return how many connections the server has."""
+    found = connection.execute("SELECT current_setting('max_connections')::int").fetchone()
+    return int(found[0]) if found else 0
 
 
 def describe(error: psycopg.Error) -> str:

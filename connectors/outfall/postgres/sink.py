@@ -25,7 +25,7 @@ from outfall.capabilities import (
 from outfall.errors import ConfigurationError
 from outfall.options import make_options
 from outfall.postgres.commit import PostgresCommitter
-from outfall.postgres.connection import Database
+from outfall.postgres.connection import Database, max_connections
 from outfall.postgres.failures import explained
 from outfall.postgres.ledger import Ledger
 from outfall.postgres.letters import dead_letters
@@ -97,6 +97,8 @@ class PostgresSink(
         self.table = TableName.parse(self.options.table)
         self.letters = dead_letters(self.options)
         self.context: WriterInitContext | None = None
+        self.max_connections: int | None = None
+        """The server's, once the driver has asked."""
         self.schema: pa.Schema | None = None
         """The columns of the rows, as far as the driver has been told."""
 
@@ -106,7 +108,7 @@ class PostgresSink(
     @property
     def database(self) -> Database:
         """How to reach the server."""
-        return Database(self.options)
+        return Database(self.options, self.max_connections, 0 if self.context is None else self.context.worker_count)
 
     def kind(self) -> str:
         return "postgres"
@@ -143,6 +145,7 @@ class PostgresSink(
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         with explained(self.database, f"looking at {self.table}", context.step_id):
             self._target(context).check()
+            self.max_connections = self.max_connections or self.database.run("looking at", max_connections)
         return {}
 
     def open_target(self, context: TargetContext[Any]) -> None:

@@ -161,7 +161,7 @@ def staging_ddl(name: TableName, columns: Sequence[tuple[str, str]]) -> list[sql
 
     Args:
         name: its name.
-        columns: its own and the target's that may be written: name, and type as `format_type` gives it.
+        columns: its own and the target's that may be written: name, and type as `TableColumn.definition` gives it.
     """
     # The types come from the server's own catalogue, which writes them as SQL.
     fields = [sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in columns]

@@ -6,8 +6,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from outfall.postgres.columns import read_columns
+from outfall.postgres.names import TableName
 from outfall.testing import LocalDriver
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.waiting import until
@@ -167,3 +170,60 @@ def test_the_last_row_counts_also_where_staging_is_vacuumed_while_it_is_filled(d
         answer = local.run_task(ticket, 1, 0, [batch(first) for first in range(0, 80_000, 20_000)])
     coordinator.finish(ticket, [answer])
     assert target.run("SELECT name FROM t WHERE id = 1") == [("79999",)]
+
+
+# --- keys that are equal without being the same
+
+
+@pytest.fixture
+def caseless(dsn: str) -> Target:
+    """A table whose key takes 'a' and 'A' for one."""
+    target = Target(dsn, "CREATE TABLE t (id bigint)")
+    try:
+        target.run("CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    except psycopg.errors.FeatureNotSupported as error:
+        pytest.skip(f"this server has no ICU: {error}")
+    target.run("DROP TABLE t; CREATE TABLE t (name text COLLATE caseless PRIMARY KEY, id bigint CHECK (id < 100))")
+    return target
+
+
+@pytest.mark.parametrize("dead", [None, "dead"])
+def test_the_last_row_counts_of_keys_that_the_index_takes_for_one(
+    caseless: Target, recovery: str, dead: str | None
+) -> None:
+    sink = caseless.sink(
+        write_mode="upsert", key_columns="name", order_column="id", delete_marker="gone", dead_letter_table=dead
+    )
+    made = [("a", 1), ("A", 3), ("b", 5), ("a", 2)] + ([("B", 100)] if dead else [])
+    run(sink, recovery, 0, [{"name": name, "id": number, "gone": False} for name, number in made])
+    assert caseless.run("SELECT name, id FROM t ORDER BY id") == [("A", 3), ("b", 5)]
+    run(sink, recovery, 1, [{"name": "a", "id": 4, "gone": True}, {"name": "A", "id": 3, "gone": False}])
+    assert caseless.run("SELECT name FROM t") == [("b",)]
+
+
+def test_deletes_find_keys_that_the_index_takes_for_one(caseless: Target, recovery: str) -> None:
+    caseless.run("INSERT INTO t VALUES ('a', 1), ('b', 2)")
+    run(caseless.sink(write_mode="delete", key_columns="name"), recovery, 0, [{"name": "A"}, {"name": "a"}])
+    assert caseless.run("SELECT name FROM t") == [("b",)]
+
+
+def test_staging_compares_text_as_the_table_does(dsn: str, recovery: str) -> None:
+    """Which of two keys is another, a server without ICU cannot be asked; but what staging would ask it."""
+    target = Target(dsn, 'CREATE TABLE t (name text COLLATE "POSIX" PRIMARY KEY, other text)')
+    run(target.sink(write_mode="upsert", key_columns="name"), recovery, 0, [{"name": "a"}])
+    with psycopg.connect(target.dsn) as connection:
+        (staging,) = target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'staging%'")[0]
+        found = {column.name: column.collation for column in read_columns(connection, TableName("outfall", staging))}
+    assert (found["name"], found["other"]) == ('pg_catalog."POSIX"', None)
+
+
+@pytest.mark.parametrize("dead", [None, "dead"])
+def test_the_last_row_counts_of_numbers_that_are_one_with_different_digits(
+    dsn: str, recovery: str, dead: str | None
+) -> None:
+    target = Target(dsn, "CREATE TABLE t (id numeric PRIMARY KEY, n bigint CHECK (n < 100))")
+    sink = target.sink(write_mode="upsert", key_columns="id", dead_letter_table=dead)
+    made = [("1.0", 1), ("1.00", 2), ("2.0", 3)] + ([("2.000", 100)] if dead else [])
+    run(sink, recovery, 0, [{"id": number, "n": n} for number, n in made])
+    run(sink, recovery, 1, [{"id": "1", "n": 4}])
+    assert target.run("SELECT id::int, n FROM t ORDER BY id") == [(1, 4), (2, 3)]
