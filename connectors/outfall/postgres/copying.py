@@ -26,7 +26,7 @@ from outfall.postgres.sqlstate import is_rows_fault
 from outfall.postgres.staging import MARKER, ROW, STAGE, Staging
 from outfall.steps import reached
 
-_KEPT_BYTES = 16 << 20
+_KEPT_BYTES = 8 << 20
 """How much of what was sent is kept to find a refused row in: the server answers late by what the network buffers."""
 
 
