@@ -66,13 +66,17 @@ class CopyEncoder:
         """Return what comes after the last batch. Called once."""
         return b"" if self._pgpq is None else self._pgpq.finish()
 
+    def again(self) -> CopyEncoder:
+        """Make an encoder for another COPY into the same columns."""
+        return CopyEncoder(*self._given)
+
     def whole(self, batch: pa.RecordBatch) -> bytes:
         """Return all the bytes of a COPY of this batch alone; changes nothing.
 
         Raises:
             ValueRefusedError: as `encode`.
         """
-        other = CopyEncoder(*self._given)
+        other = self.again()
         return b"".join([other.header(), other.encode(batch), other.trailer()])
 
     def _fitted(self, arrays: list[pa.Array]) -> list[pa.Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Protocol
@@ -26,8 +25,8 @@ from outfall.postgres.sqlstate import is_rows_fault
 from outfall.postgres.staging import MARKER, ROW, STAGE, Staging
 from outfall.steps import reached
 
-_KEPT_BYTES = 8 << 20
-"""How much of what was sent is kept to find a refused row in: the server answers late by what the network buffers."""
+COPY_BYTES = 4 << 20
+"""How much one COPY is given, as Arrow has it. Smaller ones wait more often for the server, larger ones hold more."""
 
 
 class StagingCopy:
@@ -100,44 +99,56 @@ class Copy(Protocol):
 
 
 class StreamingCopy:
-    """One COPY: nothing is waited for before the end. A row that is refused ends it."""
+    """COPY of many batches, which are waited for together. A row that is refused ends it.
+
+    The server tells of it when a COPY ends, and not before (libpq reads no answer while it sends): so a COPY ends once
+    what it was given, and what a refused row is looked for in, has a size.
+    """
 
     def __init__(self, copy: StagingCopy) -> None:
         self.rows = 0
         self.letters: list[DeadLetter] = []
         self._made = copy
         self._stack = ExitStack()
-        self._copy = self._stack.enter_context(copy.connection.cursor().copy(copy.command))
-        self._copy.write(copy.encoder.header())
-        self._kept: deque[tuple[int, pa.RecordBatch]] = deque()
-        self._kept_bytes = 0
+        self._copy: psycopg.Copy | None = None
+        self._encoder = copy.encoder
+        self._sent: list[tuple[int, pa.RecordBatch]] = []
+        self._sent_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> int:
-        self._keep(batch)
+        self._sent.append((self.rows, batch))
+        self._sent_bytes += batch.nbytes
         try:
-            data = self._made.encoder.encode(self._made.staged(batch, self.rows))
+            copy = self._copy or self._begin()
+            data = self._encoder.encode(self._made.staged(batch, self.rows))
             reached("postgres: copying")
-            self._copy.write(data)
+            copy.write(data)
         except (RefusedRowError, psycopg.Error) as error:
             raise self._named(error) from error
         self.rows += batch.num_rows
+        if self._sent_bytes >= COPY_BYTES:
+            self.finish()
         return len(data)
 
     def finish(self) -> None:
+        if self._copy is None:
+            return
         try:
-            self._copy.write(self._made.encoder.trailer())
+            self._copy.write(self._encoder.trailer())
             self._stack.close()
         except psycopg.Error as error:
             raise self._named(error) from error
+        self._copy = None
+        self._sent, self._sent_bytes = [], 0
 
     def close(self) -> None:
         self._stack.close()
 
-    def _keep(self, batch: pa.RecordBatch) -> None:
-        self._kept.append((self.rows, batch))
-        self._kept_bytes += batch.nbytes
-        while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= self._kept.popleft()[1].nbytes
+    def _begin(self) -> psycopg.Copy:
+        self._copy = copy = self._stack.enter_context(self._made.connection.cursor().copy(self._made.command))
+        self._encoder = self._made.encoder.again()
+        copy.write(self._encoder.header())
+        return copy
 
     def _named(self, error: RefusedRowError | psycopg.Error) -> Exception:
         if isinstance(error, psycopg.Error) and not is_rows_fault(error):
@@ -158,11 +169,11 @@ class StreamingCopy:
             self._stack.__exit__(type(error), error, None)
         connection.execute("ROLLBACK")
         with connection.transaction(force_rollback=True):
-            keys = key_names(connection, self._made.options, self._kept[-1][1].schema.names)
+            keys = key_names(connection, self._made.options, self._sent[-1][1].schema.names)
             if isinstance(error, RefusedRowError):
-                first, batch = self._kept[-1]
+                first, batch = self._sent[-1]
                 return batch_row_name(batch, error.row, keys, first + error.row), Refusal.of(error)
-            for first, batch in self._kept:
+            for first, batch in self._sent:
                 for row, refusal in _isolate(self._made, self._made.staged(batch, first)):
                     return batch_row_name(batch, row, keys, first + row), refusal
         return None

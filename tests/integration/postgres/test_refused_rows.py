@@ -179,17 +179,26 @@ def test_a_row_without_a_key_is_named_by_its_beginning(dsn: str, recovery: str, 
     assert len(str(caught.value)) < 2500
 
 
-def test_a_row_is_found_although_the_server_told_of_it_many_batches_later(dsn: str, recovery: str) -> None:
+def test_a_row_is_found_in_the_midst_of_many_batches(dsn: str, recovery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each COPY is given a part of them; the rows of all but the one that fails are gone by then."""
+    monkeypatch.setattr("outfall.postgres.copying.COPY_BYTES", 20_000)
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name jsonb)")
     local = LocalDriver(target.sink(), recovery)
-    ticket = local.coordinator().begin(0)
-    batches = [
-        (None, [{"id": number, "name": "{" if number == 137 else "1"} for number in range(first, first + 100)])
-        for first in range(0, 5000, 100)
-    ]
-    with pytest.raises(ValueRefusedError, match=r'key \{"id":137\}'):
-        local.run_task(ticket, 0, 0, batches)
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(0)
+
+    def batches(bad: int | None) -> list[tuple[str | None, list[Any]]]:
+        return [
+            (None, [{"id": number, "name": "{" if number == bad else "1"} for number in range(first, first + 100)])
+            for first in range(0, 5000, 100)
+        ]
+
+    for bad in (137, 2599, 4999):
+        with pytest.raises(ValueRefusedError, match=rf'key \{{"id":{bad}\}}'):
+            local.run_task(ticket, 0, 0, batches(bad))
     assert target.staged() == 0
+    coordinator.finish(ticket, [local.run_task(ticket, 0, 0, batches(None))])
+    assert target.ids() == list(range(5000))
 
 
 # --- dead letters
