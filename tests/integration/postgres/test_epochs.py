@@ -240,18 +240,19 @@ def test_a_pooler_in_transaction_mode_may_stand_between(target: Target, recovery
     assert target.ids() == [0, 1, 2, 10, 11, 12]
 
 
-def test_two_hundred_epochs_leave_the_catalogue_as_it_was(target: Target, recovery: str) -> None:
-    local = LocalDriver(target.sink(), recovery)
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.long)])
+def test_many_epochs_leave_the_catalogue_as_it_was(target: Target, recovery: str, count: int) -> None:
+    local = LocalDriver(target.sink(dead_letter_table="dead"), recovery)
     local.run_epoch(0, [rows(0)])
 
     def size() -> list[tuple[Any, ...]]:
         return target.run("SELECT (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_attribute)")
 
     before = size()
-    for epoch in range(1, 200):
+    for epoch in range(1, count):
         local.run_epoch(epoch, [rows(epoch)])
     assert size() == before
-    assert target.ids() == list(range(200))
+    assert target.ids() == list(range(count))
     assert (target.attempts(), target.staged()) == (0, 0)
     assert target.run("SELECT count(*) FROM outfall.ledger") == [(1,)]
 
