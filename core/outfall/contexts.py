@@ -165,6 +165,9 @@ class SweepContext:
     step_id: str
     incarnation: str
     generation: int
+    final: bool = False
+    """Whether the last epoch of this incarnation is completed: nobody comes back to it, and what tells that it was
+    written may go too."""
 
 
 @dataclass(frozen=True)

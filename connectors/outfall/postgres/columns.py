@@ -19,12 +19,15 @@ WITH RECURSIVE bases (attnum, oid, typmod) AS (
 ), types AS (
     SELECT t.oid, CASE nspname WHEN 'pg_catalog' THEN typname ELSE nspname || '.' || typname END AS name,
            (SELECT proname FROM pg_catalog.pg_proc AS p WHERE p.oid = typreceive) AS receive,
-           typtype, typcategory, typelem, typnotnull, typdefault
+           typtype, typcategory, typelem, typnotnull, typdefault, typcollation
     FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_namespace AS n ON n.oid = typnamespace
 )
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.name, b.receive, bases.typmod, e.name, e.receive,
        a.attnotnull OR t.typnotnull, a.attgenerated <> '', a.attidentity::text,
-       a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL
+       a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
+       (SELECT format('%%I.%%I', nspname, collname)
+        FROM pg_catalog.pg_collation AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.collnamespace
+        WHERE c.oid = a.attcollation AND a.attcollation <> t.typcollation)
 FROM pg_catalog.pg_attribute AS a
 JOIN bases USING (attnum)
 JOIN types AS t ON t.oid = a.atttypid
@@ -63,6 +66,7 @@ class TableColumn:
         generated: whether the server computes it from other columns.
         identity: whether the server numbers it: `always`, `by default` or, mostly, not.
         has_default: whether a row may leave it out although it is not NULL.
+        collation: how its text is compared, as SQL; `None` for its type's own way.
     """
 
     name: str
@@ -72,6 +76,12 @@ class TableColumn:
     generated: bool = False
     identity: str = ""
     has_default: bool = False
+    collation: str | None = None
+
+    @property
+    def definition(self) -> str:
+        """The type with its collation, as SQL."""
+        return self.type if self.collation is None else f"{self.type} COLLATE {self.collation}"
 
     @property
     def writable(self) -> bool:
@@ -93,8 +103,21 @@ def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[
     return [_column(row) for row in connection.execute(_QUERY, {"table": named}).fetchall()]
 
 
+def read_primary_key(connection: psycopg.Connection[Any], table: TableName) -> tuple[str, ...]:
+    """Return the columns of a table's primary key; none when it has no such key."""
+    named = table.identifier().as_string(connection)
+    found = connection.execute(
+        "SELECT a.attname FROM pg_catalog.pg_index AS i"
+        " CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, place)"
+        " JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
+        " WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place",
+        (named,),
+    )
+    return tuple(name for (name,) in found.fetchall())
+
+
 def _column(row: tuple[Any, ...]) -> TableColumn:
-    name, type, base, receive, typmod, element, element_receive, not_null, generated, identity, default = row
+    name, type, base, receive, typmod, element, element_receive, not_null, generated, identity, default, collation = row
     inner = None if element is None else Kind(element, element_receive, typmod)
     return TableColumn(
         name,
@@ -104,4 +127,5 @@ def _column(row: tuple[Any, ...]) -> TableColumn:
         generated,
         {"a": "always", "d": "by default"}.get(identity, ""),
         default,
+        collation,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outfall.errors import ConfigurationError, TransientError
 from outfall.options import resolve_secret
@@ -22,9 +23,15 @@ from outfall.steps import reached
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+_log = logging.getLogger(__name__)
+
 _LONGEST_PAUSE = 15.0
 _LONGEST_SILENCE = 60.0
 _HERE = ("localhost", "127.0.0.1", "::1")
+
+
+class ConnectionRefusedByServerError(psycopg.OperationalError):
+    """A server that takes connections refused this one: the dsn is wrong, or it has no connection to spare."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,16 @@ class Database:
     """How a sink reaches its database. Holds no connection of its own; picklable."""
 
     options: PostgresOptions
+    allowed: int | None = None
+    """The server's `max_connections`, where it is known."""
+    tasks: int = 0
+    """How many tasks an epoch has, where it is known."""
+
+    def connections_wanted(self) -> str:
+        """Say how many connections the sink asks for, and how many the server has."""
+        tasks = f"running task (the epoch has {self.tasks})" if self.tasks else "running task"
+        has = f"; the server's max_connections is {self.allowed}" if self.allowed else ""
+        return f"one connection per {tasks} and one for the driver{has}"
 
     def name(self) -> str:
         """Return where it is, free of secrets."""
@@ -61,7 +78,7 @@ class Database:
         else:
             _idle.give_back(key, connection)
 
-    def run(self, doing: str, work: Callable[[Connection], T]) -> T:
+    def run(self, doing: str, work: Callable[[Connection], T], *, starting: bool = False) -> T:
         """Run a transaction, and again after errors that may pass, until it has committed.
 
         `work` must look first at what an earlier try has done: the reply to a COMMIT may have been lost.
@@ -69,6 +86,8 @@ class Database:
         Args:
             doing: for texts, as `"publishing"`.
             work: is given a connection with an open transaction.
+            starting: whether a server that answers, and refuses the connection, is not waited for: at the start of a
+                query that is a wrong dsn, more often than a lack of connections.
 
         Raises:
             TransientError: the deadline has passed.
@@ -76,20 +95,22 @@ class Database:
         """
         seconds = self.options.retry_deadline.total_seconds()
         retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, psycopg.Error) and may_pass(error)),
+            retry=retry_if_exception(lambda error: _try_again(error, starting=starting)),
             stop=stop_after_delay(seconds),
             wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE),
+            before_sleep=lambda state: self._log_retry(doing, state),
             reraise=True,
         )
         try:
             result: T = retrying(self._try, work)
         except psycopg.Error as error:
-            if not may_pass(error):
+            if not _try_again(error, starting=starting):
                 raise
             raise TransientError(
                 f"{doing} {self.options.table} in {self.name()} failed for {seconds:g} s",
                 why=describe(error),
-                do="see why the server does not answer; what is recorded is finished by the next run of the query",
+                do="see why the server does not answer, or has no connection left: the sink asks for"
+                f" {self.connections_wanted()}; what is recorded is finished by the next run of the query",
             ) from error
         return result
 
@@ -114,9 +135,20 @@ class Database:
         ):
             connection.execute("SELECT set_config(%s, %s, true)", (name, f"{int(seconds * 1000)}ms"))
 
+    def _log_retry(self, doing: str, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        why = describe(error) if isinstance(error, psycopg.Error) else str(error)
+        _log.warning("%s %s in %s failed and is tried again: %s", doing, self.options.table, self.name(), why)
+
     def _connect(self, conninfo: str) -> Connection:
-        # Prepared statements live in a session, and a pooler gives each transaction another one.
-        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        try:
+            # Prepared statements live in a session, and a pooler gives each transaction another one.
+            return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        except psycopg.OperationalError as error:
+            # The client gives no code for what it is told while connecting; a ping tells who is there (manual, PQping).
+            if psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK:
+                raise ConnectionRefusedByServerError(*error.args) from error
+            raise
 
     def _parameters(self) -> dict[str, Any]:
         try:
@@ -170,12 +202,23 @@ class _Idle:
 _idle = _Idle()
 
 
+def max_connections(connection: Connection) -> int:
+    """Return how many connections the server has."""
+    found = connection.execute("SELECT current_setting('max_connections')::int").fetchone()
+    return int(found[0]) if found else 0
+
+
 def describe(error: psycopg.Error) -> str:
     """Return what the server said: code, message and detail."""
     diagnosis = error.diag
     parts = [diagnosis.message_primary or str(error).strip(), diagnosis.message_detail]
     text = "; ".join(part for part in parts if part)
     return f"{text} (SQLSTATE {error.sqlstate})" if error.sqlstate else text
+
+
+def _try_again(error: BaseException, *, starting: bool) -> bool:
+    refused = starting and isinstance(error, ConnectionRefusedByServerError)
+    return isinstance(error, psycopg.Error) and may_pass(error) and not refused
 
 
 def _is_here(host: str) -> bool:

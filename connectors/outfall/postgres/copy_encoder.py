@@ -33,6 +33,7 @@ class CopyEncoder:
     """
 
     def __init__(self, schema: pa.Schema, columns: Sequence[TableColumn]) -> None:
+        self._given = (schema, columns)
         self._columns = list(zip(schema.names, (column.kind for column in columns), strict=True))
         types = self._fitted([pa.array([], kind) for kind in schema.types])
         self._schema = pa.schema([pa.field(str(index), array.type) for index, array in enumerate(types)])
@@ -64,6 +65,19 @@ class CopyEncoder:
     def trailer(self) -> bytes:
         """Return what comes after the last batch. Called once."""
         return b"" if self._pgpq is None else self._pgpq.finish()
+
+    def again(self) -> CopyEncoder:
+        """Make an encoder for another COPY into the same columns."""
+        return CopyEncoder(*self._given)
+
+    def whole(self, batch: pa.RecordBatch) -> bytes:
+        """Return all the bytes of a COPY of this batch alone; changes nothing.
+
+        Raises:
+            ValueRefusedError: as `encode`.
+        """
+        other = self.again()
+        return b"".join([other.header(), other.encode(batch), other.trailer()])
 
     def _fitted(self, arrays: list[pa.Array]) -> list[pa.Array]:
         return [fitted(array, kind, Place(name)) for array, (name, kind) in zip(arrays, self._columns, strict=True)]

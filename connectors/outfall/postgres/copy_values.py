@@ -53,6 +53,18 @@ _JSON = JsonlEncoder(FormatOptions(ignore_null_fields=False), pa.schema([]))
 """A struct keeps all its fields, so that a key that is missing is never taken for one that is NULL."""
 
 
+class RefusedRowError(ValueRefusedError):
+    """A column cannot hold a value of one row of a batch."""
+
+    def __init__(self, problem: str, row: int, *, why: str, do: str) -> None:
+        """Say what is wrong with which row."""
+        super().__init__(f"{problem}, in row {row} of the batch", why=why, do=do)
+        self.row = row
+        self.reason = f"{problem}: {why}"
+        """What is wrong, without the row."""
+        self.do = do
+
+
 @dataclass(frozen=True)
 class Place:
     """Where values stand in their batch, for errors.
@@ -69,16 +81,16 @@ class Place:
         """Refuse the first value where the mask is true.
 
         Raises:
-            ValueRefusedError: if there is one.
+            RefusedRowError: if there is one.
         """
         first = first_row(mask)
         if first >= 0:
             raise self.refused(first, what, why, do)
 
-    def refused(self, index: int, what: str, why: str, do: str) -> ValueRefusedError:
+    def refused(self, index: int, what: str, why: str, do: str) -> RefusedRowError:
         """Make the error for a value."""
         row = index if self.rows is None else self.rows[index].as_py()
-        return ValueRefusedError(f"column {self.column!r} holds {what}, in row {row} of the batch", why=why, do=do)
+        return RefusedRowError(f"column {self.column!r} holds {what}", row, why=why, do=do)
 
 
 def fitted(array: pa.Array, target: Kind, place: Place) -> pa.Array:

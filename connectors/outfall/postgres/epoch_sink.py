@@ -18,11 +18,12 @@ class EpochSink(StagedSink, DynamicSink[Any], SupportsCommitter[StagedRows]):
     """`PostgresSink(dsn, table)`: see there."""
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StagingPart:
-        return StagingPart(self.database, self._staging(step_id), self._writer())
+        return StagingPart(self.database, self._staging(step_id), self.letters, self._writer())
 
     def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:
         ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
-        return PostgresCommitter(self.database, self.table, self._staging(context.step_id), ledger, context)
+        staging = self._staging(context.step_id)
+        return PostgresCommitter(self.database, self.table, staging, ledger, self.letters, context)
 
     def committable_serializer(self) -> ModelSerializer[StagedRows]:
         return ModelSerializer(StagedRows)

@@ -64,6 +64,15 @@ class Ledger:
         with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
             return cursor.execute(query, self._key).fetchone()
 
+    def published_by_others(self, connection: Connection, step: str) -> LedgerRow | None:
+        """Return the newest row of the same step and table that another incarnation has published under."""
+        query = sql.SQL(
+            "SELECT generation, begun, epoch, revoked FROM {} WHERE step = %(step)s AND target = %(target)s"
+            " AND incarnation <> %(incarnation)s AND epoch IS NOT NULL ORDER BY changed DESC LIMIT 1"
+        ).format(self._name)
+        with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
+            return cursor.execute(query, self._key | {"step": step}).fetchone()
+
     def begin(self, connection: Connection, *, step: str, generation: int, epoch: int) -> LedgerRow:
         """Write that a generation began, unless a newer one did, and return the row as it is then."""
         statement = sql.SQL(
@@ -94,6 +103,13 @@ class Ledger:
             " WHERE incarnation = %(incarnation)s AND target = %(target)s"
         ).format(self._name)
         connection.execute(statement, self._key | {"generation": generation})
+
+    def end(self, connection: Connection) -> None:
+        """Remove the row: nobody comes back to this incarnation, and what it began is completed."""
+        statement = sql.SQL("DELETE FROM {} WHERE incarnation = %(incarnation)s AND target = %(target)s").format(
+            self._name
+        )
+        connection.execute(statement, self._key)
 
 
 def ledger_ddl(metadata_schema: str) -> list[sql.Composed]:

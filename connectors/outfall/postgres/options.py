@@ -91,10 +91,28 @@ class PostgresOptions(SinkOptions):
         description="`upsert`: the predicate of a partial unique index on the keys, as SQL. It is sent as it is: never"
         " make it of untrusted text.",
     )
-    on_existing: Literal["resume", "error", "overwrite"] = Field(
-        default="resume",
-        description="What to do on first contact with a table that holds rows: keep them, refuse them, or delete them"
-        " in the transaction that publishes the first epoch.",
+    on_existing: Literal["check", "resume", "error", "overwrite"] = Field(
+        default="check",
+        description="What to do on first contact with a table that holds rows. `check`: keep them, but refuse them when"
+        " the ledger says that this step wrote some, under a checkpoint that is gone. `resume`: keep them. `error`:"
+        " refuse them. `overwrite`: delete them in the transaction that publishes the first epoch.",
+    )
+    on_rewind: Literal["error"] = Field(
+        default="error",
+        description="What to do when the table is ahead of the recovery data. Rows of later epochs cannot be told from"
+        " others in a table, so they are never taken back.",
+    )
+    dead_letter_table: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where rows go that the table refuses, with the reason, in the transaction that writes the others."
+        " Without it such a row fails the query.",
+    )
+    max_dead_letters: int = Field(
+        default=1000,
+        ge=1,
+        description="`dead_letter_table`: how many rows of an epoch may go there; one more fails the query, so that a"
+        " wrong schema does not divert an epoch in silence.",
     )
     create_table: Literal["never", "if_missing"] = Field(
         default="never", description="Whether a missing table is created, with the columns of the rows."
@@ -109,8 +127,8 @@ class PostgresOptions(SinkOptions):
     )
     create_staging: Literal["if_missing", "never"] = Field(
         default="if_missing",
-        description="Whether ledger and staging are made and kept in step with the table. `never` expects what"
-        " `PostgresSink.ddl()` prints.",
+        description="Whether ledger, staging and the dead letter table are made, and staging kept in step with the"
+        " table. `never` expects what `PostgresSink.ddl()` prints.",
     )
     connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
     statement_timeout: Duration = Field(
@@ -154,6 +172,8 @@ class PostgresOptions(SinkOptions):
             return self
         if bool(self.offset_columns) == (self.parts is not None):
             raise ValueError('delivery="offset" needs either offset_columns or parts')
+        if self.dead_letter_table:
+            raise ValueError('dead_letter_table needs delivery="epoch": the driver knows which attempt has won')
         if self.write_mode != "append":
             raise ValueError(f'write_mode {self.write_mode} needs delivery="epoch": offsets tell rows, not their keys')
         if self.offset_columns and (self.key_columns or self.payload_column):

@@ -20,7 +20,6 @@ from outfall.postgres.part_rows import PartRows
 from outfall.postgres.part_target import PartTarget, seal_parts
 from outfall.postgres.part_task import PartTasks
 from outfall.postgres.sink import PostgresSink
-from outfall.postgres.table import Table
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
 
@@ -60,11 +59,9 @@ class PartSink(
     def state_serializer(self) -> ModelSerializer[PartState]:
         return ModelSerializer(PartState)
 
-    def check_schema(self, schema: pa.Schema) -> None:
-        with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
-            rows = PartRows.into(self.options, read_columns(connection, self.table))
-            self.schema = rows.schema(schema)
-            Table(self._table_options, self.table).check(connection, self.schema)
+    def _check_schema(self, connection: Connection, schema: pa.Schema) -> None:
+        self.schema = PartRows.into(self.options, read_columns(connection, self.table)).schema(schema)
+        super()._check_schema(connection, self.schema)
 
     def check_target(self, context: TargetContext[PartState]) -> Mapping[str, PartState]:
         super().check_target(context)

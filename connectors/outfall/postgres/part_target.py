@@ -27,7 +27,7 @@ class PartTarget(OffsetTarget):
     def __init__(
         self, database: Database, table: TableName, parts: Sequence[str], context: TargetContext[PartState]
     ) -> None:
-        super().__init__(database, table, None, context)
+        super().__init__(database, table, None, None, context)
         self._parts = parts
         self._part_ledger = PartLedger(database.options.metadata_schema, context.incarnation, table)
 

@@ -10,67 +10,125 @@ from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging import MARKER, ROW, STAGE
 
+PLACE = "_outfall_place"
+"""Where a row stands in staging, as a statement carries it along."""
 
-def statement(options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str]) -> sql.Composed:
+_BETWEEN = "{0} >= %(low)s::tid AND {0} < %(high)s::tid"
+
+
+def statement(
+    options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], *, partly: bool = False
+) -> sql.Composed:
     """Return the one statement that publishes the attempts whose numbers are its parameter `stages`.
 
     Rows of one key meet in the order of their keys, so that two queries that write the same keys cannot deadlock.
+
+    With `partly` it publishes those that stand in staging from address `low` to address `high`, exclusive; an upsert
+    does as if the rows at the addresses `without` were not there. Addresses stay while the table is locked.
 
     Args:
         options: how rows are written.
         table: the target.
         staging: where the rows are.
         columns: the target's columns that they have values for.
+        partly: whether only some rows are published.
     """
     match options.write_mode:
         case "append":
-            return _append(table, staging, columns)
+            return _append(table, staging, columns, partly)
         case "upsert":
-            return _upsert(options, table, staging, columns)
+            return _upsert(options, table, staging, columns, partly)
         case "delete":
-            return _delete(options, table, staging)
+            return _delete(options, table, staging, partly)
 
 
-def _append(table: TableName, staging: TableName, columns: Sequence[str]) -> sql.Composed:
+def before(options: PostgresOptions, staging: TableName) -> sql.Composed:
+    """Return the statement that finds the row of an upsert which the one at address `place` had replaced.
+
+    It returns an address or nothing, and does as if the rows at the addresses `without` were not there.
+    """
+    alike = sql.SQL(" AND ").join(
+        sql.SQL("{0} IS NOT DISTINCT FROM (SELECT {0} FROM {1} WHERE ctid = %(place)s::tid)").format(
+            sql.Identifier(key), staging.identifier()
+        )
+        for key in options.key_columns
+    )
     return sql.SQL(
-        "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {stage} = ANY(%(stages)s)"
-    ).format(
-        table=table.identifier(), columns=_list(columns), staging=staging.identifier(), stage=sql.Identifier(STAGE)
+        "SELECT ctid::text FROM {staging} WHERE {stage} = ANY(%(stages)s) AND ctid <> ALL(%(without)s::tid[])"
+        " AND {alike} ORDER BY {order} LIMIT 1"
+    ).format(staging=staging.identifier(), stage=sql.Identifier(STAGE), alike=alike, order=_order(options))
+
+
+def _append(table: TableName, staging: TableName, columns: Sequence[str], partly: bool) -> sql.Composed:
+    return sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {these}").format(
+        table=table.identifier(), columns=_list(columns), staging=staging.identifier(), these=_these(partly)
     )
 
 
-def _delete(options: PostgresOptions, table: TableName, staging: TableName) -> sql.Composed:
+def _delete(options: PostgresOptions, table: TableName, staging: TableName, partly: bool) -> sql.Composed:
     keys = options.key_columns
     return sql.SQL(
-        "DELETE FROM {table} AS target USING"
-        " (SELECT DISTINCT {keys} FROM {staging} WHERE {stage} = ANY(%(stages)s)) AS gone WHERE {same}"
+        "DELETE FROM {table} AS target USING (SELECT DISTINCT {keys} FROM {staging} WHERE {these}) AS gone WHERE {same}"
     ).format(
         table=table.identifier(),
         keys=_list(keys),
         staging=staging.identifier(),
-        stage=sql.Identifier(STAGE),
+        these=_these(partly),
         same=_same(keys, "gone"),
     )
 
 
-def _upsert(options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str]) -> sql.Composed:
-    marker = sql.Identifier(MARKER) if options.delete_marker else sql.SQL("false")
+def _these(partly: bool) -> sql.Composed:
+    these = sql.SQL("{} = ANY(%(stages)s)").format(sql.Identifier(STAGE))
+    return these + sql.SQL(" AND ") + sql.SQL(_BETWEEN).format(sql.SQL("ctid")) if partly else these
+
+
+def _upsert(
+    options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], partly: bool
+) -> sql.Composed:
     return sql.SQL(
-        "WITH latest AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS gone FROM {staging}"
-        " WHERE {stage} = ANY(%(stages)s) ORDER BY {order}){removal}"
+        "WITH {latest}{removal}"
         " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT gone ORDER BY {keys}"
         " ON CONFLICT {conflict} {action}"
     ).format(
+        latest=_latest(options, staging, columns, partly),
         keys=_list(options.key_columns),
         columns=_list(columns),
-        marker=marker,
-        staging=staging.identifier(),
-        stage=sql.Identifier(STAGE),
-        order=_order(options),
         removal=_removal(options, table) if options.delete_marker else sql.SQL(""),
         table=table.identifier(),
         conflict=_conflict(options),
         action=_action(options, columns),
+    )
+
+
+def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str], partly: bool) -> sql.Composed:
+    """The last row of each key; with `partly` those of them that stand in the part, whatever else their keys have."""
+    given = {
+        "keys": _list(options.key_columns),
+        "columns": _list(columns),
+        "marker": sql.Identifier(MARKER) if options.delete_marker else sql.SQL("false"),
+        "staging": staging.identifier(),
+        "all": _these(partly=False),
+        "order": _order(options),
+    }
+    if not partly:
+        return sql.SQL(
+            "latest AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS gone FROM {staging}"
+            " WHERE {all} ORDER BY {order})"
+        ).format(**given)
+    nulls = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(key)) for key in options.key_columns)
+    return sql.SQL(
+        "candidates AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS gone, ctid AS {place}"
+        " FROM {staging} WHERE {all} AND ctid <> ALL(%(without)s::tid[])"
+        # IN never finds a NULL, and what finds it cannot be hashed.
+        " AND (({keys}) IN (SELECT {keys} FROM {staging} WHERE {these}) OR {nulls}) ORDER BY {order}),"
+        " latest AS (SELECT * FROM candidates WHERE {between})"
+    ).format(
+        place=sql.Identifier(PLACE),
+        these=_these(partly=True),
+        nulls=nulls,
+        between=sql.SQL(_BETWEEN).format(sql.Identifier(PLACE)),
+        **given,
     )
 
 

@@ -21,8 +21,9 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.options import make_options
-from outfall.postgres.connection import Connection, Database
+from outfall.postgres.connection import Connection, Database, max_connections
 from outfall.postgres.failures import explained
+from outfall.postgres.letters import dead_letters
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.table import Table
@@ -88,7 +89,10 @@ class PostgresSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Suppor
         delete_marker: str | None = None,
         conflict_constraint: str | None = None,
         conflict_where: str | None = None,
-        on_existing: Literal["resume", "error", "overwrite"] = "resume",
+        on_existing: Literal["check", "resume", "error", "overwrite"] = "check",
+        on_rewind: Literal["error"] = "error",
+        dead_letter_table: str | None = None,
+        max_dead_letters: int = 1000,
         create_table: Literal["never", "if_missing"] = "never",
         schema_evolution: Literal["fail", "add_columns"] = "fail",
         metadata_schema: str = "outfall",
@@ -100,7 +104,10 @@ class PostgresSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Suppor
         given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields}
         self.options = make_options(PostgresOptions, given)
         self.table = TableName.parse(self.options.table)
+        self.letters = dead_letters(self.options)
         self.context: WriterInitContext | None = None
+        self.max_connections: int | None = None
+        """The server's, once the driver has asked."""
         self.schema: pa.Schema | None = None
         """The columns of the rows, as far as the driver has been told."""
 
@@ -110,7 +117,7 @@ class PostgresSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Suppor
     @property
     def database(self) -> Database:
         """How to reach the server."""
-        return Database(self.options)
+        return Database(self.options, self.max_connections, 0 if self.context is None else self.context.worker_count)
 
     def kind(self) -> str:
         return "postgres"
@@ -133,12 +140,13 @@ class PostgresSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Suppor
     def check_schema(self, schema: pa.Schema) -> None:
         """Explain, column by column, why rows with these columns cannot be written."""
         self.schema = schema
-        with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
-            Table(self._table_options, self.table).check(connection, schema)
+        with explained(self.database, f"looking at {self.table}"):
+            self.database.run("looking at", lambda connection: self._check_schema(connection, schema), starting=True)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         with explained(self.database, f"looking at {self.table}", context.step_id):
             self._target(context).check()
+            self.max_connections = self.max_connections or self.database.run("looking at", max_connections)
         return {}
 
     def open_target(self, context: TargetContext[Any]) -> None:
@@ -173,6 +181,9 @@ class PostgresSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Suppor
     def _target(self, context: TargetContext[Any]) -> Target:
         """The table in one epoch."""
         raise NotImplementedError
+
+    def _check_schema(self, connection: Connection, schema: pa.Schema) -> None:
+        Table(self._table_options, self.table).check(connection, schema)
 
     def _support_ddl(self, connection: Connection, step_id: str) -> list[sql.Composed]:
         """What is made beside the table."""

@@ -23,7 +23,7 @@ class SourcePart(StagingPart, SupportsFlush):
     """
 
     def __init__(self, database: Database, staging: Staging, table: TableName, context: WriterInitContext) -> None:
-        super().__init__(database, staging, context)
+        super().__init__(database, staging, None, context)
         self._table = table
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
@@ -45,10 +45,10 @@ class SourcePart(StagingPart, SupportsFlush):
 
     def flush(self, end_of_input: bool) -> None:
         """Publish the rows that the table has not."""
-        if self._connection is None or self._schema is None:
+        if self._connection is None or self._copy is None or self._schema is None:
             return
         with self._explained():
-            self._finish_copy()
+            self._copy.finish()
             inserted = self._insert(self._connection, self._columns(self._schema))
             reached("postgres: before COMMIT")
             self._connection.execute("COMMIT")

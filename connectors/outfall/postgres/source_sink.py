@@ -8,13 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import TargetContext
-from outfall.postgres.connection import Database
-from outfall.postgres.failures import explained
+from outfall.postgres.connection import Connection, Database
 from outfall.postgres.offset_target import OffsetTarget
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.source_part import SourcePart
 from outfall.postgres.staged_sink import StagedSink
-from outfall.postgres.table import Table
 from outfall.postgres.unique_index import check_unique
 from outfall.sinks import DynamicSink
 
@@ -42,15 +40,13 @@ class SourceSink(StagedSink, DynamicSink[Any]):
     def build(self, step_id: str, worker_index: int, worker_count: int) -> SourcePart:
         return SourcePart(self.database, self._staging(step_id), self.table, self._writer())
 
-    def check_schema(self, schema: pa.Schema) -> None:
-        self.schema = schema
-        with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
-            Table(self._table_options, self.table).check(connection, schema)
-            check_unique(connection, self.table, self.options.offset_columns)
+    def _check_schema(self, connection: Connection, schema: pa.Schema) -> None:
+        super()._check_schema(connection, schema)
+        check_unique(connection, self.table, self.options.offset_columns)
 
     @property
     def _table_options(self) -> PostgresOptions:
         return self.options.model_copy(update={"key_columns": self.options.offset_columns})
 
     def _target(self, context: TargetContext[Any]) -> OffsetTarget:
-        return OffsetTarget(Database(self._table_options), self.table, self._staging(context.step_id), context)
+        return OffsetTarget(Database(self._table_options), self.table, self._staging(context.step_id), None, context)

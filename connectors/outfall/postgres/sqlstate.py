@@ -21,8 +21,13 @@ def may_pass(error: psycopg.Error) -> bool:
 
 
 def is_rows_fault(error: psycopg.Error) -> bool:
-    """Tell whether rows are to blame: a value or a constraint."""
-    return (error.sqlstate or "")[:2] in ("22", "23")
+    """Tell whether rows are to blame: a value, a constraint, or a view's WITH CHECK OPTION."""
+    return (error.sqlstate or "")[:2] in ("22", "23", "44")
+
+
+def may_go_later(code: str | None) -> bool:
+    """Tell whether a refused row may be taken once others are there: the one that its foreign key names."""
+    return code == "23503"
 
 
 def timed_out(error: psycopg.Error) -> bool:

@@ -9,6 +9,7 @@ from psycopg import sql
 from outfall.capabilities import SupportsSweep, SweepContext, TargetContext
 from outfall.postgres.connection import Connection
 from outfall.postgres.failures import explained
+from outfall.postgres.ledger import Ledger
 from outfall.postgres.names import staging_name
 from outfall.postgres.sink import PostgresSink
 from outfall.postgres.staging import Staging, own_columns
@@ -21,11 +22,16 @@ class StagedSink(PostgresSink, SupportsSweep):
 
     def sweep(self, context: SweepContext) -> int:
         staging = self._staging(context.step_id)
+        ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
         with explained(self.database, f"sweeping {staging.table}", context.step_id):
+            if context.final:
+                self.database.run("ending the ledger of", ledger.end)
             count = self.database.run(
                 "sweeping staging of", lambda connection: staging.forget_older(connection, context)
             )
             self.database.run("clearing staging of", staging.clear)
+            if self.letters is not None:
+                self.database.run("clearing dead letters of", self.letters.clear)
         return count
 
     def _staging(self, step_id: str) -> Staging:
@@ -34,7 +40,8 @@ class StagedSink(PostgresSink, SupportsSweep):
         return Staging(schema, staging_name(schema, self.table, step_id, extra))
 
     def _target(self, context: TargetContext[Any]) -> Target:
-        return Target(self.database, self.table, self._staging(context.step_id), context)
+        return Target(self.database, self.table, self._staging(context.step_id), self.letters, context)
 
     def _support_ddl(self, connection: Connection, step_id: str) -> list[sql.Composed]:
-        return Table(self.options, self.table).support_ddl(connection, self._staging(step_id).table)
+        statements = Table(self.options, self.table).support_ddl(connection, self._staging(step_id).table)
+        return statements + ([] if self.letters is None else self.letters.missing_ddl(connection))

@@ -42,6 +42,8 @@ class StagedRows(BaseModel):
     """How many, so that a staging table that a crash of the server emptied is seen before it is published."""
     columns: tuple[str, ...]
     """The target's columns that they have values for."""
+    letters: int = Field(default=0, ge=0)
+    """How many more rows staging refused, which are dead letters."""
 
 
 class Staging:
@@ -51,6 +53,7 @@ class Staging:
         self.table = table
         self.name = table.identifier()
         self._attempts = TableName(metadata_schema, "attempts").identifier()
+        self._ledger = TableName(metadata_schema, "ledger").identifier()
 
     def register(self, connection: Connection, context: WriterInitContext, staged: StagedRows) -> None:
         """Write whose rows these are, in the transaction that writes the rows."""
@@ -76,7 +79,8 @@ class Staging:
         query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
             sql.Identifier(STAGE), self.name
         )
-        return dict(connection.execute(query, (list(stages),)).fetchall())
+        found: dict[int, int] = dict(connection.execute(query, (list(stages),)).fetchall())
+        return {stage: found.get(stage, 0) for stage in stages}
 
     def forget(self, connection: Connection, stages: Collection[int]) -> None:
         """Give up attempts, whose rows are cleared away later."""
@@ -84,11 +88,21 @@ class Staging:
         connection.execute(statement, (list(stages),))
 
     def forget_older(self, connection: Connection, context: SweepContext) -> int:
-        """Give up our attempts of older generations, which stand in no record; return how many there were."""
-        statement = sql.SQL("DELETE FROM {} WHERE staging = %s AND incarnation = %s AND generation < %s").format(
-            self._attempts
-        )
-        return connection.execute(statement, (str(self.table), context.incarnation, context.generation)).rowcount
+        """Give up our attempts of older generations, which stand in no record; return how many there were.
+
+        And those of any incarnation that has no ledger row, which are never published: a task of a batch job may finish
+        after its job did.
+        """
+        statement = sql.SQL(
+            "DELETE FROM {} AS old WHERE staging = %(staging)s AND (incarnation = %(incarnation)s AND generation <"
+            " %(generation)s OR NOT EXISTS (SELECT 1 FROM {} AS ledger WHERE ledger.incarnation = old.incarnation))"
+        ).format(self._attempts, self._ledger)
+        given = {
+            "staging": str(self.table),
+            "incarnation": context.incarnation,
+            "generation": context.generation + context.final,
+        }
+        return connection.execute(statement, given).rowcount
 
     def clear(self, connection: Connection) -> None:
         """Remove the rows of all attempts that are given up.
@@ -147,7 +161,7 @@ def staging_ddl(name: TableName, columns: Sequence[tuple[str, str]]) -> list[sql
 
     Args:
         name: its name.
-        columns: its own and the target's that may be written: name, and type as `format_type` gives it.
+        columns: its own and the target's that may be written: name, and type as `TableColumn.definition` gives it.
     """
     # The types come from the server's own catalogue, which writes them as SQL.
     fields = [sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in columns]

@@ -71,11 +71,14 @@ class Table:
 
     def staging_ddl(self, connection: Connection, staging: TableName) -> list[sql.Composed]:
         """Return what is to be run so that staging has the table's columns; nothing when it has them."""
-        wanted = [(column.name, column.type) for column in read_columns(connection, self._name) if column.writable]
+        # With the table's collations: which keys are one must not depend on where they are compared.
+        wanted = [
+            (column.name, column.definition) for column in read_columns(connection, self._name) if column.writable
+        ]
         if not wanted:
             raise TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
         wanted = own_columns(self._options) + wanted
-        found = [(column.name, column.type) for column in read_columns(connection, staging)]
+        found = [(column.name, column.definition) for column in read_columns(connection, staging)]
         if found == wanted:
             return []
         old = [sql.SQL("DROP TABLE {}").format(staging.identifier())] if found else []

@@ -13,6 +13,7 @@ from outfall.errors import FencedError, TargetAheadError, TargetError, TargetLos
 from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.ledger import Ledger, LedgerRow, ledger_ddl
+from outfall.postgres.letters import DeadLetters
 from outfall.postgres.names import TableName
 from outfall.postgres.staging import Staging
 from outfall.postgres.table import Table
@@ -25,12 +26,18 @@ class Target:
     """One step's table in one epoch. Used on the driver."""
 
     def __init__(
-        self, database: Database, table: TableName, staging: Staging | None, context: TargetContext[Any]
+        self,
+        database: Database,
+        table: TableName,
+        staging: Staging | None,
+        letters: DeadLetters | None,
+        context: TargetContext[Any],
     ) -> None:
         self._database = database
         self._name = table
         self._table = Table(database.options, table)
         self._staging = staging
+        self._letters = letters
         self._context = context
         self._ledger = Ledger(database.options.metadata_schema, context.incarnation, table)
 
@@ -40,13 +47,19 @@ class Target:
         Raises:
             TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError.
         """
-        with self._database.connection() as connection, connection.transaction():
-            self._database.limit(connection)
-            found = self._ledger.read(connection) if self._has_ledger(connection) else None
-            if found is None:
-                self._check_first(connection)
-            else:
-                self._check_row(found)
+        self._database.run("looking at", self._check, starting=True)
+
+    def _check(self, connection: Connection) -> None:
+        if self._letters is not None:
+            self._letters.check(connection)
+        has_ledger = self._has_ledger(connection)
+        found = self._ledger.read(connection) if has_ledger else None
+        if found is not None:
+            self._check_row(found)
+            return
+        self._check_not_emptied()
+        others = self._ledger.published_by_others(connection, self._context.step_id) if has_ledger else None
+        self._check_rows(connection, others)
 
     def open(self, schema: pa.Schema | None) -> None:
         """Make what the tasks need, and tell the ledger which generation writes from now on.
@@ -75,9 +88,11 @@ class Target:
         if options.create_staging == "if_missing":
             self._make(connection, missing)
         elif missing:
-            staging = "" if self._staging is None else f" or {self._staging.table}"
+            names = [f"{options.metadata_schema}.ledger"]
+            names += [] if self._staging is None else [str(self._staging.table)]
+            names += [] if self._letters is None else ["a table for dead letters"]
             raise TargetError(
-                f"{options.metadata_schema}.ledger{staging} is missing or not as the table is",
+                f"{' or '.join(names)} is missing or not as the table is",
                 step=self._context.step_id,
                 why="create_staging is 'never'",
                 do="have a DBA run what PostgresSink.ddl() prints",
@@ -89,7 +104,9 @@ class Target:
 
     def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
         shared = [] if self._has_ledger(connection) else ledger_ddl(self._database.options.metadata_schema)
-        return shared if self._staging is None else [*shared, *self._table.staging_ddl(connection, self._staging.table)]
+        letters = [] if self._letters is None else self._letters.missing_ddl(connection)
+        staging = [] if self._staging is None else self._table.staging_ddl(connection, self._staging.table)
+        return [*shared, *letters, *staging]
 
     def _make(self, connection: Connection, statements: Sequence[sql.Composed]) -> None:
         for statement in statements:
@@ -99,7 +116,7 @@ class Target:
         schema = self._database.options.metadata_schema
         return all(read_columns(connection, TableName(schema, name)) for name in ("ledger", "attempts"))
 
-    def _check_first(self, connection: Connection) -> None:
+    def _check_not_emptied(self) -> None:
         context = self._context
         if context.completed is not None:
             raise TargetLostError(
@@ -108,10 +125,26 @@ class Target:
                 why="it was emptied, or the database is another one or was restored from a copy older than this query",
                 do="restore the database, or start the query with a new checkpoint",
             )
-        if self._database.options.on_existing == "error" and self._table.holds_rows(connection):
+
+    def _check_rows(self, connection: Connection, others: LedgerRow | None) -> None:
+        """Refuse rows that are not to be mixed with ours."""
+        choice = self._database.options.on_existing
+        if choice not in ("check", "error") or not self._table.holds_rows(connection):
+            return
+        if others is not None:
+            raise TargetNotEmptyError(
+                f"{self._name} holds rows that step {self._context.step_id!r} wrote under another checkpoint, up to"
+                f" epoch {others.epoch}",
+                step=self._context.step_id,
+                why="that checkpoint is lost, or a run of a batch job was killed after it had published, or another"
+                " query uses the same step_id; this one would write rows again that are there",
+                do="restore the checkpoint; or give the query a step_id of its own; or, knowing what is there, set"
+                ' on_existing="resume" to add to it or "overwrite" to delete it',
+            )
+        if choice == "error":
             raise TargetNotEmptyError(
                 f"{self._name} holds rows",
-                step=context.step_id,
+                step=self._context.step_id,
                 why="on_existing is 'error'",
                 do='empty the table, or set on_existing="resume" to keep its rows or "overwrite" to delete them',
             )

@@ -79,6 +79,8 @@ class EpochOptions:
     end_of_input: bool = False
     """Whether each epoch is the last for now, so that sinks that hold rows back deliver them, as in batch jobs."""
     worker_count: int = 0
+    final: bool = False
+    """Whether the recovery data is thrown away after this epoch, as by batch jobs that are never resumed."""
 
 
 class EpochCoordinator:
@@ -431,7 +433,15 @@ class EpochCoordinator:
             self._sink.seal(context, collected.seals(self._sink, self._journal.log))
 
     def _publisher(self, prepared: Prepared) -> Publisher:
-        return Publisher(self._sink, self._step_id, self._journal, prepared, self._options.commit, self._clock)
+        return Publisher(
+            self._sink,
+            self._step_id,
+            self._journal,
+            prepared,
+            self._options.commit,
+            self._clock,
+            final=self._options.final,
+        )
 
     def _log_completed(self, completed: Completed) -> None:
         _log.info(

@@ -33,15 +33,24 @@ class Publisher:
     """Finishes one recorded epoch."""
 
     def __init__(
-        self, sink: Any, step_id: str, journal: Journal, prepared: Prepared, policy: CommitPolicy, clock: Clock
-    ):
-        """Take the recorded epoch over; nothing is done yet."""
+        self,
+        sink: Any,
+        step_id: str,
+        journal: Journal,
+        prepared: Prepared,
+        policy: CommitPolicy,
+        clock: Clock,
+        *,
+        final: bool = False,
+    ) -> None:
+        """Take the recorded epoch over; nothing is done yet. After a `final` one its recovery data is thrown away."""
         self._sink = sink
         self._step_id = step_id
         self._journal = journal
         self._prepared = prepared
         self._policy = policy
         self._clock = clock
+        self._final = final
         self._metrics = Metrics(prepared.counts)
         self._requests: list[CommitRequest[Any]] = []
         self._started = clock.now()
@@ -222,7 +231,10 @@ class Publisher:
 
     def _sweep(self) -> None:
         """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
-        sweep_target(self._sink, SweepContext(self._step_id, self._prepared.incarnation, self._prepared.generation))
+        prepared = self._prepared
+        sweep_target(
+            self._sink, SweepContext(self._step_id, prepared.incarnation, prepared.generation, final=self._final)
+        )
         try:
             self._journal.sweep()
         except Exception:

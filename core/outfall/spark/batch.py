@@ -81,7 +81,7 @@ def write(
         location = recovery_config(recovery)
         return EpochWriter(sink, location, settings, any_later=True, end_of_input=True).write(df, epoch)
     with _temporary_recovery() as temporary:
-        return EpochWriter(sink, temporary, settings, end_of_input=True).write(df, 0)
+        return EpochWriter(sink, temporary, settings, end_of_input=True, final=True).write(df, 0)
 
 
 @contextmanager

@@ -113,9 +113,14 @@ class _Door:
     def _begin(self) -> Ticket:
         raise NotImplementedError
 
-    def _coordinator(self, recovery: RecoveryConfig, *, any_later: bool = False) -> EpochCoordinator:
+    def _coordinator(
+        self, recovery: RecoveryConfig, *, any_later: bool = False, final: bool = False
+    ) -> EpochCoordinator:
         options = EpochOptions(
-            commit=self._door.commit_policy(), adopt_checkpoint=self._door.adopt_checkpoint, any_later=any_later
+            commit=self._door.commit_policy(),
+            adopt_checkpoint=self._door.adopt_checkpoint,
+            any_later=any_later,
+            final=final,
         )
         return EpochCoordinator(self._sink, self._door.step_id, recovery, options=options)
 
@@ -176,7 +181,8 @@ class BatchWriter(_Door, DataSourceArrowWriter):
         """Record and publish the job. Called on the driver when all tasks answered."""
         if self._recovery is None:
             raise AnswersError("the job was never begun", step=self._door.step_id)
-        with closing(self._coordinator(self._recovery, any_later=True)) as coordinator:
+        final = self._door.recovery is None
+        with closing(self._coordinator(self._recovery, any_later=True, final=final)) as coordinator:
             self._finish(coordinator, messages)
         self._remove_temporary()
 

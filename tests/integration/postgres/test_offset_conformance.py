@@ -29,21 +29,21 @@ class SourceTables(OffsetTables):
     columns = "id bigint PRIMARY KEY, text text"
     leftovers = Tables.leftovers
 
-    def sink_options(self) -> dict[str, Any]:
+    def sink_options(self, target: str) -> dict[str, Any]:
         return {"delivery": "offset", "offset_columns": "id"}
 
 
 class PartTables(OffsetTables):
     not_claimed = NOT_CLAIMED
 
-    def sink_options(self) -> dict[str, Any]:
+    def sink_options(self, target: str) -> dict[str, Any]:
         return {"delivery": "offset", "parts": 4, "offset_keys": "ledger"}
 
 
 class NumberedTables(PartTables):
     columns = 'id bigint, text text, partition_id integer, "offset" bigint, PRIMARY KEY (partition_id, "offset")'
 
-    def sink_options(self) -> dict[str, Any]:
+    def sink_options(self, target: str) -> dict[str, Any]:
         return {"delivery": "offset", "parts": 4}
 
 

@@ -1,0 +1,397 @@
+"""Rows that the server refuses: each is named by its key, or set aside as a dead letter beside the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from outfall.epoch.task import EpochTask, TaskIdentity
+from outfall.errors import CommitRefusedError, OutfallError, ValueRefusedError
+from outfall.testing import LocalDriver
+from outfall.testing.crash_points import crash_at
+from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.postgres.test_faults import END_OTHERS
+from tests.integration.support.postgres import Databases
+
+PEOPLE = "CREATE TABLE people (id bigint PRIMARY KEY)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One value that a column refuses, between two that it takes."""
+
+    name: str
+    column: str
+    good: Any
+    bad: Any
+    kind: pa.DataType
+    code: str | None
+    """The server's code; `None` where the value is refused before it is sent."""
+    reason: str
+
+    @property
+    def staged(self) -> bool:
+        """Whether staging refuses it, and not the table."""
+        return (self.code or "22")[:2] == "22"
+
+
+CASES = [
+    Case("a NUL in text", "text", "ok", "a\0b", pa.string(), None, "NUL character"),
+    Case("a NUL in JSON", "jsonb", "{}", '"\\u0000"', pa.string(), None, "NUL character"),
+    Case("an integer out of range", "integer", 1, 2**31, pa.int64(), None, "not in the range of int32"),
+    Case("a number out of range", "integer", "1", "2147483648", pa.string(), "22003", "out of range for type integer"),
+    Case("infinity in numeric(p,s)", "numeric(9,2)", 1.0, float("inf"), pa.float64(), "22003", "field overflow"),
+    Case("NaN as an integer", "integer", "1", "NaN", pa.string(), "22P02", "invalid input syntax"),
+    Case("digits beyond the scale", "numeric(38,10)", Decimal("1.5"), Decimal(1).scaleb(-18), pa.decimal128(38, 18),
+         None, "does not fit numeric"),
+    Case("a string too long", "varchar(3)", "abc", "abcd", pa.string(), None, "more than 3 characters"),
+    Case("an invalid UUID", "uuid", "a0eebc999c0b4ef8bb6d6bb9bd380a11", "x", pa.string(), None, "no UUID"),
+    Case("invalid JSON", "jsonb", "{}", "{", pa.string(), "22P02", "invalid input syntax"),
+    Case("a date that is none", "date", "2020-02-28", "2020-02-30", pa.string(), "22008", "out of range"),
+    Case("NOT NULL", "text NOT NULL", "x", None, pa.string(), "23502", "not-null"),
+    Case("CHECK", "bigint CHECK (v > 0)", 1, -1, pa.int64(), "23514", "check constraint"),
+    Case("NaN against CHECK", "float8 CHECK (v <> 'NaN')", 1.0, float("nan"), pa.float64(), "23514", "check"),
+    Case("a foreign key", "bigint REFERENCES people", 1, 7, pa.int64(), "23503", "foreign key"),
+    Case("a foreign key that waits for COMMIT", "bigint REFERENCES people DEFERRABLE INITIALLY DEFERRED", 1, 7,
+         pa.int64(), "23503", "foreign key"),
+    Case("UNIQUE", "text UNIQUE", None, "there", pa.string(), "23505", "unique constraint"),
+]  # fmt: skip
+BY_NAME = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+FITTING = [
+    ("float8", pa.float64(), [float("nan"), float("inf"), -float("inf")]),
+    ("numeric", pa.float64(), [float("nan"), float("inf")]),
+    ("numeric(38,18)", pa.decimal128(38, 18), [Decimal(10**20 - 1) + Decimal(1).scaleb(-18), None]),
+    ("numeric(38,18)", pa.float64(), [float("nan")]),
+]
+
+
+@pytest.fixture(scope="module")
+def database(postgres: Databases) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def dsn(database: str) -> str:
+    """One database for all, emptied: making one takes longer than most of these tests."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS outfall CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return database
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> str:
+    return str(tmp_path / "recovery")
+
+
+def table(dsn: str, column: str, key: str = "PRIMARY KEY") -> Target:
+    target = Target(dsn, f"{PEOPLE}; INSERT INTO people VALUES (1); CREATE TABLE t (id bigint {key}, v {column})")
+    if "UNIQUE" in column:
+        target.run("INSERT INTO t VALUES (-1, 'there')")
+    return target
+
+
+def write(sink: Any, recovery: str, case: Case, *, task_rows: int = 7, bad: int = 3) -> Any:
+    """Run an epoch of two tasks; the first has the bad row in the middle."""
+    local = LocalDriver(sink, recovery)
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(0)
+
+    def batch(first: int, bad: int | None) -> pa.RecordBatch:
+        ids = range(first, first + task_rows)
+        values = [case.bad if number == bad else case.good for number in ids]
+        return pa.RecordBatch.from_arrays([pa.array(ids, pa.int64()), pa.array(values, case.kind)], names=["id", "v"])
+
+    def task(index: int, batches: list[pa.RecordBatch]) -> Any:
+        identity = TaskIdentity(epoch=0, worker_index=index, attempt=local.new_attempt(), retries=0, query_id=None)
+        return EpochTask(sink, ticket, identity).run((None, some) for some in batches)
+
+    answers = [task(0, [batch(0, bad)]), task(1, [batch(100, None), batch(200, None)])]
+    return coordinator.finish(ticket, answers)
+
+
+GOOD = [*(number for number in range(7) if number != 3), *range(100, 107), *range(200, 207)]
+
+
+@BY_NAME
+def test_a_row_that_is_refused_is_named_by_its_primary_key(dsn: str, recovery: str, case: Case) -> None:
+    target = table(dsn, case.column)
+    there = target.ids()
+    error = ValueRefusedError if case.staged else CommitRefusedError
+    with pytest.raises(error) as caught:
+        write(target.sink(), recovery, case)
+    for told in ('the row with key {"id":3}', case.reason, f"SQLSTATE {case.code}" if case.code else "What to do"):
+        assert told in str(caught.value)
+    assert target.ids() == there
+
+
+@BY_NAME
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_with_dead_letters_the_others_go_through(dsn: str, recovery: str, case: Case, mode: str) -> None:
+    target = table(dsn, case.column)
+    there = target.ids()
+    options = {"key_columns": "id"} if mode == "upsert" else {}
+    result = write(target.sink(write_mode=mode, dead_letter_table="dead", **options), recovery, case)
+    assert target.ids() == there + GOOD
+    assert result.counts["dead_letters"] == 1
+    (letter,) = target.run("SELECT row, reason, code, step, epoch, part, time <= now() FROM dead")
+    assert json.loads(letter[0])["id"] == 3
+    assert "v" in json.loads(letter[0])
+    assert case.reason in letter[1]
+    assert letter[2:] == (case.code, "sink", 0, "writer 0" if case.staged else None, True)
+    assert target.run("SELECT count(*) FROM outfall.attempts") == [(0,)]
+
+
+@pytest.mark.parametrize(("column", "kind", "values"), FITTING)
+def test_values_at_the_edge_of_their_type_are_taken(
+    dsn: str, recovery: str, column: str, kind: pa.DataType, values: list[Any]
+) -> None:
+    target = table(dsn, column)
+    case = Case("", column, values[0], values[-1], kind, None, "")
+    write(target.sink(dead_letter_table="dead"), recovery, case)
+    assert target.run("SELECT count(*) FROM dead") == [(0,)]
+    assert target.run("SELECT DISTINCT v::text FROM t WHERE id <> 3") == target.run(
+        f"SELECT (%s::{column})::text", values[0]
+    )
+
+
+def test_a_row_is_named_by_the_key_columns_of_an_upsert(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, name text UNIQUE CHECK (name <> 'n2'))")
+    with pytest.raises(CommitRefusedError, match=r'the row with key \{"name":"n2"\}'):
+        run(target.sink(write_mode="upsert", key_columns="name"), recovery, 0, rows(1, 2, 3))
+
+
+@pytest.mark.parametrize("column", ["text", "jsonb"])
+def test_a_row_without_a_key_is_named_by_its_beginning(dsn: str, recovery: str, column: str) -> None:
+    target = Target(dsn, f"CREATE TABLE t (id bigint CHECK (id <> 5), name {column})")
+    long = "x" * 1000
+    name = json.dumps(long) if column == "text" else "{"
+    with pytest.raises(OutfallError, match=r'row (5 of its task, )?\{"id":5,"name":".') as caught:
+        run(target.sink(), recovery, 0, [{"id": number, "name": name if number == 5 else "1"} for number in range(9)])
+    assert len(str(caught.value)) < 2500
+
+
+def test_a_row_is_found_in_the_midst_of_many_batches(dsn: str, recovery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each COPY is given a part of them; the rows of all but the one that fails are gone by then."""
+    monkeypatch.setattr("outfall.postgres.copying.COPY_BYTES", 20_000)
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name jsonb)")
+    local = LocalDriver(target.sink(), recovery)
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(0)
+
+    def batches(bad: int | None) -> list[tuple[str | None, list[Any]]]:
+        return [
+            (None, [{"id": number, "name": "{" if number == bad else "1"} for number in range(first, first + 100)])
+            for first in range(0, 5000, 100)
+        ]
+
+    for bad in (137, 2599, 4999):
+        with pytest.raises(ValueRefusedError, match=rf'key \{{"id":{bad}\}}'):
+            local.run_task(ticket, 0, 0, batches(bad))
+    assert target.staged() == 0
+    coordinator.finish(ticket, [local.run_task(ticket, 0, 0, batches(None))])
+    assert target.ids() == list(range(5000))
+
+
+# --- dead letters
+
+
+def statements(target: Target, work: Callable[[], object]) -> int:
+    """How many tries publishing took: each is a savepoint that is rolled back or kept, counted by a trigger."""
+    target.run(
+        "CREATE SEQUENCE tries; CREATE FUNCTION count_tries() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM nextval('tries'); RETURN NULL; END $$;"
+        " CREATE TRIGGER count_tries BEFORE INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION count_tries()"
+    )
+    work()
+    return int(target.run("SELECT last_value FROM tries")[0][0])
+
+
+def test_many_rows_are_searched_by_halves(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id NOT IN (17, 4711, 19999)), name text)")
+    sink = target.sink(dead_letter_table="dead")
+    tries = statements(target, lambda: run(sink, recovery, 0, rows(*range(20_000))))
+    assert target.run("SELECT count(*) FROM t") == [(19_997,)]
+    assert sorted(json.loads(row)["id"] for (row,) in target.run("SELECT row FROM dead")) == [17, 4711, 19999]
+    assert tries < 3 * 2 * 17 + 2
+
+
+@pytest.mark.parametrize("mode", ["staging", "publishing"])
+def test_more_than_the_limit_fail_the_query(dsn: str, recovery: str, mode: str) -> None:
+    column = "name jsonb" if mode == "staging" else "name text CHECK (name = '1')"
+    target = Target(dsn, f"CREATE TABLE t (id bigint PRIMARY KEY, {column})")
+    bad = [{"id": number, "name": "1" if number % 2 else "{"} for number in range(10)]
+    with pytest.raises(ValueRefusedError, match=r"more than 4 rows.*key \{\"id\":\d\}.*max_dead_letters"):
+        run(target.sink(dead_letter_table="dead", max_dead_letters=4), recovery, 0, bad)
+    assert target.ids() == []
+    run(target.sink(dead_letter_table="dead", max_dead_letters=5), recovery, 0, bad)
+    assert target.ids() == [1, 3, 5, 7, 9]
+    assert target.run("SELECT count(*) FROM dead") == [(5,)]
+
+
+def test_dead_letters_may_be_asked_for_after_an_epoch_was_refused(dsn: str, recovery: str) -> None:
+    """What is recorded is published then, and the tasks do not run again."""
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name text)")
+    with pytest.raises(CommitRefusedError, match="set dead_letter_table"):
+        run(target.sink(), recovery, 0, rows(1, 2, 3))
+    sink = target.sink(dead_letter_table="dead")
+    target.run(sink.ddl())
+    assert run(sink, recovery, 0, rows(1, 2, 3)).skipped
+    assert target.ids() == [1, 3]
+    assert target.run("SELECT count(*) FROM dead") == [(1,)]
+
+
+def test_letters_that_wait_are_not_dropped_with_the_option(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name jsonb)")
+    values = [{"id": 1, "name": "1"}, {"id": 3, "name": "{"}]
+    with crash_at("after PREPARED"):
+        run(target.sink(dead_letter_table="dead"), recovery, 0, values)
+    with pytest.raises(CommitRefusedError, match=r"1 rows of this epoch were set aside.*set dead_letter_table again"):
+        run(target.sink(), recovery, 0, values)
+    run(target.sink(dead_letter_table="dead"), recovery, 0, values)
+    assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1], [(1,)])
+
+
+def test_only_the_letters_of_winners_are_published(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name jsonb)")
+    values = [{"id": 1, "name": "1"}, {"id": 2, "name": "{"}]
+    local = LocalDriver(target.sink(dead_letter_table="dead"), recovery)
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(0)
+    local.run_task(ticket, 0, 0, [(None, values)])  # its answer is lost
+    result = coordinator.finish(ticket, [local.run_task(ticket, 0, 0, [(None, values)], retries=1)])
+    assert result.counts["dead_letters"] == 1
+    assert target.run("SELECT count(*) FROM dead") == [(1,)]
+    local.run_epoch(1, [])
+    assert target.run("SELECT count(*) FROM outfall.refused") == [(0,)]
+
+
+def test_a_task_whose_rows_are_all_refused_is_published(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, name jsonb)")
+    run(target.sink(dead_letter_table="dead"), recovery, 0, [{"id": 2, "name": "{"}], [{"id": 1, "name": "1"}])
+    assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1], [(1,)])
+
+
+def test_letters_that_a_crash_of_the_server_took_are_written_anew(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, name jsonb)")
+    sink = target.sink(dead_letter_table="dead")
+    values = [{"id": 1, "name": "1"}, {"id": 2, "name": "{"}]
+    with crash_at("after PREPARED"):
+        run(sink, recovery, 0, values)
+    target.run("TRUNCATE outfall.refused")
+    run(sink, recovery, 0, values)
+    assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1], [(1,)])
+
+
+def test_an_upsert_takes_the_row_before_one_that_is_refused(dsn: str, recovery: str) -> None:
+    """As if each row had come alone; the deleted one is not brought back by an older version."""
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), version bigint)")
+    sink = target.sink(
+        write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone", dead_letter_table="dead"
+    )
+    target.run("INSERT INTO t VALUES (3, 'there', 0)")
+    values = [
+        (1, "a", 1, False), (1, "bad", 3, False), (1, "bad", 4, False), (1, "b", 2, False),
+        (2, "a", 1, False), (3, "x", 2, True), (3, "late", 1, False), (4, "bad", 1, False),
+    ]  # fmt: skip
+    run(sink, recovery, 0, [dict(zip(("id", "name", "version", "gone"), row, strict=True)) for row in values])
+    assert target.run("SELECT * FROM t ORDER BY id") == [(1, "b", 2), (2, "a", 1)]
+    letters = [json.loads(row) for (row,) in target.run("SELECT row FROM dead")]
+    assert sorted((letter["id"], letter["version"], letter["gone"]) for letter in letters) == [
+        (1, 3, False), (1, 4, False), (4, 1, False),
+    ]  # fmt: skip
+
+
+def test_rows_that_refer_to_each_other_go_through_beside_a_bad_one(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, boss bigint REFERENCES t)")
+    values = [{"id": number, "boss": number + 1 if number < 5 else None} for number in range(6)]
+    run(target.sink(dead_letter_table="dead"), recovery, 0, [*values, {"id": 9, "boss": 77}])
+    assert target.ids() == [0, 1, 2, 3, 4, 5]
+    assert [json.loads(row) for (row,) in target.run("SELECT row FROM dead")] == [{"id": 9, "boss": 77}]
+
+
+def test_a_delete_that_is_refused_is_a_dead_letter(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY); CREATE TABLE u (t bigint REFERENCES t)")
+    target.run("INSERT INTO t SELECT generate_series(1, 4); INSERT INTO u VALUES (2)")
+    sink = target.sink(write_mode="delete", key_columns="id", dead_letter_table="dead")
+    run(sink, recovery, 0, [{"id": 1}, {"id": 2}], [{"id": 3}])
+    assert target.ids() == [2, 4]
+    assert target.run("SELECT code, row FROM dead") == [("23503", '{"id":2}')]
+
+
+def test_of_two_rows_with_one_key_one_goes_through(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text)")
+    run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1, 2, 1), rows(2, 3))
+    assert target.ids() == [1, 2, 3]
+    assert sorted(json.loads(row)["id"] for (row,) in target.run("SELECT row FROM dead")) == [1, 2]
+
+
+@pytest.mark.parametrize("code", ["42P01", "P0001", "54000"])
+def test_what_is_not_the_fault_of_a_row_is_no_dead_letter(dsn: str, recovery: str, code: str) -> None:
+    target = Target(
+        dsn,
+        "CREATE TABLE t (id bigint, name text); CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" RAISE EXCEPTION 'made to fail' USING ERRCODE = '{code}'; END $$;"
+        " CREATE TRIGGER fail BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fail()",
+    )
+    with pytest.raises(OutfallError, match=f"made to fail.*SQLSTATE {code}"):
+        run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1))
+    assert target.run("SELECT count(*) FROM dead") == [(0,)]
+
+
+def test_a_connection_that_breaks_while_rows_are_set_aside_is_made_anew(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id <> 3), name text)")
+    ended: list[str] = []
+
+    def end(step: str) -> None:
+        if step == "postgres: set aside" and not ended:
+            ended.append(step)
+            target.run(END_OTHERS)
+
+    with listening(end):
+        result = run(target.sink(dead_letter_table="dead"), recovery, 0, rows(*range(6)))
+    assert ended
+    assert target.ids() == [0, 1, 2, 4, 5]
+    assert target.run("SELECT count(*) FROM dead") == [(1,)]
+    assert (result.counts["dead_letters"], result.counts["rows_changed"]) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    "step", ["postgres: staging", "postgres: set aside", "postgres: after COMMIT#3", "after commit"]
+)
+def test_a_driver_that_dies_leaves_each_letter_once(dsn: str, recovery: str, step: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id <> 3), name jsonb)")
+    sink = target.sink(dead_letter_table="dead")
+    values = [{"id": number, "name": "{" if number == 5 else "1"} for number in range(7)]
+    with crash_at(step) as seen:
+        run(sink, recovery, 0, values)
+    assert step.partition("#")[0] in seen
+    run(sink, recovery, 0, values)
+    assert target.ids() == [0, 1, 2, 4, 6]
+    assert sorted(json.loads(row)["id"] for (row,) in target.run("SELECT row FROM dead")) == [3, 5]
+
+
+def test_a_table_that_cannot_take_letters_is_refused_before_the_epoch_begins(dsn: str, recovery: str) -> None:
+    target = Target(dsn)
+    target.run("CREATE TABLE dead (row jsonb, reason text, more bigint NOT NULL)")
+    with pytest.raises(OutfallError, match=r"'row' is jsonb and must be text.*'code' is missing.*'more' is NOT NULL"):
+        run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1))
+
+
+def test_a_table_for_letters_may_be_made_beforehand_with_columns_of_its_own(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id <> 2), name text)")
+    sink = target.sink(dead_letter_table="dead", create_staging="never")
+    with pytest.raises(OutfallError, match=r"dead letters is missing.*ddl\(\)"):
+        run(sink, recovery, 0, rows(1))
+    target.run(sink.ddl())
+    target.run("ALTER TABLE dead ADD COLUMN id bigserial PRIMARY KEY, ADD COLUMN seen boolean DEFAULT false")
+    run(sink, recovery, 0, rows(1, 2))
+    assert target.run("SELECT epoch, seen FROM dead") == [(0, False)]

@@ -1,0 +1,267 @@
+"""The table that epochs are written to: what it holds at first, what it lacks, and what becomes of it."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from outfall.epoch.coordinator import EpochOptions
+from outfall.errors import (
+    CommitRefusedError,
+    ConfigurationError,
+    TargetAheadError,
+    TargetError,
+    TargetLostError,
+    TargetNotEmptyError,
+)
+from outfall.postgres import PostgresSink
+from outfall.testing import LocalDriver
+from outfall.testing.crash_points import crash_at
+from tests.integration.postgres.support import Target, rows, run
+from tests.integration.support.postgres import Databases
+
+
+@pytest.fixture
+def target(dsn: str) -> Target:
+    return Target(dsn)
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> str:
+    return str(tmp_path / "recovery")
+
+
+def test_rows_that_are_there_are_kept_refused_or_replaced(dsn: str, tmp_path: Path) -> None:
+    target = Target(dsn)
+    target.run("INSERT INTO t VALUES (1, 'theirs')")
+    run(target.sink(), str(tmp_path / "a"), 0, rows(2))
+    assert target.ids() == [1, 2]
+    with pytest.raises(TargetNotEmptyError):
+        run(target.sink(on_existing="error"), str(tmp_path / "b"), 0, rows(3))
+    sink = target.sink(on_existing="overwrite")
+    with crash_at("postgres: before COMMIT#3"):
+        run(sink, str(tmp_path / "c"), 0, rows(3))
+    assert target.ids() == [1, 2]
+    run(sink, str(tmp_path / "c"), 0, rows(3))
+    run(sink, str(tmp_path / "c"), 1, rows(4))
+    assert target.ids() == [3, 4]
+
+
+def lose(recovery: str) -> None:
+    """Delete the checkpoint and keep the table."""
+    shutil.rmtree(recovery)
+
+
+def test_a_checkpoint_that_was_deleted_is_noticed(target: Target, recovery: str) -> None:
+    run(target.sink(), recovery, 0, rows(1))
+    run(target.sink(), recovery, 1, rows(2))
+    lose(recovery)
+    with pytest.raises(TargetNotEmptyError, match=r"step 'sink' wrote under another checkpoint, up to epoch 1"):
+        run(target.sink(), recovery, 0, rows(1))
+    assert target.ids() == [1, 2]
+
+
+@pytest.mark.parametrize(("choice", "found"), [("resume", [1, 1, 2]), ("overwrite", [1])])
+def test_who_knows_that_a_checkpoint_is_gone_says_so(
+    target: Target, recovery: str, choice: str, found: list[int]
+) -> None:
+    run(target.sink(), recovery, 0, rows(1, 2))
+    lose(recovery)
+    run(target.sink(on_existing=choice), recovery, 0, rows(1))
+    assert target.ids() == found
+    # Once it has begun, it is this query's own table.
+    run(target.sink(), recovery, 1, rows(9))
+    assert target.ids() == [*found, 9]
+
+
+def test_a_checkpoint_that_was_deleted_with_the_tables_rows_starts_anew(target: Target, recovery: str) -> None:
+    run(target.sink(), recovery, 0, rows(1))
+    lose(recovery)
+    target.run("TRUNCATE t")
+    run(target.sink(), recovery, 0, rows(1))
+    assert target.ids() == [1]
+
+
+def test_a_checkpoint_that_was_deleted_before_anything_was_published_starts_anew(target: Target, recovery: str) -> None:
+    target.run("INSERT INTO t VALUES (0, 'theirs')")
+    with crash_at("after PREPARED"):
+        run(target.sink(), recovery, 0, rows(1))
+    lose(recovery)
+    run(target.sink(), recovery, 0, rows(1))
+    assert target.ids() == [0, 1]
+
+
+def test_steps_of_other_names_write_the_same_table(target: Target, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        LocalDriver(target.sink(), str(tmp_path / name), step_id=name).run_epoch(0, [rows(1)])
+    assert target.ids() == [1, 1]
+
+
+# --- batch jobs that are never resumed
+
+
+def job(sink: PostgresSink, recovery: Path, *tasks: Any) -> None:
+    """Run a batch job as `outfall.spark.write` does without a recovery location."""
+    LocalDriver(sink, str(recovery), options=EpochOptions(final=True)).run_epoch(0, tasks)
+
+
+def test_batch_jobs_leave_no_ledger_rows(target: Target, tmp_path: Path) -> None:
+    for number in range(3):
+        job(target.sink(), tmp_path / str(number), rows(number))
+    assert target.ids() == [0, 1, 2]
+    assert target.run("SELECT count(*) FROM outfall.ledger") == [(0,)]
+    assert (target.attempts(), target.staged()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("step", "published"), [("postgres: publishing", False), ("postgres: after COMMIT#3", True), ("after commit", True)]
+)
+def test_a_batch_job_that_was_killed_is_noticed_if_it_had_published(
+    target: Target, tmp_path: Path, step: str, published: bool
+) -> None:
+    job(target.sink(), tmp_path / "first", rows(0))
+    with crash_at(step) as seen:
+        job(target.sink(), tmp_path / "killed", rows(1))
+    assert step.partition("#")[0] in seen
+    with pytest.raises(TargetNotEmptyError, match="killed after it had published") if published else nullcontext():
+        job(target.sink(), tmp_path / "again", rows(1))
+    assert target.ids() == [0, 1]
+
+
+def test_a_task_that_finishes_after_its_job_is_swept_by_the_next(target: Target, tmp_path: Path) -> None:
+    local = LocalDriver(target.sink(), str(tmp_path / "job"), options=EpochOptions(final=True))
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(0)
+    coordinator.finish(ticket, [local.run_task(ticket, 0, 0, [(None, rows(1))])])
+    local.run_task(ticket, 0, 0, [(None, rows(1))], retries=1)
+    assert (target.attempts(), target.staged()) == (1, 1)
+    job(target.sink(), tmp_path / "next", rows(2))
+    assert (target.attempts(), target.staged()) == (0, 0)
+    assert target.ids() == [1, 2]
+
+
+def test_a_job_that_ends_leaves_the_attempts_of_others(target: Target, tmp_path: Path) -> None:
+    with crash_at("after PREPARED"):
+        run(target.sink(), str(tmp_path / "stream"), 0, rows(1))
+    job(target.sink(), tmp_path / "job", rows(2))
+    assert target.attempts() == 1
+    run(target.sink(), str(tmp_path / "stream"), 0, rows(1))
+    assert target.ids() == [1, 2]
+
+
+# --- copies of databases and checkpoints
+
+
+def test_a_database_without_our_ledger_is_not_the_one_that_was_written(target: Target, recovery: str) -> None:
+    run(target.sink(), recovery, 0, rows(1))
+    target.run("DELETE FROM outfall.ledger")
+    with pytest.raises(TargetLostError):
+        run(target.sink(), recovery, 1, rows(2))
+
+
+def test_a_database_restored_from_an_older_copy_is_refused(target: Target, recovery: str) -> None:
+    run(target.sink(), recovery, 0, rows(1))
+    before = target.run("SELECT generation, begun, epoch FROM outfall.ledger")[0]
+    run(target.sink(), recovery, 1, rows(2))
+    target.run("UPDATE outfall.ledger SET generation = %s, begun = %s, epoch = %s", *before)
+    with pytest.raises(TargetLostError, match="older copy"):
+        run(target.sink(), recovery, 2, rows(3))
+
+
+def test_a_checkpoint_restored_from_an_older_copy_is_refused(target: Target, tmp_path: Path, recovery: str) -> None:
+    run(target.sink(), recovery, 0, rows(1))
+    shutil.copytree(recovery, tmp_path / "copy")
+    run(target.sink(), recovery, 1, rows(2))
+    with pytest.raises(TargetAheadError, match="epoch 1"):
+        run(target.sink(), str(tmp_path / "copy"), 1, rows(3))
+    assert target.ids() == [1, 2]
+
+
+def test_a_row_that_breaks_a_constraint_is_named_and_nothing_is_written(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text)")
+    target.run("INSERT INTO t VALUES (2, 'theirs')")
+    with pytest.raises(CommitRefusedError, match=r"Key \(id\)=\(2\) already exists"):
+        run(target.sink(), recovery, 0, rows(1, 2))
+    assert target.ids() == [2]
+    target.run("DELETE FROM t")
+    run(target.sink(), recovery, 0, rows(1, 2))
+    assert target.ids() == [1, 2]
+
+
+def test_a_missing_right_is_told_with_the_way_out(postgres: Databases, recovery: str) -> None:
+    target = Target(postgres.new_database())
+    role = "outfall_poor"
+    target.run(f"DROP ROLE IF EXISTS {role}")
+    target.run(f"CREATE ROLE {role} LOGIN; GRANT INSERT, SELECT ON t TO {role}")
+    poor = psycopg.conninfo.make_conninfo(target.dsn, user=role)
+    try:
+        with pytest.raises(TargetError, match=r"permission denied.*ddl\(\)"):
+            run(target.sink(dsn=poor), recovery, 0, rows(1))
+        target.run(target.sink().ddl())
+        target.run(f"GRANT USAGE ON SCHEMA outfall TO {role}")
+        target.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA outfall TO {role}")
+        run(target.sink(dsn=poor, create_staging="never"), recovery, 0, rows(1))
+        assert target.ids() == [1]
+    finally:
+        target.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_missing_table_is_told(dsn: str, recovery: str) -> None:
+    with pytest.raises(TargetError, match="there is no table nowhere"):
+        run(PostgresSink(dsn, "nowhere"), recovery, 0, rows(1))
+
+
+def test_a_mismatch_is_explained_column_by_column(dsn: str) -> None:
+    target = Target(
+        dsn,
+        "CREATE TABLE t (id bigint, nam text, n integer NOT NULL, made bigint GENERATED ALWAYS AS (id * 2) STORED)",
+    )
+    schema = pa.schema({"id": pa.binary(), "name": pa.string(), "made": pa.int64()})
+    with pytest.raises(ConfigurationError) as caught:
+        target.sink().check_schema(schema)
+    for told in ("'id'", "'name', did you mean 'nam'", "'made' is a column that the server fills", "'n', which is NOT"):
+        assert told in str(caught.value)
+
+
+def test_columns_of_options_must_be_there(dsn: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text, version bigint)")
+    sink = target.sink(write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone")
+    with pytest.raises(ConfigurationError, match=r"no column 'version'.*delete marker 'gone' is string"):
+        sink.check_schema(pa.schema({"id": pa.int64(), "gone": pa.string()}))
+
+
+def test_a_table_is_created_and_grows_columns_where_options_say_so(dsn: str, recovery: str) -> None:
+    sink = PostgresSink(
+        dsn, "made", create_table="if_missing", schema_evolution="add_columns", write_mode="upsert", key_columns="id"
+    )
+    sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
+    local = LocalDriver(sink, recovery)
+    local.run_epoch(0, [rows(1)])
+    sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string(), "more": pa.float64()}))
+    local.run_epoch(1, [[{"id": 2, "name": "b", "more": 0.5}]])
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT * FROM made ORDER BY id").fetchall() == [(1, "n1", None), (2, "b", 0.5)]
+        keys = connection.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'made'").fetchall()
+    assert "UNIQUE" in keys[0][0]
+
+
+def test_a_table_that_is_altered_between_epochs_is_followed(target: Target, recovery: str) -> None:
+    run(target.sink(), recovery, 0, rows(1))
+    target.run("ALTER TABLE t ALTER COLUMN id TYPE numeric, ADD COLUMN at timestamptz DEFAULT now()")
+    run(target.sink(), recovery, 1, rows(2))
+    assert [int(number) for number in target.ids()] == [1, 2]
+    assert target.run("SELECT count(at) FROM t") == [(2,)]
+
+
+def test_odd_names_are_quoted(dsn: str, recovery: str) -> None:
+    target = Target(dsn)
+    target.run('CREATE SCHEMA "My Schema"; CREATE TABLE "My Schema"."select ""T""" ("user" bigint, "a b" text)')
+    sink = PostgresSink(dsn, '"My Schema"."select ""T"""', metadata_schema="Odd one")
+    run(sink, recovery, 0, [{"user": 1, "a b": "x"}])
+    assert target.run('SELECT * FROM "My Schema"."select ""T"""') == [(1, "x")]

@@ -1,0 +1,229 @@
+"""Upserts and deletes by epochs, against a real server and without Spark."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from outfall.postgres.columns import read_columns
+from outfall.postgres.names import TableName
+from outfall.testing import LocalDriver
+from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.support.waiting import until
+
+
+@pytest.fixture
+def target(dsn: str) -> Target:
+    return Target(dsn)
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> str:
+    return str(tmp_path / "recovery")
+
+
+KEYED = "CREATE TABLE t (id bigint PRIMARY KEY, name text, version bigint)"
+
+
+def keyed(number: int, name: str | None, version: int, gone: bool = False) -> dict[str, Any]:
+    return {"id": number, "name": name, "version": version, "gone": gone}
+
+
+def test_upserts_replace_rows_by_their_key(dsn: str, recovery: str) -> None:
+    target = Target(dsn, KEYED)
+    sink = target.sink(write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone")
+    run(sink, recovery, 0, [keyed(1, "a", 1), keyed(1, "b", 2), keyed(2, "x", 1)])
+    assert target.run("SELECT * FROM t ORDER BY id") == [(1, "b", 2), (2, "x", 1)]
+    run(sink, recovery, 1, [keyed(1, "late", 1)], [keyed(2, "x", 3, gone=True), keyed(3, None, 1)])
+    assert target.run("SELECT * FROM t ORDER BY id") == [(1, "b", 2), (3, None, 1)]
+    run(sink, recovery, 2, [keyed(1, None, 3), keyed(3, "late", 0, gone=True)])
+    assert target.run("SELECT * FROM t ORDER BY id") == [(1, None, 3), (3, None, 1)]
+
+
+def test_the_last_row_of_a_key_counts_where_no_column_orders_them(dsn: str, recovery: str) -> None:
+    target = Target(dsn, KEYED)
+    sink = target.sink(write_mode="upsert", key_columns="id")
+    run(sink, recovery, 0, [{"id": 1, "name": name, "version": 0} for name in "abc"])
+    assert target.run("SELECT name FROM t") == [("c",)]
+
+
+def test_only_the_columns_that_are_named_are_updated(dsn: str, recovery: str) -> None:
+    target = Target(dsn, KEYED)
+    sink = target.sink(write_mode="upsert", key_columns="id", update_columns="name")
+    for epoch, name in enumerate("ab"):
+        run(sink, recovery, epoch, [{"id": 1, "name": name, "version": epoch}])
+    assert target.run("SELECT * FROM t") == [(1, "b", 0)]
+
+
+def test_rows_of_keys_alone_are_inserted_once(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY)")
+    sink = target.sink(write_mode="upsert", key_columns="id")
+    run(sink, recovery, 0, [{"id": 1}, {"id": 1}], [{"id": 2}])
+    run(sink, recovery, 1, [{"id": 2}, {"id": 3}])
+    assert target.ids() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options"),
+    [
+        ("CREATE UNIQUE INDEX live ON t (id) WHERE version > 0", {"conflict_where": "version > 0"}),
+        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "once"}),
+    ],
+)
+def test_the_index_of_a_conflict_can_be_named(dsn: str, recovery: str, ddl: str, options: dict[str, str]) -> None:
+    target = Target(dsn, f"CREATE TABLE t (id bigint, name text, version bigint); {ddl}")
+    sink = target.sink(write_mode="upsert", key_columns="id", **options)
+    for epoch, name in enumerate("ab"):
+        run(sink, recovery, epoch, [{"id": 1, "name": name, "version": 1}])
+    assert target.run("SELECT name FROM t") == [("b",)]
+
+
+def test_deletes_remove_rows_by_their_key(dsn: str, recovery: str) -> None:
+    target = Target(dsn, KEYED)
+    target.run("INSERT INTO t SELECT n, 'x', 0 FROM generate_series(1, 5) AS n")
+    run(target.sink(write_mode="delete", key_columns="id"), recovery, 0, [{"id": 2}, {"id": 2}], [{"id": 4}])
+    assert target.ids() == [1, 3, 5]
+
+
+def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_path: Path) -> None:
+    target = Target(dsn, KEYED)
+    ids = range(2000)
+    failures: list[BaseException] = []
+
+    def write(name: str, order: range) -> None:
+        try:
+            sink = target.sink(write_mode="upsert", key_columns="id")
+            for epoch in range(3):
+                values = [{"id": number, "name": name, "version": epoch} for number in order]
+                run(sink, str(tmp_path / name), epoch, values)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=args) for args in (("a", ids), ("b", ids[::-1]))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert target.run("SELECT count(DISTINCT id), count(*) FROM t") == [(2000, 2000)]
+    assert target.run("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
+
+
+@pytest.mark.parametrize("others", [{}, {"delete_marker": "gone"}], ids=["the same options", "other options"])
+def test_two_queries_into_one_table_at_once(dsn: str, tmp_path: Path, others: dict[str, str]) -> None:
+    target = Target(dsn, KEYED)
+    failed: list[BaseException] = []
+
+    def query(first: int, options: dict[str, str]) -> None:
+        try:
+            local = LocalDriver(
+                target.sink(write_mode="upsert", key_columns="id", **options), str(tmp_path / str(first))
+            )
+            for epoch in range(10):
+                made = rows(first + epoch, first + 100 + epoch)
+                local.run_epoch(epoch, [[row | dict.fromkeys(options.values(), False) for row in made], []])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=query, args=given) for given in ((0, {}), (1000, others))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert target.ids() == sorted(first + n for first in (0, 1000, 100, 1100) for n in range(10))
+
+
+def test_the_last_row_counts_also_where_staging_is_vacuumed_while_it_is_filled(dsn: str, recovery: str) -> None:
+    """Pages at the front become free in the middle of a COPY: then later rows have lower addresses."""
+    target = Target(dsn, KEYED)
+    local = LocalDriver(target.sink(write_mode="upsert", key_columns="id"), recovery)
+    local.run_epoch(0, [rows(0)])
+    (name,) = target.run("SELECT format('outfall.%I', tablename) FROM pg_tables WHERE tablename LIKE 'staging%'")[0]
+
+    def size() -> int:
+        return int(target.run("SELECT pg_relation_size(%s::regclass)", name)[0][0])
+
+    target.run(f"ALTER TABLE {name} SET (autovacuum_enabled = false)")
+    target.run(f"INSERT INTO {name} (_outfall_stage, id, name) SELECT 7, n, 'x' FROM generate_series(1, 40000) AS n")
+    target.run(f"DELETE FROM {name}")
+    before = size()
+    batches = 0
+
+    def vacuum(step: str) -> None:
+        nonlocal batches
+        batches += step == "postgres: copying"
+        if step == "postgres: copying" and batches == 4:
+            until(lambda: size() > before, "the first rows being in staging", 30)
+            target.run(f"VACUUM {name}")
+
+    def batch(first: int) -> tuple[str | None, list[Any]]:
+        return None, [{"id": 1, "name": str(number)} for number in range(first, first + 20000)]
+
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(1)
+    with listening(vacuum):
+        answer = local.run_task(ticket, 1, 0, [batch(first) for first in range(0, 80_000, 20_000)])
+    coordinator.finish(ticket, [answer])
+    assert target.run("SELECT name FROM t WHERE id = 1") == [("79999",)]
+
+
+# --- keys that are equal without being the same
+
+
+@pytest.fixture
+def caseless(dsn: str) -> Target:
+    """A table whose key takes 'a' and 'A' for one."""
+    target = Target(dsn, "CREATE TABLE t (id bigint)")
+    try:
+        target.run("CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    except psycopg.errors.FeatureNotSupported as error:
+        pytest.skip(f"this server has no ICU: {error}")
+    target.run("DROP TABLE t; CREATE TABLE t (name text COLLATE caseless PRIMARY KEY, id bigint CHECK (id < 100))")
+    return target
+
+
+@pytest.mark.parametrize("dead", [None, "dead"])
+def test_the_last_row_counts_of_keys_that_the_index_takes_for_one(
+    caseless: Target, recovery: str, dead: str | None
+) -> None:
+    sink = caseless.sink(
+        write_mode="upsert", key_columns="name", order_column="id", delete_marker="gone", dead_letter_table=dead
+    )
+    made = [("a", 1), ("A", 3), ("b", 5), ("a", 2)] + ([("B", 100)] if dead else [])
+    run(sink, recovery, 0, [{"name": name, "id": number, "gone": False} for name, number in made])
+    assert caseless.run("SELECT name, id FROM t ORDER BY id") == [("A", 3), ("b", 5)]
+    run(sink, recovery, 1, [{"name": "a", "id": 4, "gone": True}, {"name": "A", "id": 3, "gone": False}])
+    assert caseless.run("SELECT name FROM t") == [("b",)]
+
+
+def test_deletes_find_keys_that_the_index_takes_for_one(caseless: Target, recovery: str) -> None:
+    caseless.run("INSERT INTO t VALUES ('a', 1), ('b', 2)")
+    run(caseless.sink(write_mode="delete", key_columns="name"), recovery, 0, [{"name": "A"}, {"name": "a"}])
+    assert caseless.run("SELECT name FROM t") == [("b",)]
+
+
+def test_staging_compares_text_as_the_table_does(dsn: str, recovery: str) -> None:
+    """Which of two keys is another, a server without ICU cannot be asked; but what staging would ask it."""
+    target = Target(dsn, 'CREATE TABLE t (name text COLLATE "POSIX" PRIMARY KEY, other text)')
+    run(target.sink(write_mode="upsert", key_columns="name"), recovery, 0, [{"name": "a"}])
+    with psycopg.connect(target.dsn) as connection:
+        (staging,) = target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'staging%'")[0]
+        found = {column.name: column.collation for column in read_columns(connection, TableName("outfall", staging))}
+    assert (found["name"], found["other"]) == ('pg_catalog."POSIX"', None)
+
+
+@pytest.mark.parametrize("dead", [None, "dead"])
+def test_the_last_row_counts_of_numbers_that_are_one_with_different_digits(
+    dsn: str, recovery: str, dead: str | None
+) -> None:
+    target = Target(dsn, "CREATE TABLE t (id numeric PRIMARY KEY, n bigint CHECK (n < 100))")
+    sink = target.sink(write_mode="upsert", key_columns="id", dead_letter_table=dead)
+    made = [("1.0", 1), ("1.00", 2), ("2.0", 3)] + ([("2.000", 100)] if dead else [])
+    run(sink, recovery, 0, [{"id": number, "n": n} for number, n in made])
+    run(sink, recovery, 1, [{"id": "1", "n": 4}])
+    assert target.run("SELECT id::int, n FROM t ORDER BY id") == [(1, 4), (2, 3)]
