@@ -57,6 +57,10 @@ class TestMemory(RecoveryContract):
 
 @pytest.mark.usefixtures("no_fsync")
 class TestSqlite(RecoveryContract):
+    @pytest.mark.long  # SQLite's own fsync cannot be left out
+    def test_what_is_stored_stays_bounded(self, recovery: RecoveryConfig) -> None:
+        super().test_what_is_stored_stays_bounded(recovery)
+
     def make_recovery(self, directory: Path) -> RecoveryConfig:
         return SqliteRecoveryConfig(str(directory / "db"))
 
