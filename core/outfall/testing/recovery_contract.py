@@ -223,7 +223,7 @@ class RecoveryContract:
         points = [(point, number) for point, number in self._points(tmp_path / "steps") if number in (1, 3)]
         for index, (point, number) in enumerate(points):
             recovery = self.make_recovery(_made(tmp_path / str(index)))
-            _killed_at(point, number, partial(_opened_and_written, recovery))
+            _killed_at(point, number, partial(_write_to, recovery))
             _check_a_little(recovery)
 
     @pytest.mark.parametrize("large", [False, True])
@@ -284,6 +284,10 @@ class RecoveryContract:
         return seen
 
 
+def _write_to(recovery: RecoveryConfig) -> None:
+    _write_a_little(recovery.open(_STEP))
+
+
 def _write_a_little(log: RecoveryLog) -> None:
     log.append(b"first", after=0)
     log.write_state("p", b"state" * 1000, generation=1)
@@ -313,10 +317,6 @@ def filled(recovery: RecoveryConfig, count: int) -> Iterator[RecoveryLog]:
         for number in range(count):
             log.append(b'{"entry":%d}' % (number + 1), after=number)
         yield log
-
-
-def _opened_and_written(recovery: RecoveryConfig) -> None:
-    _write_a_little(recovery.open(_STEP))
 
 
 def _killed_at(point: str, number: int, act: Callable[[], Any]) -> None:
