@@ -37,6 +37,7 @@ def test_every_check_has_a_broken_sink() -> None:
         conforming.Staging,
         conforming.Bundling,
         conforming.Holding,
+        conforming.Hoarding,
         conforming.InPlace,
         careless.AtLeastOnce,
         filed.Renaming,

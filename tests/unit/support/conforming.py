@@ -13,6 +13,7 @@ from typing import Any
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext, TargetContext
 from outfall.errors import TargetAheadError, TargetNotEmptyError
 from outfall.testing import ByReference, SinkHarness
+from tests.unit.support.hoarding import HoardingSink
 from tests.unit.support.shelf import Shelf, ShelfSink, values_on
 from tests.unit.support.warehouse import (
     Bundle,
@@ -20,6 +21,7 @@ from tests.unit.support.warehouse import (
     BundlingSink,
     HoldingSink,
     Staged,
+    StagingCommitter,
     StagingSink,
     Warehouse,
     rows_of,
@@ -100,6 +102,14 @@ class CarefulHoldingSink(HoldingSink, CarefulStagingSink):
     pass
 
 
+class CarefulHoardingSink(HoardingSink, CarefulStagingSink):
+    enough = 2
+    warehouse: SharedWarehouse  # type: ignore[assignment]
+
+    def create_committer(self, context: CommitterInitContext) -> Committer[Any]:
+        return StagingCommitter(self.warehouse)
+
+
 class Staging(SinkHarness):
     """Staging areas, published by a committer."""
 
@@ -143,6 +153,15 @@ class Holding(Staging):
 
     def row(self, number: int) -> Any:
         return [number, f"row {number}: ä"]
+
+
+class Hoarding(Holding):
+    """With rows held back until there are enough, or a drain comes."""
+
+    drain_epochs = 0
+
+    def make_sink(self, target: Any) -> Any:
+        return CarefulHoardingSink(target)
 
 
 class InPlace(SinkHarness):

@@ -79,15 +79,16 @@ class LedgerCommitter(StagingCommitter):
 class HoardingPartition(StagingPartition):
     """Stages what it holds once there is enough, or when it must."""
 
-    def __init__(self, warehouse: Warehouse, name: str, held: Sequence[Any]) -> None:
+    def __init__(self, warehouse: Warehouse, name: str, held: Sequence[Any], enough: int = ENOUGH) -> None:
         super().__init__(warehouse, name)
         self._held = list(held)
+        self._enough = enough
 
     def write_batch(self, values: list[Any]) -> None:
         self._held.extend(values)
 
     def flush(self, end_of_input: bool) -> None:
-        if self._held and (end_of_input or len(self._held) >= ENOUGH):
+        if self._held and (end_of_input or len(self._held) >= self._enough):
             super().write_batch(self._held)
             self._held = []
 
@@ -111,12 +112,15 @@ class _Hoarding(StagingSink, SupportsHeldRows[list[Any]]):
 class HoardingSink(_Hoarding, SupportsWriterState[Any, list[Any]]):
     """Holds rows in writer states."""
 
+    enough = ENOUGH
+
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
         assert self._context is not None
-        return HoardingPartition(self.warehouse, staging_name(self._context), [])
+        return HoardingPartition(self.warehouse, staging_name(self._context), [], self.enough)
 
     def restore_writer(self, context: WriterInitContext, recovered: Sequence[list[Any]]) -> StatelessSinkPartition[Any]:
-        return HoardingPartition(self.warehouse, staging_name(context), [row for state in recovered for row in state])
+        held = [row for state in recovered for row in state]
+        return HoardingPartition(self.warehouse, staging_name(context), held, self.enough)
 
     def writer_state_serializer(self) -> SimpleVersionedSerializer[list[Any]]:
         return JsonSerializer()

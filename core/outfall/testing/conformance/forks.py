@@ -44,6 +44,8 @@ def outlives_this_process(trials: Trials) -> bool:
         empty = trial.bring_numbers(trial.epoch, [(), ()])
         in_child(lambda empty=empty: trial.run(trial.driver(), empty))  # type: ignore[misc]
         trial.counted[empty.epoch] = [empty.numbers]
+    if trial.drains:
+        in_child(lambda: trial.driver().drain())
     return bool(trial.found())
 
 

@@ -34,7 +34,10 @@ class SinkHarness(ABC):
     """
 
     drain_epochs: int = 0
-    """How many epochs without rows bring to light what the sink held back in its writer state."""
+    """How many epochs without rows bring to light what the sink held back in its writer state.
+
+    Not needed for a sink with `SupportsHeldRows`, which is drained.
+    """
 
     memory_limit: int | None = None
     """Bytes that one task may hold however many rows it writes; `None` when it holds the rows of an epoch."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outfall.capabilities import Guarantee, SupportsCommitter
+from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows
 from outfall.epoch.coordinator import EpochCoordinator
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.recovery.config import RecoveryConfig
@@ -65,6 +65,7 @@ class Trial:
             self.claim < Guarantee.EXACTLY_ONCE if harness.repeatable_source is None else harness.repeatable_source
         )
         self.publishes = isinstance(sink, SupportsCommitter)
+        self.drains = isinstance(sink, SupportsHeldRows)
         self.rows = Rows(harness)
         self.contents: dict[int, list[Numbers]] = {}
         self.counted: dict[int, list[Numbers]] = {}
@@ -212,8 +213,10 @@ class Trial:
         self.verify()
 
     def drain(self) -> None:
-        """Run epochs without rows until nothing is held back."""
+        """Drain, or where the sink does not say what it holds run epochs without rows, until nothing is held back."""
         last = self.epoch - 1
+        if self.drains:
+            self.driver().drain()
         for _ in range(self.harness.drain_epochs):
             self.run(self.driver(), self.bring_numbers(self.epoch, [(), ()]))
         self._drained = last
@@ -253,7 +256,7 @@ class Trial:
 
     def _fault(self, epoch: int, found: Numbers, content: Numbers) -> str | None:
         """What is wrong if this is the content that counts."""
-        held_back = self.harness.drain_epochs > 0 and epoch > self._drained
+        held_back = (self.drains or self.harness.drain_epochs > 0) and epoch > self._drained
         missing = set() if held_back else content.keys() - found.keys()
         twice = {number for number, count in found.items() if count > 1}
         extra = found.keys() - content.keys()
