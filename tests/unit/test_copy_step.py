@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,13 @@ STORES: dict[str, Callable[[Path], RecoveryConfig]] = {
     "memory": lambda path: MemoryRecoveryConfig(),
     "sqlite": lambda path: SqliteRecoveryConfig(str(path / "db")),
 }
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is durable is tested elsewhere."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr("outfall.recovery.sqlite_database.SYNCHRONOUS", "OFF")
 
 
 class Step:

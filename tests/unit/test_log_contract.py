@@ -18,6 +18,7 @@ from outfall.testing.recovery_contract import RecoveryContract
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is durable is tested elsewhere, with disks that lose their power."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr("outfall.recovery.sqlite_database.SYNCHRONOUS", "OFF")
 
 
 def on_disk(directory: str) -> int:
@@ -57,10 +58,6 @@ class TestMemory(RecoveryContract):
 
 @pytest.mark.usefixtures("no_fsync")
 class TestSqlite(RecoveryContract):
-    @pytest.mark.long  # SQLite's own fsync cannot be left out
-    def test_what_is_stored_stays_bounded(self, recovery: RecoveryConfig) -> None:
-        super().test_what_is_stored_stays_bounded(recovery)
-
     def make_recovery(self, directory: Path) -> RecoveryConfig:
         return SqliteRecoveryConfig(str(directory / "db"))
 

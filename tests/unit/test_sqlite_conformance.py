@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from outfall.recovery import RecoveryConfig, SqliteRecoveryConfig
 from tests.unit import test_file_conformance as files
 
 
 class OnSqlite(files.Files):
     schedules = 20
+
+    @pytest.fixture(autouse=True)
+    def no_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is durable is tested elsewhere."""
+        monkeypatch.setattr("outfall.recovery.sqlite_database.SYNCHRONOUS", "OFF")
 
     def make_recovery(self, directory: Path) -> RecoveryConfig:
         return SqliteRecoveryConfig(str(directory), deadline=5)
@@ -21,5 +28,6 @@ class TestGrowingFilesOnSqlite(OnSqlite):
         return {"parts": 3}
 
 
+@pytest.mark.long
 class TestWholeFilesOnSqlite(OnSqlite, files.TestWholeFiles):
     pass

@@ -23,6 +23,9 @@ from outfall.steps import reached
 APPLICATION_ID = 0x4F757466
 """`Outf`, in the header of every database."""
 
+SYNCHRONOUS = "FULL"
+"""Every commit is synced. Tests that do not ask what survives a power loss may switch it off."""
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE entries (number INTEGER PRIMARY KEY, data BLOB NOT NULL)",
@@ -142,7 +145,7 @@ class Database:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise damaged(self._path, self._step_id, f"its filesystem does not support WAL (it is {mode})")
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         reached("log: WAL mode set")
         if version < len(MIGRATIONS):
