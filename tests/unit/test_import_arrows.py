@@ -63,6 +63,8 @@ CONNECTOR_MODULES = tuple(f"outfall.{name}" for name in CONNECTOR_NAMES)
         ("composite", (*DOORS, "outfall.testing")),
         ("buckets", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
         ("encode", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.buckets")),
+        ("async_sink", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.testing", "outfall.buckets")),
+        ("values", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
         ("capabilities", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.sinks")),
         ("sinks", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities")),
         ("serde", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
