@@ -66,7 +66,7 @@ class KeepsWriterState(DynamicShape, SupportsWriterState[Any, OfChild]):
         return self._build(recovered)
 
     def keeps_writer_state(self) -> bool:
-        return any(keeps_writer_state(child) for child in self._children.values())
+        return any(map(keeps_writer_state, self._children.values()))
 
     def writer_state_serializer(self) -> TaggedSerializer:
         children = self._with(SupportsWriterState)
