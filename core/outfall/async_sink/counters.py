@@ -10,9 +10,9 @@ class Counters:
 
     `num_records_out` and `num_bytes_out` count what was sent, each try anew; `sent` what was accepted, `failed` entries
     whose request failed, `retried` those that were sent again, `dead_letters`, `timeouts` and `late_answers` what they
-    say, `requests` the requests. `send_time_ms` adds up the time
-    from each request to its answer, so that by `requests` it is the mean. Gauges do not add up: `max_in_flight`,
-    `max_limit` and `max_send_time_ms` are the largest that any task saw.
+    say, `requests` the requests. `send_time_ms` adds up the time from each request to its answer, so that by `requests`
+    it is the mean. Gauges do not add up: `max_in_flight`, `max_limit` and `max_send_time_ms` are the largest that any
+    task saw.
     """
 
     def __init__(self, metrics: Metrics) -> None:
