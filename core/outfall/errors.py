@@ -157,8 +157,8 @@ def raise_together(
         epoch: the epoch's number, when known.
 
     Raises:
-        TerminalError: several failed, one of them for good. The errors themselves are its cause, as an ExceptionGroup.
-        TransientError: several failed, none of them for good.
+        OutfallError: several failed: of their kind where it is one, else a `TransientError` if all are, else a
+            `TerminalError`. The errors themselves are its cause, as an ExceptionGroup.
     """
     for name, error in errors.items():
         note = f"In the sink {name!r}."
@@ -167,9 +167,11 @@ def raise_together(
         if len(errors) == 1:
             raise error
     if errors:
-        family = (
-            TransientError if all(isinstance(error, TransientError) for error in errors.values()) else TerminalError
-        )
+        transient = all(isinstance(error, TransientError) for error in errors.values())
+        family: type[OutfallError] = TransientError if transient else TerminalError
+        kinds = {type(error) for error in errors.values()}
+        for kind in kinds if len(kinds) == 1 else ():
+            family = kind if issubclass(kind, OutfallError) else family
         why = "; ".join(f"{name}: {error}" for name, error in errors.items())
         raise family(what, step=step, epoch=epoch, why=why) from ExceptionGroup(what, list(errors.values()))
 
