@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from outfall.capabilities import SupportsPreWriteTopology
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.recovery.names import check_step_id
@@ -61,6 +62,12 @@ class WriteSettings:
         if keeps_writer_state(sink) and self.workers is None:
             raise ConfigurationError(
                 f"{type(sink).__name__} keeps state per worker, so their number must be fixed", do="pass workers="
+            )
+        if isinstance(sink, SupportsPreWriteTopology) and self.workers is not None and not is_fixed(sink):
+            raise ConfigurationError(
+                f"{type(sink).__name__} says itself which rows a task gets, and workers={self.workers} would deal them"
+                " out anew",
+                do="leave workers out: spark.sql.shuffle.partitions says how many tasks write",
             )
         if df is not None:
             self._check_columns(df)
