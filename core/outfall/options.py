@@ -176,6 +176,8 @@ def _type_text(annotation: Any) -> str:
         return " or ".join(_type_text(arg) for arg in get_args(annotation) if arg is not types.NoneType)
     if origin is tuple:
         return f"list of {_type_text(get_args(annotation)[0])}"
+    if origin is dict:
+        return "names with values"
     names = {
         str: "text", int: "whole number", float: "number", bool: "`true`, `false`", SecretStr: "secret",
         timedelta: "span of time", ByteSize: "size",
@@ -188,6 +190,6 @@ def _default_text(field: FieldInfo) -> str:
         return "required" if field.is_required() else ""
     if field.default is None:
         return "none"
-    if field.default in ("", ()):
+    if field.default in ("", (), {}):
         return "empty"
     return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"

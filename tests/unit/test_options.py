@@ -13,6 +13,7 @@ from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
 from outfall.file.options import FileOptions
 from outfall.file.whole import WholeFileSink
+from outfall.http.options import HttpOptions
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
 from outfall.postgres.options import PostgresOptions
 from outfall.s3.options import S3Options
@@ -148,7 +149,7 @@ def test_the_options_door_names_the_nearest_option() -> None:
         sink_from_options({"path": "/x", "onexistin": "error"})
 
 
-@pytest.mark.parametrize("model", [FileOptions, PostgresOptions, S3Options])
+@pytest.mark.parametrize("model", [FileOptions, PostgresOptions, S3Options, HttpOptions])
 def test_the_documentation_holds_the_table_of_the_model(model: type[SinkOptions]) -> None:
     name = model.__name__.removesuffix("Options").lower()
     page = Path(__file__).parents[2].joinpath("docs", f"{name}.md").read_text()

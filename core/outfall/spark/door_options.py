@@ -17,7 +17,7 @@ from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, parse_options
 from outfall.sink_shape import check_sink, is_fixed, keeps_writer_state
 
-BUILT_IN = ("file", "postgres", "s3", "kinesis", "fanout")
+BUILT_IN = ("file", "postgres", "s3", "http", "kinesis", "fanout")
 """Sinks of this distribution, for texts."""
 FAN_OUT = "fanout"
 BATCHING = ("batchsize", "flushinterval", "maxbytes")

@@ -1,0 +1,29 @@
+"""HTTP: rows in the bodies of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from outfall.errors import missing_extra
+from outfall.options import parse_options
+
+if find_spec("requests") is None:
+    raise missing_extra("requests", "http")
+
+from outfall.http.exchange import Answer
+from outfall.http.options import HttpOptions
+from outfall.http.sink import HttpSink
+
+__all__ = ["Answer", "HttpSink", "sink_from_options"]
+
+
+def sink_from_options(options: Mapping[str, str]) -> HttpSink:
+    """Make a sink from Spark options (`url`, `body`, `bearer_token`, …; also spelled `bearerToken`).
+
+    Raises:
+        ConfigurationError: naming every option that is unknown or wrong.
+    """
+    given: dict[str, Any] = dict(parse_options(HttpOptions, options))
+    return HttpSink(given.pop("url"), **given)

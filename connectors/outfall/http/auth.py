@@ -1,0 +1,187 @@
+"""Who we are: what requests carry to say so, and what is done when the server does not believe it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from outfall.http.exchange import Headers
+from outfall.http.options import HttpOptions
+from outfall.options import resolve_secret
+
+
+class Credentials(ABC):
+    """Makes the headers that prove who we are. Used by many threads at once."""
+
+    @abstractmethod
+    def headers(self) -> Headers:
+        """Return the headers to send now.
+
+        Raises:
+            OutfallError: they cannot be had.
+        """
+
+    def ready(self) -> Headers | None:
+        """Return the headers to send now; `None` when they must be fetched first, which may block."""
+        return self.headers()
+
+    def renew(self, refused: Headers) -> bool:
+        """Look for others, after a 401.
+
+        Args:
+            refused: what `headers` returned before.
+
+        Returns:
+            Whether `headers` gives something else now, so that another try makes sense.
+        """
+        return False
+
+
+class Anonymous(Credentials):
+    """Says nothing."""
+
+    def headers(self) -> Headers:
+        return ()
+
+
+class Static(Credentials):
+    """A token or a password, as the options have it. Read again when it is refused: a file may have been renewed.
+
+    Args:
+        make: reads the secret and makes the value of `Authorization`.
+    """
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make = make
+        self._headers: Headers = (("Authorization", make()),)
+
+    def headers(self) -> Headers:
+        return self._headers
+
+    def renew(self, refused: Headers) -> bool:
+        self._headers = (("Authorization", self._make()),)
+        return self._headers != refused
+
+
+@dataclass(frozen=True)
+class Token:
+    """An access token (RFC 6749 §5.1)."""
+
+    value: str
+    expires_at: float
+    """On the monotonic clock; infinity where the server did not say."""
+
+
+class TokenCache:
+    """The tokens of one process. Whoever needs one while it is fetched waits for it.
+
+    Args:
+        clock: seconds.
+    """
+
+    MARGIN = 60.0
+    """Seconds before its end from which a token is not used any more; a tenth of its life where that is less."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._tokens: dict[Hashable, Token] = {}
+
+    def get(self, key: Hashable, fetch: Callable[[], tuple[str, float | None]]) -> str:
+        """Return a token that is still good.
+
+        Args:
+            key: whose token.
+            fetch: asks for one: the token, and the seconds for which it is good if the server says so.
+        """
+        good = self.peek(key)
+        if good is not None:
+            return good
+        key = (os.getpid(), key)
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            token = self._tokens.get(key)
+            if token is None or self._clock() >= token.expires_at:
+                asked = self._clock()
+                value, seconds = fetch()
+                life = float("inf") if seconds is None else max(seconds - min(self.MARGIN, seconds / 10), 0.0)
+                token = self._tokens[key] = Token(value, asked + life)
+            return token.value
+
+    def peek(self, key: Hashable) -> str | None:
+        """Return a token that is still good, if there is one."""
+        token = self._tokens.get((os.getpid(), key))
+        return token.value if token is not None and self._clock() < token.expires_at else None
+
+    def forget(self, key: Hashable, value: str) -> None:
+        """Never give this token again."""
+        key = (os.getpid(), key)
+        with self._lock:
+            token = self._tokens.get(key)
+            if token is not None and token.value == value:
+                del self._tokens[key]
+
+
+_tokens = TokenCache()
+
+
+class OAuth2(Credentials):
+    """A token of the client credentials grant (RFC 6749 §4.4), shared by the tasks of a process.
+
+    Args:
+        options: where, who and for what.
+        fetch: asks for a token.
+        cache: keeps it.
+    """
+
+    def __init__(
+        self, options: HttpOptions, fetch: Callable[[], tuple[str, float | None]], cache: TokenCache = _tokens
+    ) -> None:
+        secret = options.oauth2_client_secret
+        digest = hashlib.sha256(secret.get_secret_value().encode() if secret else b"").hexdigest()
+        self._key = (options.oauth2_token_url, options.oauth2_client_id, options.oauth2_scope, digest)
+        self._fetch = fetch
+        self._cache = cache
+
+    def headers(self) -> Headers:
+        return (("Authorization", f"Bearer {self._cache.get(self._key, self._fetch)}"),)
+
+    def ready(self) -> Headers | None:
+        token = self._cache.peek(self._key)
+        return None if token is None else (("Authorization", f"Bearer {token}"),)
+
+    def renew(self, refused: Headers) -> bool:
+        for _, value in refused:
+            self._cache.forget(self._key, value.removeprefix("Bearer "))
+        return True
+
+
+def credentials(options: HttpOptions) -> Credentials:
+    """Make what the options ask for.
+
+    Raises:
+        ConfigurationError: a secret cannot be read here.
+    """
+    bearer, name, password = options.bearer_token, options.username, options.password
+    if bearer is not None:
+        return Static(lambda: f"Bearer {resolve_secret(bearer)}")
+    if name is not None and password is not None:
+        return Static(lambda: _basic(name, resolve_secret(password)))
+    if options.oauth2_token_url is not None:
+        from outfall.http.tokens import TokenRequest
+
+        return OAuth2(options, TokenRequest(options))
+    return Anonymous()
+
+
+def _basic(name: str, password: str) -> str:
+    """RFC 7617, in UTF-8."""
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()

@@ -1,0 +1,268 @@
+"""The options of `HttpSink`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr, field_validator, model_validator
+
+from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings
+from outfall.durations import Duration
+from outfall.http.statuses import Verdict, parse_exceptions
+from outfall.http.templates import UrlTemplate
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OWN_HEADERS = {"content-length", "content-encoding", "content-type", "transfer-encoding", "connection", "host"}
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+Shape = Literal["record", "array", "wrapped", "ndjson"]
+Method = Literal["POST", "PUT", "PATCH", "DELETE"]
+Compression = Literal["none", "gzip", "zstd"]
+LimiterKind = Literal["gradient", "aimd", "fixed"]
+Idempotency = Literal["request", "row", "content", "item", "none"]
+
+
+def parse_pairs(value: Any) -> Any:
+    """Read names with values: a mapping, or text that is a JSON object.
+
+    Raises:
+        ValueError: it is neither. The text does not show the values, which may be secrets.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, Mapping) or not all(isinstance(item, str | SecretStr) for item in value.values()):
+        raise ValueError('must be names with texts, as {"X-Api-Key": "env:API_KEY"}')
+    return dict(value)
+
+
+Pairs = Annotated[dict[str, SecretStr], BeforeValidator(parse_pairs)]
+Exceptions = Annotated[dict[int, Verdict], BeforeValidator(parse_exceptions)]
+
+
+class HttpOptions(AsyncSinkOptions):
+    """What `HttpSink` takes, in its constructor and as Spark options."""
+
+    url: str = Field(
+        min_length=1,
+        description="Where requests go: `https://host/path`. Columns in braces in path or query are taken from each"
+        " record and escaped: `https://host/users/{user}/events`.",
+    )
+    method: Method = Field(default="POST", description="The request's method.")
+    headers: Pairs = Field(
+        default={},
+        description="More headers, as a mapping or a JSON object. Values accept `env:NAME` and `file:PATH`, and never"
+        " go to another origin.",
+    )
+    query: Pairs = Field(default={}, description="What is added to the url's query, likewise. Values are escaped.")
+    body: Shape = Field(
+        default="array",
+        description="`record`: one record per request, as a JSON object. `array`: a JSON array of records. `wrapped`:"
+        " that array in an object. `ndjson`: one object per line.",
+    )
+    wrap_key: str = Field(default="events", min_length=1, description="`wrapped`: the name of the array.")
+    ignore_null_fields: bool = Field(
+        default=True, description="A field that is NULL is left out, rather than written as `null`."
+    )
+    compression: Compression = Field(
+        default="none", description="How bodies are compressed; `Content-Encoding` says so. Answers are not."
+    )
+    content_type: str | None = Field(
+        default=None, description="Default: `application/json`, and `application/x-ndjson` for `ndjson`."
+    )
+    bearer_token: SecretStr | None = Field(
+        default=None, description="Sent as `Authorization: Bearer …`. Read anew when the server refuses it."
+    )
+    username: str | None = Field(default=None, description="Basic authentication, with `password`.")
+    password: SecretStr | None = Field(default=None, description="Its password.")
+    oauth2_token_url: str | None = Field(
+        default=None,
+        description="OAuth2 client credentials (RFC 6749 §4.4): where tokens are made. One token per process, renewed"
+        " before it expires and once when the server refuses it.",
+    )
+    oauth2_client_id: str | None = Field(default=None, description="OAuth2: the client.")
+    oauth2_client_secret: SecretStr | None = Field(default=None, description="OAuth2: its secret.")
+    oauth2_scope: str | None = Field(default=None, description="OAuth2: the scopes, with blanks between them.")
+    idempotency: Idempotency = Field(
+        default="request",
+        description="What names what is sent. `request`: a new `Idempotency-Key` per request, the same for its retries."
+        " `row`: `key_column` is the key. `content`: the key is a digest of the record, which is routed by content."
+        " `item`: the receiver knows records by the field `key_column`. `none`: no key.",
+    )
+    key_column: str | None = Field(
+        default=None, min_length=1, description="`row`, `item`: the column that names the record, once and for all."
+    )
+    idempotency_header: str = Field(
+        default="Idempotency-Key", description="The header that carries the key, as a string of RFC 8941, in quotes."
+    )
+    statuses: Exceptions = Field(
+        default={},
+        description="Exceptions from the table of statuses: `409=complete, 404=dead_letter`, or a mapping. `complete`,"
+        " `retry`, `split`, `dead_letter` or `stop`.",
+    )
+    limiter: LimiterKind = Field(
+        default="gradient",
+        description="How many requests are on their way: found out from the server's latency and refusals (per host"
+        " and process), found out from refusals alone, or always `max_in_flight_requests`.",
+    )
+    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
+    read_timeout: Duration = Field(
+        default=timedelta(seconds=30), description="How long the server may be silent once it has the request."
+    )
+    request_timeout_ms: int = Field(
+        default=30_000,
+        gt=0,
+        description="How many milliseconds one try may take, from connecting to the answer's end. A server that sends"
+        " byte by byte gains nothing. The request is then sent again.",
+    )
+    max_retries: int | None = Field(
+        default=3, ge=0, description="How often an entry is sent again; `retry_deadline` beats it."
+    )
+    retry_backoff: Duration = Field(
+        default=timedelta(seconds=1),
+        description="The longest pause before the first retry; doubled for each further one. The pause is random,"
+        " between nothing and that.",
+    )
+    retry_max_backoff: Duration = Field(
+        default=timedelta(seconds=60), description="The longest pause before any retry."
+    )
+    retry_after_longest: Duration = Field(
+        default=timedelta(minutes=5), description="How much of a server's `Retry-After` is obeyed."
+    )
+    verify: bool = Field(default=True, description="Whether the server's certificate is verified.")
+    ca_bundle: str | None = Field(
+        default=None,
+        description="A file with the certificates to trust, on each host. Default: what `REQUESTS_CA_BUNDLE` names,"
+        " else those that `requests` brings.",
+    )
+    client_certificate: str | None = Field(default=None, description="A PEM file with the client's certificate.")
+    client_key: str | None = Field(default=None, description="A PEM file with its key, where that is another one.")
+    max_response_bytes: ByteSize = Field(
+        default=ByteSize(1 << 20), gt=0, description="How much of an answer's body is read."
+    )
+    max_redirects: int = Field(default=5, ge=0, description="How many redirects (307, 308) a request follows.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_record(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("body") == "record":
+            return {"max_batch_size": 1} | values
+        return values
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        UrlTemplate(value)
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name in value:
+            _check_header(name)
+        return value
+
+    @field_validator("idempotency_header")
+    @classmethod
+    def _header(cls, value: str) -> str:
+        _check_header(value)
+        return value
+
+    @field_validator("content_type")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        if value is not None and not (value.isascii() and value.isprintable()):
+            raise ValueError("must be printable ASCII")
+        return value
+
+    @field_validator("oauth2_token_url")
+    @classmethod
+    def _token_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            split = urlsplit(value)
+            if split.scheme != "https" and not (split.scheme == "http" and split.hostname in _HERE):
+                raise ValueError("must be an https:// URL: RFC 6749 sends the client's secret there")
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        self._check_idempotency()
+        self._check_auth()
+        if self.client_key and not self.client_certificate:
+            raise ValueError("client_key needs client_certificate")
+        if not self.verify and self.ca_bundle:
+            raise ValueError("ca_bundle says whom to trust, and verify=false to trust anybody: give one")
+        if self.wrap_key != "events" and self.body != "wrapped":
+            raise ValueError("wrap_key is an option of body wrapped")
+        return self
+
+    def _check_idempotency(self) -> None:
+        if self.body != "record" and UrlTemplate(self.url).columns:
+            raise ValueError("url names columns, and a request with many records has one address: take body=record")
+        if self.body == "record" and self.max_batch_size != 1:
+            raise ValueError("body record has one record per request: leave max_batch_size out, or take body=array")
+        if self.idempotency in ("row", "content") and self.body != "record":
+            raise ValueError(f"idempotency {self.idempotency} names one record, and a request has many: body=record")
+        if self.idempotency == "content" and self.across_epochs:
+            raise ValueError("across_epochs fixes the number of tasks, and idempotency content routes rows by itself")
+        if (self.idempotency in ("row", "item")) != (self.key_column is not None):
+            raise ValueError("key_column goes with idempotency row or item, and these with key_column")
+
+    def _check_auth(self) -> None:
+        oauth2 = (self.oauth2_token_url, self.oauth2_client_id, self.oauth2_client_secret)
+        if any(oauth2) and not all(oauth2):
+            raise ValueError("OAuth2 needs oauth2_token_url, oauth2_client_id and oauth2_client_secret")
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password go together")
+        ways = [self.bearer_token, self.username, self.oauth2_token_url]
+        ways += [value for name, value in self.headers.items() if name.lower() == "authorization"]
+        if sum(way is not None for way in ways) > 1:
+            raise ValueError("bearer_token, username, oauth2_token_url and a header Authorization exclude each other")
+
+
+def _check_header(name: str) -> None:
+    if not _TOKEN.fullmatch(name):
+        raise ValueError(f"{name!r} is no header's name")
+    if name.lower() in _OWN_HEADERS:
+        raise ValueError(f"{name} is set by the sink and its options")
+
+
+class HttpArguments(AsyncSinkSettings, total=False):
+    """The options of `HttpSink` as keyword arguments; `HttpOptions` says what each means."""
+
+    method: Method
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Shape
+    wrap_key: str
+    ignore_null_fields: bool
+    compression: Compression
+    content_type: str | None
+    bearer_token: str | None
+    username: str | None
+    password: str | None
+    oauth2_token_url: str | None
+    oauth2_client_id: str | None
+    oauth2_client_secret: str | None
+    oauth2_scope: str | None
+    idempotency: Idempotency
+    key_column: str | None
+    idempotency_header: str
+    statuses: str | Mapping[int, str]
+    limiter: LimiterKind
+    connect_timeout: timedelta | float | str
+    read_timeout: timedelta | float | str
+    retry_after_longest: timedelta | float | str
+    verify: bool
+    ca_bundle: str | None
+    client_certificate: str | None
+    client_key: str | None
+    max_response_bytes: int | str
+    max_redirects: int

@@ -1,0 +1,135 @@
+"""One writer: rows become records, records requests, answers outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from outfall.async_sink import BlockingSinkPartition, Outcome, Request, RequestResult
+from outfall.errors import OutfallError
+from outfall.http.answers import AnswerReader
+from outfall.http.auth import credentials
+from outfall.http.bodies import BodyMaker
+from outfall.http.direct import DirectTransport, Work
+from outfall.http.exchange import Answer, Call, ExchangeError, Transport
+from outfall.http.keys import ContentKeys, fresh_key
+from outfall.http.records import Record, RecordMaker
+from outfall.http.sender import Sender
+from outfall.http.session import SessionTransport
+from outfall.http.statuses import Statuses
+from outfall.steps import reached
+
+if TYPE_CHECKING:
+    from outfall.http.sink import HttpSink
+
+
+class HttpPartition(BlockingSinkPartition[Record]):
+    """Sends requests, each in a thread of its own.
+
+    A request that is sent again keeps its key: the base gives it the same id, or the record carries the key.
+
+    Args:
+        sink: bound to its context.
+        transport: carries the requests. Left out: the direct way, or that of `requests` where the sink has a session or
+            an auth object, or where a proxy is set.
+    """
+
+    def __init__(self, sink: HttpSink, *, transport: Transport | None = None, **arguments: Any) -> None:
+        super().__init__(sink, **arguments)
+        options = sink.http
+        self._keyed = options.idempotency == "request"
+        self._random = fresh_key()
+        self._bodies = BodyMaker(options)
+        content = ContentKeys(sink.writer(), options.method) if options.idempotency == "content" else None
+        self._records = RecordMaker(options, content)
+        statuses = Statuses(
+            keyed=options.idempotency in ("request", "row", "content"),
+            template="{" in options.url,
+            exceptions=options.statuses,
+        )
+        self._transport = transport or _transport(sink)
+        simple = options.compression == "none" and sink.per_item is None
+        self._simple = self._transport if simple and isinstance(self._transport, DirectTransport) else None
+        """Where requests may go without a thread each, since nothing about them takes long."""
+        self._sender = Sender(
+            options, self._transport, credentials(options), statuses, content_type=self._bodies.content_type
+        )
+        self._reader = AnswerReader(options, statuses, sink.per_item, self._sender.hide)
+
+    def convert(self, batch: pa.RecordBatch) -> Sequence[Record]:
+        return self._records.make(batch)
+
+    def size_in_bytes(self, entry: Record) -> int:
+        return len(entry.body) + 1
+
+    def text_of(self, entry: Record) -> str:
+        return entry.body.decode()
+
+    def submit_request_entries(self, entries: Sequence[Record], result: RequestResult[Record]) -> None:
+        reached("http: before request")
+        if self._simple is None:
+            super().submit_request_entries(entries, result)
+            return
+        request = self._request(entries, result.request)
+        call = self._sender.ready_call(*request)
+        if call is None or not self._simple.start(call, partial(self._arrived, entries, result, call)):
+            self._block(entries, result, lambda: self._sender.send(*request))
+
+    def send(self, entries: Sequence[Record]) -> Outcome[Record]:
+        return self._outcome_of(entries, lambda: self._sender.send(*self._request(entries, None)))
+
+    def send_request(self, entries: Sequence[Record], request: Request) -> Outcome[Record]:
+        return self._outcome_of(entries, lambda: self._sender.send(*self._request(entries, request)))
+
+    def _request(self, entries: Sequence[Record], request: Request | None) -> tuple[str, bytes, str | None]:
+        key = entries[0].key
+        if self._keyed:
+            key = fresh_key() if request is None else f"{self._random}-{request.id}"
+        return entries[0].url, self._bodies.make([record.body for record in entries]), key
+
+    def _arrived(
+        self,
+        entries: Sequence[Record],
+        result: RequestResult[Record],
+        call: Call,
+        end: Answer | ExchangeError | Work,
+    ) -> None:
+        """Take what came of a request that had no thread. Called where all answers are read, so it must not block."""
+        if isinstance(end, ExchangeError):
+            result.finish(self._reader.failed(end, entries))
+        elif not isinstance(end, Answer):
+            self._block(entries, result, lambda: self._sender.go_on(call, end()))
+        elif self._sender.ends(end):
+            self._finish(entries, result, lambda: end)
+        else:
+            self._block(entries, result, lambda: self._sender.go_on(call, end))
+
+    def _block(self, entries: Sequence[Record], result: RequestResult[Record], work: Callable[[], Answer]) -> None:
+        self._workers.run(lambda: self._finish(entries, result, work))
+
+    def _finish(self, entries: Sequence[Record], result: RequestResult[Record], work: Callable[[], Answer]) -> None:
+        try:
+            outcome = self._outcome_of(entries, work)
+        except Exception as error:
+            outcome = self._failed(entries, error)
+        result.finish(outcome)
+
+    def _outcome_of(self, entries: Sequence[Record], work: Callable[[], Answer]) -> Outcome[Record]:
+        try:
+            answer = work()
+        except (ExchangeError, OutfallError) as error:
+            return self._reader.failed(error, entries)
+        return self._reader.read(answer, entries)
+
+    def close(self) -> None:
+        super().close()
+        self._transport.close()
+
+
+def _transport(sink: HttpSink) -> Transport:
+    if sink.session is not None or sink.auth is not None or sink.needs_proxy():
+        return SessionTransport(sink.http, session=sink.session, auth=sink.auth)
+    return DirectTransport(sink.http)

@@ -1,0 +1,177 @@
+"""One try of one request: with the right headers to the right place, redirects and renewed tokens included."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+import requests.utils
+
+from outfall.errors import ConfigurationError, TargetError
+from outfall.http.auth import Credentials
+from outfall.http.exchange import Answer, Call, Headers, Transport
+from outfall.http.keys import header_value
+from outfall.http.options import HttpOptions
+from outfall.http.statuses import Statuses, Verdict
+from outfall.http.templates import origin
+from outfall.location import masked
+from outfall.options import resolve_secret
+
+_BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|^\s|\s$")
+_IDEMPOTENT = ("PUT", "DELETE")
+"""RFC 9110 §9.2.2, of the methods that we send."""
+
+
+class Sender:
+    """Sends requests of one sink. Used by many threads at once.
+
+    Args:
+        options: url's query, headers, redirects, timeouts.
+        transport: carries the requests.
+        credentials: who we are.
+        statuses: tells redirects that are followed.
+        content_type: of the bodies.
+        clock: seconds, the transport's own.
+
+    Raises:
+        ConfigurationError: a secret cannot be read here, or makes no header.
+    """
+
+    def __init__(
+        self,
+        options: HttpOptions,
+        transport: Transport,
+        credentials: Credentials,
+        statuses: Statuses,
+        *,
+        content_type: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._transport = transport
+        self._credentials = credentials
+        self._statuses = statuses
+        self._clock = clock
+        self._timeout = options.request_timeout_ms / 1000
+        self._query = _query(options)
+        self._public: Headers = (("Content-Type", content_type), ("Accept-Encoding", "identity"))
+        if options.compression != "none":
+            self._public += (("Content-Encoding", options.compression),)
+        given = tuple((name, _secret_header(name, resolve_secret(value))) for name, value in options.headers.items())
+        if all(name.lower() != "user-agent" for name, _ in given):
+            self._public += (("User-Agent", "outfall"),)
+        self._given: Headers = given
+        self._secrets = [value for _, value in given] + [resolve_secret(value) for value in options.query.values()]
+
+    def send(self, url: str, body: bytes, key: str | None) -> Answer:
+        """Send a request and return its last answer.
+
+        Args:
+            url: without what the options add to its query.
+            body: as it goes out.
+            key: the idempotency key, if there is one.
+
+        Raises:
+            ExchangeError: there is no answer.
+            OutfallError: credentials cannot be had, or a redirect leads nowhere.
+        """
+        call = self._call(url, body, key, self._credentials.headers())
+        return self.go_on(call, self._transport.exchange(call))
+
+    def ready_call(self, url: str, body: bytes, key: str | None) -> Call | None:
+        """Return what `send` would send first; `None` when credentials must be fetched for it, which may block."""
+        proof = self._credentials.ready()
+        return None if proof is None else self._call(url, body, key, proof)
+
+    def ends(self, answer: Answer) -> bool:
+        """Whether an answer is the last one, so that `go_on` would return it."""
+        return answer.status != 401 and self._statuses.verdict(answer.status) is not Verdict.FOLLOW
+
+    def go_on(self, call: Call, answer: Answer) -> Answer:
+        """Renew credentials and follow redirects, as long as answers ask for it. As `send`."""
+        renewed, hops = False, 0
+        while not self.ends(answer):
+            if answer.status == 401:
+                proof = call.headers[len(self._public) + len(self._given) :]
+                if not call.trusted or renewed or not self._credentials.renew(proof):
+                    return answer
+                renewed = True
+                call = call._replace(headers=self._public + self._given + self._credentials.headers())
+            else:
+                if hops == self._options.max_redirects:
+                    raise self._lost(call.url, f"it is the {hops + 1}. redirect", "write the last address as url")
+                hops += 1
+                place, stays = self._followed(call.url, answer)
+                call = call._replace(url=place)
+                if call.trusted and not stays:
+                    call = call._replace(headers=self._public, trusted=False)
+            answer = self._transport.exchange(call)
+        return answer
+
+    def _call(self, url: str, body: bytes, key: str | None, proof: Headers) -> Call:
+        options = self._options
+        keyed: Headers = ((options.idempotency_header, header_value(key)),) if key is not None else ()
+        return Call(
+            options.method,
+            self._with_query(url),
+            body,
+            self._public + self._given + proof,
+            keyed,
+            True,
+            self._clock() + self._timeout,
+            bool(keyed) or options.method in _IDEMPOTENT,
+        )
+
+    def hide(self, text: str) -> str:
+        """Take the values of headers, query and credentials out of a text."""
+        proof = [value.partition(" ")[2] or value for _, value in self._credentials.ready() or ()]
+        for secret in filter(None, self._secrets + proof):
+            text = text.replace(secret, "***")
+        return text
+
+    def _with_query(self, url: str) -> str:
+        if not self._query:
+            return url
+        return f"{url}{'&' if '?' in url else '?'}{self._query}"
+
+    def _followed(self, place: str, answer: Answer) -> tuple[str, bool]:
+        """Return where a redirect leads, and whether credentials may go there."""
+        location = answer.headers.get("location", "")
+        try:
+            target = requests.utils.requote_uri(urljoin(place, location.strip())).partition("#")[0]
+            split = urlsplit(target)
+            here, there = origin(place), origin(target)
+        except ValueError:
+            raise self._lost(place, "its Location is no URL") from None
+        if not location or split.scheme not in ("http", "https") or not split.hostname or "@" in split.netloc:
+            raise self._lost(place, f"its Location is {masked(location)[:200]!r}")
+        if here[0] == "https" and there[0] == "http":
+            raise self._lost(place, f"it leads from https to {masked(target)[:200]!r}, where anybody could read along")
+        upgraded = (here[0], here[2], there[0], there[2]) == ("http", 80, "https", 443)
+        return target, here == there or (upgraded and here[1] == there[1])
+
+    def _lost(self, place: str, why: str, do: str = "correct the url, or the server") -> TargetError:
+        return TargetError(f"{masked(place)} redirects, and the redirect cannot be followed", why=why, do=do)
+
+
+def _query(options: HttpOptions) -> str:
+    pairs = [(name, resolve_secret(value)) for name, value in options.query.items()]
+    return urlencode(pairs, quote_via=quote)
+
+
+def _secret_header(name: str, value: str) -> str:
+    """Check a header's value, which may be a secret (RFC 9110 §5.5)."""
+    try:
+        value.encode("latin-1")
+        bad = _BAD_VALUE.search(value)
+    except UnicodeEncodeError:
+        bad = re.match("", "")
+    if bad:
+        raise ConfigurationError(
+            f"the value of the header {name} holds a character that no header may hold",
+            do="take out line breaks, blanks at its ends and characters beyond Latin-1; a file's last line break is"
+            " taken off by itself",
+        )
+    return value

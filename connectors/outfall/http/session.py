@@ -1,0 +1,143 @@
+"""The way of `requests`: its sessions with their adapters and proxies, and its auth objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
+
+from outfall.http.connection import causes_of, explained
+from outfall.http.exchange import Answer, Call, ExchangeError, Fault
+from outfall.http.options import HttpOptions
+from outfall.http.templates import origin
+from outfall.http.tls import client_certificate, trusted_file
+
+
+class SessionTransport:
+    """Sends through `requests`, which costs more than the direct way and can do all that it can do.
+
+    The session is shared by the threads of a task. What is trusted goes with the session's own headers and auth; what
+    is not goes with a session that has none, so that neither follows a redirect to another origin.
+
+    Args:
+        options: timeouts, TLS, bounds.
+        session: given by the user; its adapters, proxies, headers and auth are used.
+        auth: given by the user.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        options: HttpOptions,
+        *,
+        session: requests.Session | None = None,
+        auth: AuthBase | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._own = session is None
+        self._session = session or self._new_session()
+        self._stranger = self._new_session()
+        self._auth = auth
+        self._clock = clock
+        self._connect = options.connect_timeout.total_seconds()
+        self._read = options.read_timeout.total_seconds()
+        self._longest = int(options.max_response_bytes)
+
+    def exchange(self, call: Call) -> Answer:
+        left = call.deadline - self._clock()
+        if left <= 0:
+            raise ExchangeError(Fault.LATE, "the time for one request is over")
+        try:
+            response = self._send(call, left)
+        except requests.exceptions.ReadTimeout as error:
+            raise ExchangeError(Fault.LATE, "the server was silent") from error
+        except requests.exceptions.ConnectTimeout as error:
+            raise ExchangeError(Fault.NOT_SENT, "the server does not accept a connection in time") from error
+        except requests.exceptions.ConnectionError as error:
+            raise ExchangeError(*self._explained(error, call)) from error
+        except requests.exceptions.ChunkedEncodingError as error:
+            raise ExchangeError(Fault.LOST, "the connection broke") from error
+        except requests.exceptions.RequestException as error:
+            raise ExchangeError(Fault.CONFIGURATION, f"{type(error).__name__} in requests") from error
+        with response:
+            body, whole = self._body(response, call)
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status_code, headers, body, whole)
+
+    def close(self) -> None:
+        self._stranger.close()
+        if self._own:
+            self._session.close()
+
+    def _send(self, call: Call, left: float) -> requests.Response:
+        session = self._session if call.trusted else self._stranger
+        return session.request(
+            call.method,
+            call.url,
+            data=call.body,
+            headers=dict(call.headers + call.key),
+            auth=self._auth if call.trusted else None,
+            timeout=(min(self._connect, left), min(self._read, left)),
+            allow_redirects=False,
+            stream=True,
+            **self._settings(call),
+        )
+
+    def _settings(self, call: Call) -> dict[str, Any]:
+        """What a session of the user's own says about TLS and proxies stands, unless the options say something."""
+        options = self._options
+        if not self._own and call.trusted:
+            return {} if options.verify and not options.ca_bundle else {"verify": options.ca_bundle or options.verify}
+        certificate = client_certificate(options) if call.trusted else None
+        proxies = requests.utils.get_environ_proxies(call.url)
+        return {"verify": trusted_file(options) if options.verify else False, "cert": certificate, "proxies": proxies}
+
+    def _body(self, response: requests.Response, call: Call) -> tuple[bytes, bool]:
+        """Read the answer's body up to its bound, and no longer than the request may take."""
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            for piece in response.iter_content(1 << 14):
+                pieces.append(piece)
+                size += len(piece)
+                if size > self._longest or self._clock() > call.deadline:
+                    return b"".join(pieces)[: self._longest], False
+        except (requests.exceptions.RequestException, OSError):
+            # The status has come, and it decides.
+            return b"".join(pieces)[: self._longest], False
+        return b"".join(pieces), True
+
+    def _explained(self, error: requests.exceptions.ConnectionError, call: Call) -> tuple[Fault, str]:
+        _, host, port = origin(call.url)
+        fault, why = explained(error, f"{host}:{port}")
+        if fault is Fault.NOT_SENT and not _before_sending(error):
+            return Fault.LOST, f"the connection broke ({type(error).__name__})"
+        return fault, why
+
+    def _new_session(self) -> requests.Session:
+        session = requests.Session()
+        # It would take passwords from ~/.netrc.
+        session.trust_env = False
+        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        adapter = HTTPAdapter(pool_connections=16, pool_maxsize=self._options.max_in_flight_requests, max_retries=0)
+        session.mount("https://", adapter)
+        session.mount("http://", adapter)
+        return session
+
+
+def _before_sending(error: Exception) -> bool:
+    """Whether the connection could not be made, so that the server has seen nothing."""
+    connecting = (
+        urllib3.exceptions.NewConnectionError,
+        urllib3.exceptions.ConnectTimeoutError,
+        urllib3.exceptions.ProxyError,
+        urllib3.exceptions.SSLError,
+    )
+    return any(isinstance(cause, connecting) for cause in causes_of(error))

@@ -1,0 +1,184 @@
+"""`HttpSink`: rows in the bodies of HTTP requests."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import pyarrow as pa
+import requests
+from requests.auth import AuthBase
+
+from outfall.async_sink import AimdLimiter, AsyncSink, FixedLimiter, GradientLimiter, Limiter
+from outfall.capabilities import (
+    Guarantee,
+    SupportsPreWriteTopology,
+    SupportsSchemaCheck,
+    SupportsTarget,
+    WriterInitContext,
+)
+from outfall.composite import DeadLetteringSink
+from outfall.encode import FormatOptions, check_schema
+from outfall.errors import ConfigurationError
+from outfall.http.answers import PerItem
+from outfall.http.columns import check_column
+from outfall.http.options import HttpArguments, HttpOptions
+from outfall.http.partition import HttpPartition
+from outfall.http.records import Record, RecordSerializer
+from outfall.http.templates import UrlTemplate, origin
+from outfall.location import masked
+from outfall.options import make_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_KEYS_KEPT = (
+    "a receiver that keeps the keys of {header} for longer than a failed epoch may wait to be run again, and answers a"
+    " key it knows without acting on it a second time"
+)
+_SAME_ROWS = "a source that gives the same rows again when an epoch is run again"
+
+
+class HttpSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
+    """Sends rows as JSON in the bodies of HTTP requests, many at a time.
+
+    Item type: rows (dicts or Arrow batches); each becomes a JSON object, as Spark's own JSON writer writes it.
+
+    What must exist: a server at the url that answers with a status that is true (see the table in the documentation).
+
+    Unit of parallelism: each Spark task sends its rows, with as many requests on their way as the server bears.
+
+    Guarantee: at least once. Effectively once with `idempotency="row"`, `"content"` or `"item"`, if the receiver does
+    what `requires()` says. A row that is refused for good stops the query, or goes to the dead letters.
+
+    `HttpSink(...)` makes a subclass for `idempotency="content"`, as `pathlib.Path` does.
+
+    Args:
+        url: where requests go. See `HttpOptions` for it and for all other options.
+        auth: any auth object of `requests`, in place of the options for authentication. Objects only.
+        session: a session of `requests`, whose adapters, proxies, headers and auth are used; shared by the threads of a
+            task. Objects only. Like `auth` it costs speed: each request goes through `requests`.
+        per_item: reads the answers to requests that were accepted in part: it is given the answer and the number of
+            records, and returns one HTTP status for each. Objects only.
+        dead_letter: a sink for the records that are refused, with the columns of
+            `outfall.dead_letter.DEAD_LETTER_SCHEMA`; what is returned is then a `DeadLetteringSink`. Objects only.
+
+    Raises:
+        ConfigurationError: naming every option that is wrong.
+    """
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        if options.get("dead_letter") is not None:
+            dead_letter = options.pop("dead_letter")
+            return DeadLetteringSink(cls(*args, **options), dead_letter)  # type: ignore[return-value]
+        if cls is HttpSink and options.get("idempotency") == "content":
+            return object.__new__(ContentHttpSink)  # type: ignore[return-value]
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        auth: AuthBase | None = None,
+        session: requests.Session | None = None,
+        per_item: PerItem | None = None,
+        dead_letter: Any = None,
+        **options: Unpack[HttpArguments],
+    ) -> None:
+        self.http = made = make_options(HttpOptions, {"url": url} | options)
+        # A try ends by itself; the base gives up only what hangs where nothing can end it, as in a resolver.
+        super().__init__(made.model_copy(update={"request_timeout_ms": made.request_timeout_ms + _GRACE_MS}))
+        self.auth = auth
+        self.session = session
+        self.per_item = per_item
+        self._check_objects()
+
+    def __repr__(self) -> str:
+        return f"HttpSink({masked(self.http.url)!r}, method={self.http.method!r}, body={self.http.body!r})"
+
+    def kind(self) -> str:
+        return "http"
+
+    def target(self) -> str:
+        return f"{self.http.method} {masked(self.http.url)}"
+
+    def guarantee(self) -> Guarantee:
+        named = self.http.idempotency in ("row", "content", "item")
+        return Guarantee.EFFECTIVELY_ONCE if named else Guarantee.AT_LEAST_ONCE
+
+    def requires(self) -> Sequence[str]:
+        options = self.http
+        if options.idempotency == "item":
+            return (
+                f"a receiver that drops an item whose {options.key_column!r} it has accepted before",
+                f"rows whose {options.key_column!r} names them once and for all",
+            )
+        kept = _KEYS_KEPT.format(header=options.idempotency_header)
+        if options.idempotency == "row":
+            return (kept, f"rows whose {options.key_column!r} names them once and for all")
+        return (kept, _SAME_ROWS) if options.idempotency == "content" else ()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        options = self.http
+        check_schema(FormatOptions(format="jsonl"), schema)
+        for column in UrlTemplate(options.url).columns:
+            check_column(schema, column, "the url")
+        if options.key_column is not None:
+            check_column(schema, options.key_column, "the idempotency key")
+
+    def host(self) -> Hashable:
+        scheme, host, port = origin(self.http.url)
+        return f"{scheme}://{host}:{port} {self.http.limiter}"
+
+    def limiter(self) -> Limiter:
+        most = self.http.max_in_flight_requests
+        if self.http.limiter == "gradient":
+            return GradientLimiter(most)
+        return AimdLimiter(self.http.max_batch_size * most) if self.http.limiter == "aimd" else FixedLimiter(most)
+
+    def entry_serializer(self) -> RecordSerializer:
+        return RecordSerializer()
+
+    def open(self) -> HttpPartition:
+        return HttpPartition(self)
+
+    def writer(self) -> WriterInitContext:
+        """Return who writes.
+
+        Raises:
+            ConfigurationError: nobody said it.
+        """
+        if self.context is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} was not told who writes", do="run it through outfall, which calls bind() first"
+            )
+        return self.context
+
+    def needs_proxy(self) -> bool:
+        """Whether the environment of this process names a proxy for the url."""
+        return bool(requests.utils.select_proxy(self.http.url, requests.utils.get_environ_proxies(self.http.url)))
+
+    def _check_objects(self) -> None:
+        ways = [self.auth, self.session and self.session.auth, self.http.bearer_token, self.http.username]
+        ways += [self.http.oauth2_token_url]
+        if sum(way is not None for way in ways) > 1:
+            raise ConfigurationError(
+                "authentication is given twice", do="give one of auth, session.auth and the options"
+            )
+        if self.auth is not None and not callable(self.auth):
+            raise ConfigurationError("auth is no auth object of requests", do="derive it from requests.auth.AuthBase")
+        if self.per_item is not None and not callable(self.per_item):
+            raise ConfigurationError("per_item cannot be called", do="give a function of answer and count")
+
+
+class ContentHttpSink(HttpSink, SupportsPreWriteTopology):
+    """Names rows by what they say. Equal rows have to meet in one task, which counts them."""
+
+    def add_pre_write_topology(self, df: DataFrame) -> DataFrame:
+        """Bring equal rows together. Where to matters not: a replay may do it in another way."""
+        from outfall.http.routing import by_content
+
+        return by_content(df)
+
+
+_GRACE_MS = 2_000

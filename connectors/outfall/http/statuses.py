@@ -1,0 +1,143 @@
+"""What an HTTP status means for the records of a request (RFC 9110 §15, RFC 6585, RFC 4918)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Verdict(Enum):
+    """What follows from a status."""
+
+    COMPLETE = "complete"
+    """The records are accepted."""
+    PER_ITEM = "per_item"
+    """The answer says it record by record: `per_item=` reads it; without it the query stops."""
+    RETRY = "retry"
+    """The same request again, with the same key, after a pause."""
+    SPLIT = "split"
+    """A record is to blame: halves are sent on their own, down to the one, which becomes a dead letter."""
+    DEAD_LETTER = "dead_letter"
+    """The records are refused for good."""
+    STOP = "stop"
+    """Every request would end like this: the query stops."""
+    FOLLOW = "follow"
+    """The same request, its body included, to another place."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the table."""
+
+    statuses: str
+    verdict: Verdict
+    why: str
+
+
+TABLE = (
+    Rule("200-206, 208-299", Verdict.COMPLETE, "accepted; with `per_item` the body is asked for each record"),
+    Rule(
+        "207", Verdict.PER_ITEM, "some records may have failed: without `per_item` nobody can tell, so the query stops"
+    ),
+    Rule("307, 308", Verdict.FOLLOW, "RFC 9110 promises method and body; another origin gets neither auth nor headers"),
+    Rule(
+        "300-306, 309-399",
+        Verdict.STOP,
+        "for 301, 302 and 303 clients go on with GET, and a login page answers a POST with 200: records would be lost",
+    ),
+    Rule("400, 413, 422", Verdict.SPLIT, "a bad record, or too large a body; the same request is never sent again"),
+    Rule("409 with a key", Verdict.RETRY, "the first try with this key is still being processed: wait for it"),
+    Rule("409 without a key", Verdict.SPLIT, "a record is in conflict with what the receiver has"),
+    Rule("408, 423, 425, 429", Verdict.RETRY, "the server says that it may pass"),
+    Rule("401, 403", Verdict.STOP, "the credentials; OAuth2 first takes a new token, once"),
+    Rule("404, 410, 414 with a template as url", Verdict.SPLIT, "the record's own address is to blame"),
+    Rule(
+        "402, 404-407, 410, 411, 414, 415, 421, 426, 428, 431, 451",
+        Verdict.STOP,
+        "url, method or headers are to blame, whatever the record",
+    ),
+    Rule("other 4xx", Verdict.SPLIT, "the request's content is to blame"),
+    Rule("501, 505", Verdict.STOP, "the server will never do it"),
+    Rule("other 5xx", Verdict.RETRY, "the server is in trouble, which may pass"),
+)
+"""What is done by default; a status is looked up from the top."""
+
+_ACTIONS = {
+    verdict.value: verdict
+    for verdict in (Verdict.COMPLETE, Verdict.RETRY, Verdict.SPLIT, Verdict.DEAD_LETTER, Verdict.STOP)
+}
+_KEYED, _UNKEYED, _TEMPLATE = "with a key", "without a key", "with a template as url"
+_OTHER = {"other 4xx": range(400, 500), "other 5xx": range(500, 600)}
+
+
+class Statuses:
+    """The table of one sink.
+
+    Args:
+        keyed: whether requests carry an idempotency key.
+        template: whether the url depends on the record.
+        exceptions: verdicts that the user gives for single statuses.
+    """
+
+    def __init__(self, *, keyed: bool, template: bool, exceptions: Mapping[int, Verdict] | None = None) -> None:
+        self._verdicts: dict[int, Verdict] = {}
+        for rule in TABLE:
+            if (keyed and _UNKEYED in rule.statuses) or (not keyed and _KEYED in rule.statuses):
+                continue
+            if _TEMPLATE in rule.statuses and not template:
+                continue
+            for status in _expand(rule.statuses):
+                self._verdicts.setdefault(status, rule.verdict)
+        self._verdicts.update(exceptions or {})
+
+    def verdict(self, status: int) -> Verdict:
+        """Return what follows from a status. One that HTTP does not have stops the query."""
+        return self._verdicts.get(status, Verdict.STOP)
+
+
+def parse_exceptions(value: Any) -> Any:
+    """Read exceptions from the table: a mapping, or text as `404=dead_letter, 409=complete`.
+
+    Raises:
+        ValueError: a status is none, or its verdict.
+    """
+    if isinstance(value, str):
+        pairs = [item.partition("=")[::2] for item in value.split(",") if item.strip()]
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        raise ValueError("must be a mapping of statuses, or text as '404=dead_letter, 409=complete'")
+    return {_status(status): _action(action) for status, action in pairs}
+
+
+def markdown_table() -> str:
+    """Render the table for the documentation."""
+    lines = ["| Status | What is done | Why |", "|---|---|---|"]
+    lines += [f"| {rule.statuses} | `{rule.verdict.value}` | {rule.why} |" for rule in TABLE]
+    return "\n".join(lines) + "\n"
+
+
+def _expand(text: str) -> list[int]:
+    if text in _OTHER:
+        return list(_OTHER[text])
+    found: list[int] = []
+    for first, last in re.findall(r"(\d{3})(?:-(\d{3}))?", text):
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def _status(value: Any) -> int:
+    text = str(value).strip()
+    if not re.fullmatch(r"[2-5]\d\d", text):
+        raise ValueError(f"{text!r} is no status from 200 to 599")
+    return int(text)
+
+
+def _action(value: Any) -> Verdict:
+    name = value.value if isinstance(value, Verdict) else str(value).strip()
+    if name not in _ACTIONS:
+        raise ValueError(f"{name!r} is none of {', '.join(_ACTIONS)}")
+    return _ACTIONS[name]

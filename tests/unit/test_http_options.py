@@ -1,0 +1,153 @@
+"""Options of the HTTP sink: what is refused before the first row, what it promises, and what is never shown."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import requests
+from requests.auth import HTTPDigestAuth
+
+from outfall.capabilities import Guarantee, SupportsPreWriteTopology, WriterInitContext
+from outfall.errors import ConfigurationError
+from outfall.http import HttpSink, sink_from_options
+from outfall.http.options import HttpOptions
+from outfall.sink_shape import check_sink, guarantee_of, requirements_of
+from outfall.spark.door_options import check_for_options
+from outfall.spark.settings import WriteSettings
+
+URL = "https://api.example/events"
+CONTEXT = WriterInitContext("sink", "i" * 16, generation=1, epoch=0, part=None, attempt=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "ftp://x/y"}, "absolute URL"),
+        ({"url": "https:///y"}, "absolute URL"),
+        ({"url": "https://user:hunter2@x/y"}, "give username and password"),
+        ({"url": "https://{host}/y"}, "never in the host"),
+        ({"url": "https://x:{port}/y"}, "https://host/path"),
+        ({"url": "https://x/y#z"}, "fragment"),
+        ({"url": "https://x/{}", "body": "record"}, "name of a column"),
+        ({"url": "https://x/ä"}, "ASCII"),
+        ({"url": "https://x/a/../b"}, "segment"),
+        ({"url": "https://x/{id}"}, "take body=record"),
+        ({"body": "record", "max_batch_size": 5}, "one record per request"),
+        ({"idempotency": "row", "body": "record"}, "key_column goes with"),
+        ({"key_column": "id"}, "key_column goes with"),
+        ({"idempotency": "row", "key_column": "id"}, "body=record"),
+        ({"idempotency": "content"}, "body=record"),
+        ({"idempotency": "content", "body": "record", "across_epochs": True}, "routes rows by itself"),
+        ({"username": "me"}, "go together"),
+        ({"bearer_token": "hunter2", "username": "me", "password": "hunter2"}, "exclude each other"),
+        ({"bearer_token": "hunter2", "headers": {"authorization": "hunter2"}}, "exclude each other"),
+        ({"oauth2_token_url": "https://x/token"}, "OAuth2 needs"),
+        ({"oauth2_token_url": "http://x/token"}, "must be an https"),
+        ({"headers": {"Content-Length": "1"}}, "set by the sink"),
+        ({"headers": {"A b": "1"}}, "no header's name"),
+        ({"headers": "hunter2"}, "must be names with texts"),
+        ({"idempotency_header": "Host"}, "set by the sink"),
+        ({"content_type": "a\r\nb"}, "printable"),
+        ({"client_key": "k"}, "client_certificate"),
+        ({"verify": False, "ca_bundle": "x"}, "give one"),
+        ({"wrap_key": "x"}, "wrap_key"),
+        ({"statuses": "99=retry"}, "no status"),
+        ({"statuses": "404=ignore"}, "none of"),
+        ({"statuses": 5}, "mapping of statuses"),
+        ({"max_record_size_in_bytes": 10, "max_batch_size_in_bytes": 5}, "must not be less"),
+        ({"no_such_option": 1}, "unknown"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        HttpSink(**({"url": URL} | options))
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "guarantee", "required"),
+    [
+        ({}, Guarantee.AT_LEAST_ONCE, ()),
+        ({"idempotency": "none"}, Guarantee.AT_LEAST_ONCE, ()),
+        ({"body": "record", "idempotency": "row", "key_column": "id"}, Guarantee.EFFECTIVELY_ONCE, ("keys", "'id'")),
+        ({"body": "record", "idempotency": "content"}, Guarantee.EFFECTIVELY_ONCE, ("keys", "same rows")),
+        ({"idempotency": "item", "key_column": "id"}, Guarantee.EFFECTIVELY_ONCE, ("drops an item", "'id'")),
+    ],
+)
+def test_only_keys_that_come_back_with_the_same_rows_make_it_effectively_once(
+    options: dict[str, Any], guarantee: Guarantee, required: tuple[str, ...]
+) -> None:
+    sink = HttpSink(URL, **options)
+    check_sink(sink)
+    assert guarantee_of(sink) is guarantee
+    assert len(requirements_of(sink)) == len(required)
+    assert all(word in text for word, text in zip(required, requirements_of(sink), strict=True))
+    assert (sink.kind(), sink.target()) == ("http", f"POST {URL}")
+
+
+def test_routing_by_content_is_refused_where_rows_cannot_be_routed() -> None:
+    sink = HttpSink(URL, body="record", idempotency="content")
+    assert isinstance(sink, SupportsPreWriteTopology)
+    with pytest.raises(ConfigurationError, match="write_stream"):
+        check_for_options(sink, "http")
+    with pytest.raises(ConfigurationError, match="leave workers out"):
+        WriteSettings(workers=4).check(sink)
+    WriteSettings().check(sink)
+    assert not isinstance(HttpSink(URL), SupportsPreWriteTopology)
+    check_for_options(HttpSink(URL), "http")
+
+
+def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
+    text = {
+        "url": f"{URL}?key=hunter2",
+        "headers": '{"X-Api-Key": "hunter2"}',
+        "query": '{"token": "hunter2"}',
+        "bearerToken": "hunter2",
+        "maxInFlightRequests": "7",
+        "requesttimeoutms": "5000",
+        "statuses": "404=dead_letter, 409=complete",
+    }
+    sink = pickle.loads(pickle.dumps(sink_from_options(text)))
+    assert (sink.http.max_in_flight_requests, sink.http.request_timeout_ms) == (7, 5000)
+    shown = [repr(sink), str(sink), sink.target(), str(sink.host()), repr(sink.http.headers), repr(sink.http.query)]
+    assert "hunter2" not in "".join(shown)
+
+
+def test_the_content_sink_survives_pickling() -> None:
+    sink = pickle.loads(pickle.dumps(HttpSink(URL, body="record", idempotency="content").bind(CONTEXT)))
+    assert sink.context == CONTEXT
+    assert type(sink).__name__ == "ContentHttpSink"
+
+
+def test_authentication_is_given_once() -> None:
+    session = requests.Session()
+    session.auth = ("me", "hunter2")
+    HttpSink(URL, session=session)
+    with pytest.raises(ConfigurationError, match="twice"):
+        HttpSink(URL, session=session, auth=HTTPDigestAuth("me", "x"))
+    with pytest.raises(ConfigurationError, match="twice"):
+        HttpSink(URL, bearer_token="x", auth=HTTPDigestAuth("me", "x"))
+    with pytest.raises(ConfigurationError, match="AuthBase"):
+        HttpSink(URL, auth=("me", "x"))  # type: ignore[arg-type]
+
+
+def test_columns_that_are_missing_or_have_no_plain_text_are_refused() -> None:
+    sink = HttpSink("https://x/{user}", body="record", idempotency="row", key_column="id")
+    with pytest.raises(ConfigurationError, match="the url needs the column 'user', and the rows have id"):
+        sink.check_schema(pa.schema([("id", pa.int64())]))
+    with pytest.raises(ConfigurationError, match="idempotency key cannot be made of column 'id' of type double"):
+        sink.check_schema(pa.schema([("user", pa.string()), ("id", pa.float64())]))
+    with pytest.raises(ConfigurationError, match="JSON does not carry column 'd'"):
+        sink.check_schema(pa.schema([("user", pa.string()), ("id", pa.int64()), ("d", pa.duration("us"))]))
+    sink.check_schema(pa.schema([("user", pa.string()), ("id", pa.int64())]))
+
+
+def test_defaults_are_three_retries_thirty_seconds_and_powers_of_two() -> None:
+    options = HttpOptions(url=URL)
+    policy = options.retry_policy()
+    assert (options.max_retries, options.request_timeout_ms) == (3, 30_000)
+    assert [policy.pause(n, 0.0, lambda: 1.0) for n in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, None]
+    assert options.verify
