@@ -1,4 +1,4 @@
-"""A driver process that streams flights into files, a table or a bucket, made to be killed. Only run by tests."""
+"""A driver process that streams flights somewhere, made to be killed. Run by tests, never imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     for name in ("input", "out", "checkpoint", "mode", "door", "master", "shuffle", "split", "local"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--dsn", help="of the database that has a table t, in place of files")
+    parser.add_argument("--dsn", help="of the database that has a table t, or the URL of a server, in place of files")
     parser.add_argument("--s3", help="options of S3Sink as JSON, in place of files")
     return parser.parse_args()
 
@@ -48,7 +48,19 @@ def session(given: argparse.Namespace) -> SparkSession:
 def writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     if given.s3:
         return bucket_writer(df, given)
-    return table_writer(df, given) if given.dsn else file_writer(df, given)
+    if not given.dsn:
+        return file_writer(df, given)
+    return http_writer(df, given) if given.dsn.startswith("http") else table_writer(df, given)
+
+
+def http_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
+    from outfall.http import HttpSink
+
+    if given.mode == "content":
+        sink = HttpSink(given.dsn, body="record", idempotency="content")
+    else:
+        sink = HttpSink(given.dsn, idempotency="item", key_column="id")
+    return write_stream(df, sink, checkpoint=given.checkpoint)
 
 
 def bucket_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:

@@ -1,0 +1,106 @@
+"""`HttpSink` over TLS: whom it trusts, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from outfall.errors import ConfigurationError, TargetError
+from outfall.http import HttpSink
+from outfall.http.direct import close_idle_connections
+from outfall.testing import LocalDriver
+from tests.integration.support.http_receiver import HttpReceiver
+
+WAYS: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"session": True}]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for this host, signed by itself, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tls_receiver(certificate: Path) -> Iterator[HttpReceiver]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with HttpReceiver(context).running() as receiver:
+        yield receiver
+    close_idle_connections()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_arrive_through_tls(
+    tls_receiver: HttpReceiver, certificate: Path, tmp_path: Path, way: dict[str, Any]
+) -> None:
+    name = tls_receiver.new_target()
+    given = {"session": requests.Session()} if "session" in way else way
+    sink = HttpSink(
+        tls_receiver.url(name), ca_bundle=str(certificate), max_batch_size=5, max_in_flight_requests=4, limiter="fixed",
+        **given,
+    )  # fmt: skip
+    driver = LocalDriver(sink, str(tmp_path))
+    # The second epoch finds connections that are open.
+    driver.run_epoch(0, [[{"id": number, "text": "x" * 5000} for number in range(100)]])
+    driver.run_epoch(1, [[{"id": number, "text": "x" * 5000} for number in range(100, 200)]])
+    assert sorted(record["id"] for record in tls_receiver.targets[name].accepted) == list(range(200))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_certificate_that_nobody_vouches_for_stops_the_query(
+    tls_receiver: HttpReceiver, tmp_path: Path, way: dict[str, Any]
+) -> None:
+    name = tls_receiver.new_target()
+    given = {"session": requests.Session()} if "session" in way else way
+    sink = HttpSink(tls_receiver.url(name), **given)
+    with pytest.raises(TargetError, match="is not trusted: self-signed certificate"):
+        LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
+    assert tls_receiver.targets[name].requests == []
+
+
+@pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_verification_can_be_turned_off_by_name(
+    tls_receiver: HttpReceiver, tmp_path: Path, way: dict[str, Any]
+) -> None:
+    name = tls_receiver.new_target()
+    given = {"session": requests.Session()} if "session" in way else way
+    sink = HttpSink(tls_receiver.url(name), verify=False, **given)
+    LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
+    assert tls_receiver.targets[name].accepted == [{"id": 1}]
+
+
+def test_a_bundle_that_is_not_there_is_said_before_a_request(tls_receiver: HttpReceiver, tmp_path: Path) -> None:
+    sink = HttpSink(tls_receiver.url(tls_receiver.new_target()), ca_bundle=str(tmp_path / "none.pem"))
+    with pytest.raises(ConfigurationError, match="certificates for TLS cannot be read"):
+        LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
