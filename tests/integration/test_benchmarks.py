@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import bench_epochs, bench_file, bench_parts, bench_postgres, bench_routing, bench_s3
+from benchmarks import bench_epochs, bench_file, bench_http, bench_parts, bench_postgres, bench_routing, bench_s3
 from benchmarks.common import Given
 from benchmarks.render import markdown, plot, tables
 from benchmarks.results import Result
@@ -51,6 +51,12 @@ def check(result: Result, tmp_path: Path) -> None:
     assert tables(result)
     plot([result], tmp_path / "plot.svg")
     assert result.lines[-1].label in (tmp_path / "plot.svg").read_text()
+
+
+def test_requests(scratch: Scratch, tmp_path: Path) -> None:
+    result = bench_http.measure(Given(rows=100, pairs=1), scratch)
+    check(result, tmp_path)
+    assert set(bench_http.WANTED) == {name for line in result.lines for name in line.ratios}
 
 
 def test_files(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
