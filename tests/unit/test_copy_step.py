@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ LARGE = "x" * 100_000
 
 STORES: dict[str, Callable[[Path], RecoveryConfig]] = {
     "checkpoint": lambda path: recovery_config(str(path / "checkpoint")),
-    "objects": lambda path: recovery_config(f"memory://{path.name}-{id(path)}"),
+    "objects": lambda path: recovery_config(f"memory://{uuid.uuid4().hex}"),
     "memory": lambda path: MemoryRecoveryConfig(),
     "sqlite": lambda path: SqliteRecoveryConfig(str(path / "db")),
 }
