@@ -28,14 +28,12 @@ class Tables(SinkHarness):
         return name
 
     def make_sink(self, target: Any) -> Any:
-        return PostgresSink(
-            self.dsn,
-            target,
+        options: dict[str, Any] = {
             # A stopped driver holds the ledger's row, and whoever waits for it must not wait for long.
-            statement_timeout="0.5 seconds",
-            retry_deadline="1 second",
-            **self.sink_options(target),
-        )
+            "statement_timeout": "0.5 seconds",
+            "retry_deadline": "1 second",
+        }
+        return PostgresSink(self.dsn, target, **(options | self.sink_options(target)))
 
     def sink_options(self, target: str) -> dict[str, Any]:
         return {}

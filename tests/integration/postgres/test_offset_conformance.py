@@ -30,7 +30,14 @@ class SourceTables(OffsetTables):
     leftovers = Tables.leftovers
 
     def sink_options(self, target: str) -> dict[str, Any]:
-        return {"delivery": "offset", "offset_columns": "id"}
+        return {
+            "delivery": "offset",
+            "offset_columns": "id",
+            # Its ledger does not tell which epochs it published: only rows tell that a checkpoint was lost.
+            "on_existing": "error",
+            # The rows of the largest task are sorted and inserted by one statement.
+            "statement_timeout": "5 seconds",
+        }
 
 
 class PartTables(OffsetTables):
