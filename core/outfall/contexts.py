@@ -17,7 +17,8 @@ _PEAK = "max_"
 class Metrics:
     """Counters of one part, one task or one epoch: whole numbers under a name, summed on the way to the record.
 
-    Those whose name begins with `max_` are not summed: of them the largest is kept.
+    Those whose name begins with `max_`, behind the name of a child if there is one (`archive.max_in_flight`), are not
+    summed: of them the largest is kept.
     """
 
     def __init__(self, counts: Mapping[str, int] | None = None) -> None:
@@ -31,10 +32,10 @@ class Metrics:
     def add_all(self, counts: Mapping[str, int]) -> None:
         """Add each of `counts` to the counter of its name; of a `max_…` keep the larger."""
         for name, amount in counts.items():
-            if name.startswith(_PEAK):
+            if _is_peak(name):
                 self.peak(name, amount)
             else:
-                self._counts[name] += amount
+                self.add(name, amount)
 
     def peak(self, name: str, amount: int) -> None:
         """Raise the counter `name` to `amount`, if it is below.
@@ -42,7 +43,7 @@ class Metrics:
         Raises:
             ValueError: the name does not begin with `max_`.
         """
-        if not name.startswith(_PEAK):
+        if not _is_peak(name):
             raise ValueError(f"the name of a peak begins with {_PEAK!r}, not {name!r}")
         self._counts[name] = max(self._counts[name], amount)
 
@@ -50,6 +51,10 @@ class Metrics:
     def counts(self) -> dict[str, int]:
         """The counters as a plain dict of their own."""
         return dict(self._counts)
+
+
+def _is_peak(name: str) -> bool:
+    return name.rpartition(".")[2].startswith(_PEAK)
 
 
 @dataclass(frozen=True)

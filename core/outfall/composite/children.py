@@ -81,7 +81,9 @@ class ChildMetrics(Metrics):
         if "." not in name and name != "rows":
             self._parent.add(name, amount)
 
-    def add_all(self, counts: Mapping[str, int]) -> None:
-        """Add each of `counts`."""
-        for name, amount in counts.items():
-            self.add(name, amount)
+    def peak(self, name: str, amount: int) -> None:
+        """Raise the counter here and there."""
+        super().peak(name, amount)
+        self._parent.peak(f"{self._name}.{name}", amount)
+        if "." not in name:
+            self._parent.peak(name, amount)
