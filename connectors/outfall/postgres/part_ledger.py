@@ -13,7 +13,7 @@ There is one row per part, for as long as the step's row: it goes with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -90,16 +90,25 @@ class PartLedger:
         values = {"parts": list(offsets), "starts": list(offsets.values())}
         connection.execute(statement, self._key | values)
 
-    def published(self, connection: Connection, rows: Iterable[PartRow]) -> None:
-        """Write what the parts have now. The caller holds their locks."""
+    def published(self, connection: Connection, rows: Sequence[PartRow]) -> None:
+        """Write what the parts have now, all of one attempt. The caller holds their locks."""
         statement = sql.SQL(
-            "UPDATE {} SET generation = %(generation)s, epoch = %(epoch)s, attempt = %(attempt)s,"
-            " next_offset = %(next_offset)s, rows = %(rows)s, hash = %(hash)s, changed = now()"
-            " WHERE incarnation = %(incarnation)s AND target = %(target)s AND part = %(part)s"
+            "UPDATE {} AS mine SET generation = %(generation)s, epoch = %(epoch)s, attempt = %(attempt)s,"
+            " next_offset = given.next_offset, rows = given.rows, hash = given.hash, changed = now()"
+            " FROM unnest(%(parts)s::text[], %(offsets)s::bigint[], %(counts)s::bigint[], %(hashes)s::bigint[])"
+            " AS given (part, next_offset, rows, hash)"
+            " WHERE incarnation = %(incarnation)s AND target = %(target)s AND mine.part = given.part"
         ).format(self._name)
-        with connection.cursor() as cursor:
-            for row in rows:
-                cursor.execute(statement, self._key | vars(row))
+        values = {
+            "generation": rows[0].generation,
+            "epoch": rows[0].epoch,
+            "attempt": rows[0].attempt,
+            "parts": [row.part for row in rows],
+            "offsets": [row.next_offset for row in rows],
+            "counts": [row.rows for row in rows],
+            "hashes": [row.hash for row in rows],
+        }
+        connection.execute(statement, self._key | values)
 
 
 def part_ledger_ddl(metadata_schema: str) -> list[sql.Composed]:

@@ -167,8 +167,10 @@ class PartTask:
         found = self._ledger.read(connection, wanted, lock=True)
         missing = missing_parts(self._place(), step, found, wanted)
         copied = wanted.keys() - self._present if sent else frozenset()
-        self._context.metrics.add("rows_present", sum(wanted[part].rows for part in wanted.keys() - missing))
-        if missing != copied:
+        present = sum(wanted[part].rows for part in wanted.keys() - missing)
+        if present:
+            self._context.metrics.add("rows_present", present)
+        if missing != copied or not missing:
             self._give_up(connection, missing)
             return
         reached("postgres: publishing")
@@ -178,7 +180,7 @@ class PartTask:
         reached("postgres: after COMMIT")
 
     def _give_up(self, connection: Connection, missing: frozenset[str]) -> None:
-        """Another attempt was faster with some of the parts, and COPY takes no row back but with all others."""
+        """Write nothing: all is there; or some of it, by a faster attempt, and COPY takes back all rows or none."""
         connection.execute("ROLLBACK")
         if missing:
             raise TransientError(
