@@ -172,8 +172,12 @@ class Database:
         return make_conninfo(**(given | fixed))
 
 
+MOST_IDLE = 4
+"""How many targets a process keeps a connection to while it does not use it: those that it used last."""
+
+
 class _Idle:
-    """At most one idle connection per process and target."""
+    """At most one idle connection per process and target, and not to many targets."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -194,9 +198,14 @@ class _Idle:
 
     def give_back(self, key: tuple[int, str], connection: Connection) -> None:
         with self._lock:
-            other = self._connections.setdefault(key, connection)
-        if other is not connection:
-            connection.close()
+            spare = [connection] if key in self._connections else []
+            if not spare:
+                self._connections[key] = connection
+                # A dict keeps the order of what came in, and `take` takes out.
+                oldest = list(self._connections)[:-MOST_IDLE]
+                spare = [self._connections.pop(other) for other in oldest]
+        for each in spare:
+            each.close()
 
 
 _idle = _Idle()
