@@ -156,8 +156,9 @@ def lowest(session: nox.Session) -> None:
     """Run the unit tests with the oldest dependencies that pyproject.toml admits."""
     own_environment(session)
     project = nox.project.load_toml("pyproject.toml")["project"]
-    # And those of the connectors whose unit tests import them.
-    bounds = [*project["dependencies"], *project["optional-dependencies"]["postgres"]]
+    # And those of the extras whose packages unit tests import.
+    extras = project["optional-dependencies"]
+    bounds = [*project["dependencies"], *extras["postgres"], *extras["kafka"]]
     for_tests = ("cloudpickle", "hypothesis", "packaging", "pytest")
     session.install(*(bound.replace(">=", "==") for bound in bounds), *for_tests)
     session.install("--no-deps", "-e", ".")

@@ -8,6 +8,7 @@ from outfall.errors import ConfigurationError
 from outfall.location import masked
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.kafka import KafkaRecoveryConfig
 from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
 
 
@@ -15,7 +16,7 @@ def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
     """Make a configuration from its URL, or return the one given.
 
     A URL is an absolute path, `file:///…`, `scheme://…` of a filesystem that fsspec knows and
-    `outfall.recovery.location` lists, or `sqlite:///directory`.
+    `outfall.recovery.location` lists, `sqlite:///directory` or `kafka://host:9092/prefix`.
 
     Raises:
         ConfigurationError: the URL is relative, or its scheme is not known.
@@ -30,9 +31,7 @@ def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
     if scheme == SCHEME:
         return SqliteRecoveryConfig(_directory(location))
     if scheme == "kafka":
-        raise ConfigurationError(
-            f"recovery in {scheme}:// is not built yet", do="use a path or a URL of a filesystem, as the checkpoint is"
-        )
+        return KafkaRecoveryConfig.from_url(location)
     return CheckpointRecoveryConfig(location)
 
 

@@ -1,0 +1,160 @@
+"""A partition in memory, with compaction at its most disorderly, answers that get lost, and records that come late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from outfall.errors import RecordError
+from outfall.recovery.kafka.log import KafkaLog
+from outfall.recovery.kafka.partition import DeliveryUnknownError, Partition, Record, Write
+
+
+@dataclass
+class Topic:
+    """What the broker has. `history` is what it ever had: only the tests' own judgement reads it."""
+
+    kept: dict[int, Record] = field(default_factory=dict)
+    history: list[Record] = field(default_factory=list)
+    late: list[Write] = field(default_factory=list)
+    """Sent by a writer that was told nothing; may still arrive."""
+    now: int = 0
+    """Counts what has happened."""
+    emptied_at: dict[int, int] = field(default_factory=dict)
+    """Since when a tombstone has nothing before it to hide."""
+    reading_since: dict[int, int] = field(default_factory=dict)
+    """When each reader that is reading began: tombstones are kept for longer than any reading takes."""
+
+    def land(self, write: Write) -> int:
+        key, value = write
+        record = Record(len(self.history), key, value)
+        self.history.append(record)
+        self.kept[record.offset] = record
+        self.now += 1
+        return record.offset
+
+    def arrive(self) -> None:
+        """Let the oldest late record arrive."""
+        self.land(self.late.pop(0))
+
+    def removable(self) -> list[int]:
+        """What compaction may remove: in no order, and singly, since readers may come between any two of its steps."""
+        last = {record.key: record.offset for record in self.kept.values()}
+        first: dict[str, int] = {}
+        for record in self.kept.values():
+            first.setdefault(record.key, record.offset)
+        newest = max(self.kept, default=-1)
+        superseded = [offset for offset, record in self.kept.items() if last[record.key] != offset]
+        for offset, record in self.kept.items():
+            if record.value is None and first[record.key] == offset:
+                self.emptied_at.setdefault(offset, self.now)
+        oldest = min(self.reading_since.values(), default=self.now + 1)
+        expired = [
+            offset
+            for offset, since in self.emptied_at.items()
+            if offset in self.kept and offset != newest and since < oldest and offset not in superseded
+        ]
+        return sorted({*superseded, *expired})
+
+    def remove(self, offset: int) -> None:
+        del self.kept[offset]
+        self.now += 1
+
+    def compact(self) -> None:
+        """Compact everything that may be."""
+        while removable := self.removable():
+            for offset in removable:
+                self.remove(offset)
+
+
+@dataclass
+class Faults:
+    """What becomes of the next writes: `"lost"`, `"landed"` or `"late"`, the answer missing; then all well."""
+
+    next: list[str] = field(default_factory=list)
+
+
+class MemoryPartition(Partition):
+    """One reader's and writer's way to a topic. `pause` is called before everything that others could come between."""
+
+    def __init__(self, topic: Topic, pause: Callable[[], None] = lambda: None, faults: Faults | None = None) -> None:
+        self._topic = topic
+        self._pause = pause
+        self._faults = faults or Faults()
+        self.asked = 0
+
+    @property
+    def name(self) -> str:
+        return "memory-progress"
+
+    def prepare(self) -> None:
+        pass
+
+    def bounds(self) -> tuple[int, int]:
+        self._pause()
+        self.asked += 1
+        return 0, len(self._topic.history)
+
+    def records(self, start: int, end: int) -> Iterator[Record]:
+        if start > len(self._topic.history):
+            raise RecordError("out of range")
+        for offset in [offset for offset in self._topic.kept if start <= offset < end]:
+            # It may be compacted away meanwhile.
+            if offset in self._topic.kept:
+                yield self._topic.kept[offset]
+                if offset + 1 < end:
+                    self._pause()
+
+    def write(self, writes: Sequence[Write]) -> list[int]:
+        offsets = []
+        unknown = False
+        for write in writes:
+            self._pause()
+            fate = self._faults.next.pop(0) if self._faults.next else "well"
+            if fate in ("well", "landed"):
+                offsets.append(self._topic.land(write))
+            if fate == "late":
+                self._topic.late.append(write)
+            unknown = unknown or fate != "well"
+        if unknown:
+            raise DeliveryUnknownError("no answer came")
+        return offsets
+
+    def close(self) -> None:
+        pass
+
+
+class Time:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self, pause: Callable[[], None] = lambda: None) -> None:
+        self.seconds = 0.0
+        self._pause = pause
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self._pause()
+
+
+def memory_log(
+    topic: Topic,
+    states: Topic | None = None,
+    *,
+    step: str = "sink",
+    pause: Callable[[], None] = lambda: None,
+    faults: Faults | None = None,
+    chunk: int = 1 << 20,
+) -> KafkaLog:
+    time = Time(pause)
+    return KafkaLog(
+        step,
+        MemoryPartition(topic, pause, faults),
+        MemoryPartition(states or Topic(), pause, faults),
+        timeout=0.1,
+        chunk=chunk,
+        clock=time,
+        sleep=time.sleep,
+    )
