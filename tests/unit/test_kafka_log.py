@@ -10,6 +10,7 @@ from outfall.epoch.coordinator import EpochCoordinator
 from outfall.errors import FencedError, RecordError, TransientError
 from outfall.recovery import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
 from outfall.recovery.kafka.log import KafkaLog
+from outfall.recovery.kafka.partition import Record
 from outfall.testing.by_reference import ByReference
 from outfall.testing.local_engine import LocalDriver
 from tests.unit.support.kafka_partition import Faults, MemoryPartition, Time, Topic, memory_log
@@ -251,7 +252,7 @@ def test_a_state_is_announced_before_it_is_written_so_that_a_crash_leaves_nothin
     assert not any("/state/" in r.key for r in _compacted(topic) if r.value is not None)
 
 
-def _compacted(topic: Topic) -> list[object]:
+def _compacted(topic: Topic) -> list[Record]:
     topic.compact()
     return list(topic.kept.values())
 
