@@ -72,7 +72,13 @@ SECRETS = [
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_is_in_no_text_and_no_url(name: str) -> None:
     config = KafkaRecoveryConfig("host:9092", "prefix", {name: SECRET, "sasl.username": "me"})
-    for text in (repr(config), str(config), config.url(), repr(config.client_options), str(dict(config.client_options))):
+    for text in (
+        repr(config),
+        str(config),
+        config.url(),
+        repr(config.client_options),
+        str(dict(config.client_options)),
+    ):
         assert SECRET not in text
     assert config.options().resolved()[name] == SECRET
     assert config.options().masked(f"no {SECRET} here") == "no *** here"

@@ -8,12 +8,12 @@ import pytest
 
 from outfall.epoch.coordinator import EpochCoordinator
 from outfall.errors import FencedError, RecordError, TransientError
-from outfall.recovery import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
+from outfall.recovery import EntryExistsError, LogEntry
 from outfall.recovery.kafka.log import KafkaLog
 from outfall.recovery.kafka.partition import Record
 from outfall.testing.by_reference import ByReference
 from outfall.testing.local_engine import LocalDriver
-from tests.unit.support.kafka_partition import Faults, MemoryPartition, Time, Topic, memory_log
+from tests.unit.support.kafka_partition import Faults, MemoryKafka, MemoryPartition, Time, Topic, memory_log
 from tests.unit.support.logs import once_at
 
 
@@ -275,19 +275,6 @@ def test_states_are_swept_by_generation(topic: Topic, states: Topic) -> None:
 def test_a_name_that_is_no_state_is_refused(topic: Topic, name: str) -> None:
     with pytest.raises(RecordError, match="not the name of a state"):
         memory_log(topic).read_state(name)
-
-
-class MemoryKafka(ByReference, RecoveryConfig):
-    """Topics in this process, opened as a configuration does."""
-
-    def __init__(self) -> None:
-        self.progress, self.states = Topic(), Topic()
-
-    def open(self, step_id: str) -> RecoveryLog:
-        return memory_log(self.progress, self.states, step=step_id)
-
-    def url(self) -> str:
-        return f"test-kafka://{id(self)}"
 
 
 class Shelf(ByReference):

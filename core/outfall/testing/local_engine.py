@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any
 
 from outfall.epoch import draining
@@ -66,9 +67,9 @@ class LocalDriver:
             tasks: the rows of each task of a dynamic sink, in the order of their partition ids. A fixed sink's rows are
                 routed by key, whatever the tasks, and then one task writes each part.
         """
-        coordinator = self.coordinator()
-        ticket = coordinator.begin(epoch, query_id=self._query_id)
-        return coordinator.finish(ticket, self.run_tasks(ticket, epoch, tasks))
+        with closing(self.coordinator()) as coordinator:
+            ticket = coordinator.begin(epoch, query_id=self._query_id)
+            return coordinator.finish(ticket, self.run_tasks(ticket, epoch, tasks))
 
     def drain(self) -> EpochResult | None:
         """Deliver what the sink holds back; `None` when there is nothing."""

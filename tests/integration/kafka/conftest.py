@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from outfall.recovery import KafkaRecoveryConfig
-from outfall.recovery.kafka import topics
+from outfall.recovery.kafka import idle, topics
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers of other tests had these names and perhaps these ports."""
+    monkeypatch.setattr(topics, "_checked", set())
+    monkeypatch.setattr(idle, "IDLE", idle.IdleLogs())
 
 
 @pytest.fixture

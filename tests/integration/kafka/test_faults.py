@@ -20,7 +20,11 @@ NOT_ENOUGH_AFTER_APPEND, LEADER_NOT_AVAILABLE, TIMED_OUT = 20, 5, 7
 
 
 def on(cluster: MockCluster | ModelBroker, **options: Any) -> KafkaRecoveryConfig:
-    given = {"replication_factor": 1, "timeout": 15, "client_options": {"reconnect.backoff.max.ms": 100}} | options
+    given: dict[str, Any] = {
+        "replication_factor": 1,
+        "timeout": 15,
+        "client_options": {"reconnect.backoff.max.ms": 100},
+    } | options
     return KafkaRecoveryConfig(cluster.address, "p", **given)
 
 

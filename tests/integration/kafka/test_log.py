@@ -25,8 +25,22 @@ def test_entries_are_given_back_to_every_reader(config: MakeConfig) -> None:
     assert there.open("sink").read() == [LogEntry(number, data) for number, data in enumerate(entries, 1)]
     assert there.open("sink").read(last=1) == log.read()[-1:]
     assert there.open("other").read() == []
+
+
+def test_a_closed_log_is_kept_connected_for_who_opens_it_next(config: MakeConfig) -> None:
+    there = config()
+    log = there.open("sink")
+    log.append(b"1", after=0)
     log.close()
-    assert log.numbers() == [1, 2, 3, 4], "a closed log can be used again"
+    again = there.open("sink")
+    assert again is log
+    other = there.open("sink")
+    assert other is not log, "two at once are never the same"
+    assert other.append(b"2", after=1) == 2
+    assert again.numbers() == [1, 2]
+    for closed in (log, other):
+        closed.close()
+    assert there.open("sink") is log
 
 
 def test_reading_makes_no_topic(config: MakeConfig) -> None:

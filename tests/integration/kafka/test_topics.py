@@ -71,7 +71,9 @@ def test_a_reader_refuses_a_topic_of_several_partitions_too(model: ModelBroker) 
         config(model).open("sink").read()
 
 
-@pytest.mark.parametrize(("request_number", "error"), [(CREATE_TOPICS, CLUSTER_DENIED), (DESCRIBE_CONFIGS, TOPIC_DENIED)])
+@pytest.mark.parametrize(
+    ("request_number", "error"), [(CREATE_TOPICS, CLUSTER_DENIED), (DESCRIBE_CONFIGS, TOPIC_DENIED)]
+)
 def test_missing_rights_are_named(model: ModelBroker, request_number: int, error: int) -> None:
     model.errors[request_number] = [error]
     with pytest.raises(ConfigurationError, match=r"AUTHORIZATION_FAILED.*let this user"):
@@ -101,14 +103,23 @@ def test_compaction_takes_nothing_that_counts(model: ModelBroker) -> None:
             there.open("sink").append(b"late", after=after - 1)
 
 
-def test_a_topic_that_was_emptied_is_noticed(model: ModelBroker) -> None:
-    log = config(model).open("sink")
+@pytest.mark.parametrize("deleted", [False, True], ids=["emptied", "deleted"])
+def test_a_topic_that_lost_its_records_is_noticed_once_and_then_begun_anew(model: ModelBroker, deleted: bool) -> None:
+    there = config(model)
+    log = there.open("sink")
     for after in range(3):
         log.append(b"x", after=after)
-    model.topics["p-progress"] = ModelTopic(1, dict(GOOD))
+    if deleted:
+        model.topics.clear()
+    else:
+        model.topics["p-progress"] = ModelTopic(1, dict(GOOD))
     with pytest.raises(RecordError, match=r"was replaced.*restore"):
         log.append(b"x", after=3)
-    assert model.topics["p-progress"].records == []
+    assert not any(topic.records for topic in model.topics.values())
+    log.close()
+    anew = there.open("sink")
+    assert anew.read() == []
+    assert anew.append(b"x", after=0) == 1
 
 
 def test_a_topic_that_is_replaced_while_it_is_read_is_noticed(model: ModelBroker) -> None:

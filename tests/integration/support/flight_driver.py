@@ -24,6 +24,7 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--dsn", help="of the database that has a table t, or the URL of a server, in place of files")
     parser.add_argument("--s3", help="options of S3Sink as JSON, in place of files")
+    parser.add_argument("--recovery", help="where the log is, in place of the checkpoint")
     return parser.parse_args()
 
 
@@ -95,12 +96,14 @@ def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
 def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     if given.door == "options":
         options = {"sink": "file", "path": given.out, "checkpointLocation": given.checkpoint}
+        if given.recovery:
+            options["recovery"] = given.recovery
         return df.writeStream.format("outfall").options(**options)
     if given.mode in {"growing", "rolling"}:
         sink = FileSink(given.out, parts=5, roll_bytes="20 KiB" if given.mode == "rolling" else None)
-        recovery = f"sqlite://{given.checkpoint}-recovery" if given.door == "sqlite" else None
+        recovery = f"sqlite://{given.checkpoint}-recovery" if given.door == "sqlite" else given.recovery
         return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint, recovery=recovery)
-    return write_stream(df, FileSink(given.out), checkpoint=given.checkpoint)
+    return write_stream(df, FileSink(given.out), checkpoint=given.checkpoint, recovery=given.recovery)
 
 
 def main() -> None:

@@ -34,7 +34,11 @@ class MockCluster:
             ("rd_kafka_mock_cluster_bootstraps", ctypes.c_char_p, [ctypes.c_void_p]),
             ("rd_kafka_mock_cluster_destroy", None, [ctypes.c_void_p]),
             ("rd_kafka_destroy", None, [ctypes.c_void_p]),
-            ("rd_kafka_mock_topic_create", ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int]),
+            (
+                "rd_kafka_mock_topic_create",
+                ctypes.c_int,
+                [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int],
+            ),
             ("rd_kafka_mock_broker_set_down", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
             ("rd_kafka_mock_broker_set_up", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
             (

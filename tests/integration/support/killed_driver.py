@@ -43,6 +43,8 @@ class Job:
     """Options of `S3Sink` as JSON, when the stream goes into a bucket."""
     steps: tuple[str, ...] = ()
     """Where a process may be told to die, for every second life; the others end at a moment of the clock alone."""
+    recovery: str = ""
+    """Where the recovery data is, when it is not beside the checkpoint."""
     kills: int = 0
     obeyed: list[str] = field(default_factory=list)
     """The steps at which a process died as it was told."""
@@ -78,6 +80,8 @@ class Job:
             settings["dsn"] = self.dsn
         if self.s3:
             settings["s3"] = self.s3
+        if self.recovery:
+            settings["recovery"] = self.recovery
         command = [sys.executable, str(flight_driver.__file__)]
         for name, value in settings.items():
             command += [f"--{name}", str(value)]

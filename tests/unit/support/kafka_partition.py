@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from outfall.errors import RecordError
+from outfall.recovery import RecoveryConfig, RecoveryLog
 from outfall.recovery.kafka.log import KafkaLog
 from outfall.recovery.kafka.partition import DeliveryUnknownError, Partition, Record, Write
+from outfall.testing.by_reference import ByReference
 
 
 @dataclass
@@ -158,3 +160,16 @@ def memory_log(
         clock=time,
         sleep=time.sleep,
     )
+
+
+class MemoryKafka(ByReference, RecoveryConfig):
+    """Topics in this process, opened as a configuration does."""
+
+    def __init__(self) -> None:
+        self.progress, self.states = Topic(), Topic()
+
+    def open(self, step_id: str) -> RecoveryLog:
+        return memory_log(self.progress, self.states, step=step_id)
+
+    def url(self) -> str:
+        return f"test-kafka://{id(self)}"

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
-from outfall.recovery.kafka.failures import ACCESS, error_of, explained, may_pass, will_not_pass
+from outfall.recovery.kafka.failures import ACCESS, MISSING, error_of, explained, may_pass, will_not_pass
 from outfall.recovery.kafka.partition import DeliveryUnknownError, Partition, Record, Write
 
 if TYPE_CHECKING:
@@ -183,10 +183,19 @@ class KafkaPartition(Partition):
     def bounds(self) -> tuple[int, int]:
         if not self._exists and not self._look():
             return 0, 0
-        doing = f"asking for the end of {self._topic}"
         consumer, here = self._clients.consumer(), TopicPartition(self._topic, 0)
-        low, high = self._clients.ask(doing, lambda seconds: consumer.get_watermark_offsets(here, seconds))
-        return int(low), int(high)
+
+        def ask(seconds: float) -> tuple[int, int]:
+            try:
+                low, high = consumer.get_watermark_offsets(here, seconds)
+            except KafkaException as error:
+                known = error_of(error)
+                if known is not None and known.code() in MISSING and not self._look():
+                    return 0, 0
+                raise
+            return int(low), int(high)
+
+        return self._clients.ask(f"asking for the end of {self._topic}", ask)
 
     def records(self, start: int, end: int) -> Iterator[Record]:
         if start >= end:
@@ -232,9 +241,11 @@ class KafkaPartition(Partition):
 
     def _look(self) -> bool:
         """Whether the topic is there; one with other partitions than one is refused."""
-        from outfall.recovery.kafka.topics import partitions
+        from outfall.recovery.kafka.topics import forget_topic, partitions
 
         self._exists = partitions(self._clients, self._topic) is not None
+        if not self._exists:
+            forget_topic(self._clients, self._topic)
         return self._exists
 
     def _is_news(self, message: Message) -> bool:

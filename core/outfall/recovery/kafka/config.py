@@ -66,15 +66,22 @@ class KafkaRecoveryConfig(RecoveryConfig):
     def open(self, step_id: str) -> RecoveryLog:
         """Open the log of one step. No broker is asked before the first read or append.
 
+        What is closed is kept in this process, connected, for who opens the same next.
+
         Raises:
-            ConfigurationError: the step id will not do.
+            ConfigurationError: the step id will not do, or a secret does not exist here.
         """
         from outfall.recovery.kafka.client import KafkaClients, KafkaPartition
+        from outfall.recovery.kafka.idle import IDLE
         from outfall.recovery.kafka.log import KafkaLog
 
-        step, clients = check_step_id(step_id), KafkaClients(self)
-        progress, state = self.topics()
-        return KafkaLog(step, KafkaPartition(clients, progress), KafkaPartition(clients, state), timeout=self.seconds())
+        step = check_step_id(step_id)
+        key = (*self.options().resolved().items(), self.brokers, self.topics(), self.seconds(), step)
+        kept = IDLE.take(key)
+        if kept is not None:
+            return kept
+        progress, states = (KafkaPartition(KafkaClients(self), topic) for topic in self.topics())
+        return KafkaLog(step, progress, states, timeout=self.seconds(), release=lambda log: IDLE.keep(key, log))
 
     def topics(self) -> tuple[str, str]:
         """Return the names of the two topics: of progress, and of large states."""

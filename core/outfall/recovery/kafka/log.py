@@ -34,6 +34,7 @@ class KafkaLog(RecoveryLog):
         *,
         timeout: float,
         chunk: int = CHUNK,
+        release: Callable[[KafkaLog], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -45,6 +46,7 @@ class KafkaLog(RecoveryLog):
             states: where large states are.
             timeout: seconds that reading to the end may take, and waiting for what became of a record.
             chunk: bytes that go into one record.
+            release: takes the log when it is closed, to be used again; left out, it is shut.
             clock: seconds that only grow.
             sleep: waits so many seconds.
         """
@@ -53,6 +55,8 @@ class KafkaLog(RecoveryLog):
         self._states = states
         self._timeout = timeout
         self._chunk = chunk
+        self._release = release
+        self._stale = False
         self._clock = clock
         self._sleep = sleep
         self._view = ProgressView(step_id)
@@ -133,6 +137,13 @@ class KafkaLog(RecoveryLog):
         )
 
     def close(self) -> None:
+        if self._release is None or self._stale:
+            self.shut()
+        else:
+            self._release(self)
+
+    def shut(self) -> None:
+        """Close the connections."""
         self._progress.close()
         self._states.close()
 
@@ -231,6 +242,7 @@ class KafkaLog(RecoveryLog):
         return None
 
     def _replaced(self, what: str) -> RecordError:
+        self._stale = True
         return RecordError(
             f"the topic {self._progress.name} was replaced: {what}",
             step=self._step_id,

@@ -49,6 +49,11 @@ def prepare_topic(clients: KafkaClients, topic: str) -> None:
     _checked.add((clients.where, topic))
 
 
+def forget_topic(clients: KafkaClients, topic: str) -> None:
+    """Have a topic that is gone made and checked again."""
+    _checked.discard((clients.where, topic))
+
+
 def partitions(clients: KafkaClients, topic: str) -> int | None:
     """Return how many partitions a topic has, which is one; `None` when it is missing.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +25,10 @@ class RemoteTasks(LocalDriver):
     def run_epoch(self, epoch: int, tasks: Sequence[Iterable[Any]]) -> EpochResult:
         routed = self.routed(tasks)
         self.expect_tasks(len(routed))
-        coordinator = self.coordinator()
-        ticket = coordinator.begin(epoch, query_id=self._query_id)
-        answers = [self.run_task(ticket, epoch, index, rows) for index, rows in enumerate(routed)]
-        return coordinator.finish(ticket, answers)
+        with closing(self.coordinator()) as coordinator:
+            ticket = coordinator.begin(epoch, query_id=self._query_id)
+            answers = [self.run_task(ticket, epoch, index, rows) for index, rows in enumerate(routed)]
+            return coordinator.finish(ticket, answers)
 
     def expect_tasks(self, count: int) -> None:
         """Say how many tasks the next epoch has: a sink with writer state has its states dealt out by it."""

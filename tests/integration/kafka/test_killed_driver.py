@@ -1,0 +1,44 @@
+"""The driver is killed (-9) while it streams real flights with its recovery data in Kafka, until the stream ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outfall.recovery import KafkaRecoveryConfig, history
+from outfall.spark.requirement import pyspark_version
+from tests.integration.support.killed_driver import make_job
+from tests.integration.support.reading import found
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+STEPS = (
+    "log: newest checked", "log: entry written", "after BEGIN", "before PREPARED", "after COMMITTING",
+    "before COMPLETED", "log: entry swept", "after sweep",
+)  # fmt: skip
+OPTIONS_DOOR = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1')
+
+
+@pytest.mark.parametrize(
+    ("mode", "door"),
+    [
+        ("growing", "objects"),
+        pytest.param("whole", "objects", marks=pytest.mark.long),
+        pytest.param("whole", "options", marks=[pytest.mark.long, OPTIONS_DOOR]),
+    ],
+)
+def test_each_flight_is_found_once_however_often_the_driver_is_killed(
+    tmp_path: Path, config: Callable[..., KafkaRecoveryConfig], mode: str, door: str
+) -> None:
+    recovery = config()
+    job, rows = make_job(tmp_path, mode, door, steps=STEPS)
+    job.recovery = recovery.url()
+    job.run_all()
+    ids = Counter(row["id"] for row in found(job.out))
+    assert ids.keys() == set(range(rows.num_rows))
+    assert {flight: times for flight, times in ids.items() if times > 1} == {}
+    assert not (tmp_path / "checkpoint" / "outfall").exists(), "the log was to be in Kafka"
+    assert history(recovery)[-1].rows > 0
