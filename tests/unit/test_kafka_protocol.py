@@ -155,7 +155,7 @@ def test_a_reader_beside_a_driver_that_sweeps_and_a_broker_that_compacts_in_ever
 FATES = st.lists(st.sampled_from(["well", "well", "lost", "landed", "late"]), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_drivers_that_crash_and_hear_nothing_over_a_log_that_is_compacted(data: st.DataObject) -> None:
     play_at_random(data)
