@@ -16,6 +16,7 @@ import pyarrow as pa
 from tests.integration.conftest import spark_environment
 from tests.integration.support import flight_driver
 from tests.integration.support.flights import flights, write_input
+from tests.integration.support.waiting import until
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
 """How often each combination is killed; `nox -s faults` sets 50."""
@@ -105,6 +106,7 @@ class Job:
         step = self.chance.choice(self.steps) if self.steps and self.chance.random() < 0.5 else None
         if step:
             self.order.write_text(f"kill {step}")
+        self._await_first_offset(process)
         timer = threading.Timer(self.chance.uniform(0, LONGEST_LIFE), self._kill, [process])
         timer.start()
         finished = process.stdout.readline() == "finished\n"
@@ -135,6 +137,15 @@ class Job:
 
     def complaints(self) -> str:
         return (self.root / "stderr").read_text(errors="replace")[-3000:]
+
+    def _await_first_offset(self, process: subprocess.Popen[str]) -> None:
+        """Let Spark plan its first batch, before which no sink is asked for anything.
+
+        A checkpoint that died earlier, between its directories and its first offset, is one that Spark refuses to go
+        on from: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY.
+        """
+        first = self.root / "checkpoint" / "offsets" / "0"
+        until(lambda: first.exists() or process.poll() is not None, "Spark's first offset")
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
         """Kill everything, or only Python, so that the JVM's tasks live on for a while."""
