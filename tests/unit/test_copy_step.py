@@ -15,6 +15,7 @@ from outfall.errors import ConfigurationError, FencedError, OutfallError, Record
 from outfall.recovery import RecoveryConfig, SqliteRecoveryConfig, copy_step, history, recovery_config
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from tests.unit.support.hoarding import HoardingInParts
+from tests.unit.support.kafka_partition import MemoryKafka
 from tests.unit.support.setups import Row
 
 LARGE = "x" * 100_000
@@ -24,6 +25,7 @@ STORES: dict[str, Callable[[Path], RecoveryConfig]] = {
     "objects": lambda path: recovery_config(f"memory://{uuid.uuid4().hex}"),
     "memory": lambda path: MemoryRecoveryConfig(),
     "sqlite": lambda path: SqliteRecoveryConfig(str(path / "db")),
+    "kafka": lambda path: MemoryKafka(),
 }
 
 

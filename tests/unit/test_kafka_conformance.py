@@ -16,9 +16,6 @@ class InKafka(Files):
         return MemoryKafka()
 
 
-SHORT = ["one_epoch", "replay_of_a_lost_epoch", "two_attempts_finish", "zombie_of_an_older_generation"]
-
-
 @pytest.mark.long
 class TestGrowingFiles(InKafka):
     def file_options(self) -> dict[str, object]:

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from outfall.epoch.coordinator import EpochCoordinator
-from outfall.errors import FencedError, RecordError, TransientError
+from outfall.errors import RecordError, TransientError
 from outfall.recovery import EntryExistsError, LogEntry
 from outfall.recovery.kafka.log import KafkaLog
 from outfall.recovery.kafka.partition import Record
@@ -34,28 +33,11 @@ def filled(topic: Topic, count: int) -> KafkaLog:
     return log
 
 
-def test_a_log_that_nobody_wrote_is_empty_and_reading_it_writes_nothing(topic: Topic) -> None:
+def test_reading_and_sweeping_a_log_that_nobody_wrote_writes_nothing(topic: Topic) -> None:
     log = memory_log(topic)
     assert log.read() == []
-    assert log.read(last=3) == []
     log.sweep(keep=[], states=[], generation=9)
     assert topic.history == []
-
-
-def test_entries_are_numbered_from_one_and_given_back_as_they_were(topic: Topic) -> None:
-    log = memory_log(topic)
-    assert [log.append(data, after=after) for after, data in enumerate([b"{}", b"\xff\x00\n", b""])] == [1, 2, 3]
-    assert memory_log(topic).read() == [LogEntry(1, b"{}"), LogEntry(2, b"\xff\x00\n"), LogEntry(3, b"")]
-
-
-@pytest.mark.parametrize("after", [0, 1, 2])
-def test_a_number_that_is_taken_or_passed_is_refused_and_nothing_is_written(topic: Topic, after: int) -> None:
-    filled(topic, 3)
-    written = len(topic.history)
-    with pytest.raises(EntryExistsError) as refused:
-        memory_log(topic).append(b"late", after=after)
-    assert refused.value.number == after + 1
-    assert len(topic.history) == written
 
 
 def test_a_number_freed_by_a_sweep_is_refused_after_a_compaction_too(topic: Topic) -> None:
@@ -67,27 +49,13 @@ def test_a_number_freed_by_a_sweep_is_refused_after_a_compaction_too(topic: Topi
     assert memory_log(topic).append(b"next", after=5) == 6
 
 
-def test_an_append_that_would_leave_a_hole_is_refused(topic: Topic) -> None:
-    filled(topic, 2)
-    with pytest.raises(RecordError, match=r"entry 3 is gone .* newest is now 2"):
-        memory_log(topic).append(b"x", after=3)
-
-
 def test_a_topic_that_is_shorter_than_it_was_is_refused(topic: Topic) -> None:
     log = filled(topic, 2)
-    topic.history.clear()
     topic.kept.clear()
+    topic.end = 0
     with pytest.raises(RecordError, match="replaced: it ends at offset 0, and was read up to 2"):
         log.append(b"x", after=2)
-    assert topic.history == []
-
-
-def test_steps_do_not_see_each_other(topic: Topic) -> None:
-    memory_log(topic, step="a").append(b"a", after=0)
-    assert memory_log(topic, step="a.b").read() == []
-    assert memory_log(topic, step="a.b").append(b"b", after=0) == 1
-    memory_log(topic, step="a").sweep(keep=[9], states=[], generation=9)
-    assert memory_log(topic, step="a.b").read() == [LogEntry(1, b"b")]
+    assert topic.kept == {}
 
 
 @pytest.mark.parametrize(
@@ -101,11 +69,6 @@ def test_read_gives_the_newest_across_gaps(topic: Topic, last: int | None, expec
     assert [entry.number for entry in log.read(last=last)] == expected
     topic.compact()
     assert [entry.number for entry in memory_log(topic).read(last=last)] == expected
-
-
-def test_read_refuses_a_negative_count(topic: Topic) -> None:
-    with pytest.raises(ValueError, match="negative"):
-        memory_log(topic).read(last=-1)
 
 
 def test_the_newest_entry_is_never_swept(topic: Topic) -> None:
@@ -271,7 +234,7 @@ def test_states_are_swept_by_generation(topic: Topic, states: Topic) -> None:
             reader.read_state(stored[generation])
 
 
-@pytest.mark.parametrize("name", ["", "..", "../x.state", f"g1-p-{'0' * 32}.state", f"g1-../x-{'0' * 32}.state@0+1"])
+@pytest.mark.parametrize("name", ["", "..", "../x.state", f"g1-p-{'0' * 32}.state.1", f"g1-../x-{'0' * 32}.state.0-1"])
 def test_a_name_that_is_no_state_is_refused(topic: Topic, name: str) -> None:
     with pytest.raises(RecordError, match="not the name of a state"):
         memory_log(topic).read_state(name)
@@ -318,29 +281,9 @@ def run_epochs(recovery: MemoryKafka, epochs: int, *, size: int, compact_every: 
     return kept
 
 
-@pytest.mark.parametrize(("epochs", "compact_every"), [(160, 10), pytest.param(10_000, 100, marks=pytest.mark.long)])
-def test_what_is_kept_is_flat_after_the_first_hundred_epochs(
-    monkeypatch: pytest.MonkeyPatch, epochs: int, compact_every: int
-) -> None:
-    monkeypatch.setattr("outfall.recovery.values.LARGE", 100)
-    kept = run_epochs(MemoryKafka(), epochs, size=200, compact_every=compact_every)
-    settled = 120 // compact_every
-    assert set(kept[settled:]) == {kept[settled]}
-    assert kept[-1] < 120
-
-
 def test_large_states_come_back_and_leave_nothing_behind() -> None:
     recovery = MemoryKafka()
     kept = run_epochs(recovery, 30, size=70_000, compact_every=10)
     assert kept == [kept[0], kept[0] + 10, kept[0] + 20], "one more COMPLETED for each epoch, and no state"
     values = [record for record in recovery.states.kept.values() if record.value is not None]
     assert [len(record.value or b"") for record in values] == [70_002]
-
-
-def test_a_driver_that_was_overtaken_is_fenced() -> None:
-    recovery = MemoryKafka()
-    older = EpochCoordinator(Shelf(1), "sink", recovery)
-    ticket = older.begin(0)
-    EpochCoordinator(Shelf(1), "sink", recovery).begin(0)
-    with pytest.raises(FencedError):
-        older.finish(ticket, [])

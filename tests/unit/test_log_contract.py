@@ -12,6 +12,7 @@ import pytest
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig, SqliteRecoveryConfig
 from outfall.testing import MemoryRecoveryConfig
 from outfall.testing.recovery_contract import RecoveryContract
+from tests.unit.support.kafka_partition import MemoryKafka
 
 
 @pytest.fixture
@@ -64,3 +65,16 @@ class TestSqlite(RecoveryContract):
     def stored_bytes(self, recovery: RecoveryConfig) -> int:
         assert isinstance(recovery, SqliteRecoveryConfig)
         return on_disk(recovery.db_dir)
+
+
+class TestKafka(RecoveryContract):
+    """Over partitions in memory; `tests/integration/kafka` has sockets."""
+
+    outlives_processes = False
+
+    def make_recovery(self, directory: Path) -> RecoveryConfig:
+        return MemoryKafka()
+
+    def stored_bytes(self, recovery: RecoveryConfig) -> int:
+        assert isinstance(recovery, MemoryKafka)
+        return recovery.compacted_bytes()

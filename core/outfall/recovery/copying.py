@@ -3,7 +3,8 @@
 ```
 check    the target holds nothing, or what a copy that failed has left, and can be written
 MOVED    the source's last entry: whoever goes on from the source is fenced, a query that runs included
-copy     states, then entries under their own numbers, the newest first: a torn copy is refused by whoever reads it
+copy     states, then entries under their own numbers: all at once, or the newest first, so that whoever reads a torn
+         copy refuses it
 verify   everything read back and compared
 ```
 A crash after MOVED leaves a step that goes on nowhere until the same copy is made again.

@@ -97,8 +97,8 @@ class RecoveryLog(ABC):
         """Take over what another log holds, under the same numbers and names. For `outfall.recovery.copy_step` only.
 
         Called on a log that nobody writes and that holds nothing but, after a call that failed, some of the same. One
-        that fails leaves nothing or what cannot be taken for the log of an earlier time: the newest entries come first,
-        so that those which they build on are missing.
+        that fails leaves nothing, or what cannot be taken for the log of an earlier time: where entries cannot come all
+        at once, the newest come first, so that those which they build on are missing.
         """
 
     def close(self) -> None:

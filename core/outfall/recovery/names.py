@@ -10,7 +10,8 @@ from outfall.errors import ConfigurationError, RecordError
 _STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _ENTRY = re.compile(r"([0-9]{20})\.json")
 _TEMPORARY = re.compile(r"\.tmp-([0-9]{20})-[0-9a-f]{32}")
-_STATE = re.compile(r"g([0-9]+)-[A-Za-z0-9._-]*-[0-9a-f]{32}\.state")
+# What follows is where Kafka had it; a state keeps its name in every store that it is copied to.
+_STATE = re.compile(r"g([0-9]+)-[A-Za-z0-9._-]*-[0-9a-f]{32}\.state(\.[0-9]{1,19}-[0-9]{1,9})?")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _STATE_LABEL = 80
 

@@ -54,7 +54,10 @@ class RecoveryContract:
         raise NotImplementedError
 
     def stored_bytes(self, recovery: RecoveryConfig) -> int:
-        """Return how much the store holds now, by its own measure, once no log of it is open."""
+        """Return how much the store holds now, by its own measure, once no log of it is open.
+
+        What it removes at some time of its own choice, as a broker that compacts, it may remove first.
+        """
         raise NotImplementedError
 
     @pytest.fixture
@@ -138,16 +141,26 @@ class RecoveryContract:
             assert len({log.write_state("p", bytes([i]), generation=1) for i in range(5)}) == 5
             assert log.read_state(log.write_state("p" * 1000, b"", generation=1)) == b""
 
-    def test_states_are_swept_by_generation_and_a_missing_one_is_an_error(self, recovery: RecoveryConfig) -> None:
+    def test_states_are_swept_by_generation(self, recovery: RecoveryConfig) -> None:
         with filled(recovery, 2) as log:
             stored = {generation: log.write_state("p", b"x", generation=generation) for generation in (1, 2, 9, 10)}
             kept = log.write_state("q", b"y", generation=1)
             log.sweep(keep=[1, 2], states=[kept], generation=10)
+        with closing(recovery.open(_STEP)) as log:
             assert log.read_state(kept) == b"y"
             assert log.read_state(stored[10]) == b"x"
             for generation in (1, 2, 9):
-                with pytest.raises(RecordError, match="is not in"):
-                    log.read_state(stored[generation])
+                # A store may take its time to remove what is swept; that it does so, the test of bounded growth says.
+                with suppress(RecordError):
+                    assert log.read_state(stored[generation]) == b"x"
+
+    def test_a_missing_state_is_an_error(self, recovery: RecoveryConfig, tmp_path: Path) -> None:
+        with closing(self.make_recovery(_made(tmp_path / "other")).open(_STEP)) as other:
+            name = other.write_state("p", b"x", generation=1)
+        with filled(recovery, 1) as log:
+            log.write_state("p", b"another", generation=1)
+            with pytest.raises(RecordError, match=r"is not in .*restore"):
+                log.read_state(name)
 
     @pytest.mark.parametrize("name", ["", "..", "../x.state", "/etc/passwd", f"g1-../../x-{'0' * 32}.state"])
     def test_a_state_cannot_be_read_from_elsewhere(self, recovery: RecoveryConfig, name: str) -> None:

@@ -112,8 +112,8 @@ def test_an_older_driver_that_hears_nothing_sees_the_newer_one_and_stops(model: 
     older.append(b"1", after=0)
     newer.append(b"2", after=1)
     # It looked before: only the order of the partition can tell.
-    view = older._view  # type: ignore[attr-defined]
-    older._require_newest = lambda after: None  # type: ignore[attr-defined]
+    view = older._tail.view  # type: ignore[attr-defined]
+    older._require_newest = lambda newest, after: None  # type: ignore[attr-defined]
     model.swallow = [PRODUCE] * 1000
     with pytest.raises(EntryExistsError):
         older.append(b"late", after=1)

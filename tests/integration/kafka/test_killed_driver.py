@@ -13,7 +13,7 @@ from outfall.spark.requirement import pyspark_version
 from tests.integration.support.killed_driver import make_job
 from tests.integration.support.reading import found
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
 
 STEPS = (
     "log: newest checked", "log: entry written", "after BEGIN", "before PREPARED", "after COMMITTING",
@@ -26,8 +26,8 @@ OPTIONS_DOOR = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("ou
     ("mode", "door"),
     [
         ("growing", "objects"),
-        pytest.param("whole", "objects", marks=pytest.mark.long),
-        pytest.param("whole", "options", marks=[pytest.mark.long, OPTIONS_DOOR]),
+        ("whole", "objects"),
+        pytest.param("whole", "options", marks=OPTIONS_DOOR),
     ],
 )
 def test_each_flight_is_found_once_however_often_the_driver_is_killed(

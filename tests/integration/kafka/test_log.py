@@ -48,7 +48,7 @@ def test_reading_makes_no_topic(config: MakeConfig) -> None:
     log = there.open("sink")
     assert log.read() == []
     log.sweep(keep=[], states=[], generation=9)
-    consumer = log._progress._clients.consumer()  # type: ignore[attr-defined]
+    consumer = log._tail.partition._clients.consumer()  # type: ignore[attr-defined]
     assert not set(there.topics()) & set(consumer.list_topics(timeout=10).topics)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,11 @@ class Topic:
 
     kept: dict[int, Record] = field(default_factory=dict)
     history: list[Record] = field(default_factory=list)
+    remembers: bool = True
+    """Whether there is a history."""
+    end: int = 0
+    """The offset of the next record."""
+    lock: threading.RLock = field(default_factory=threading.RLock)
     late: list[Write] = field(default_factory=list)
     """Sent by a writer that was told nothing; may still arrive."""
     now: int = 0
@@ -28,12 +34,14 @@ class Topic:
     """When each reader that is reading began: tombstones are kept for longer than any reading takes."""
 
     def land(self, write: Write) -> int:
-        key, value = write
-        record = Record(len(self.history), key, value)
-        self.history.append(record)
-        self.kept[record.offset] = record
-        self.now += 1
-        return record.offset
+        with self.lock:
+            record = Record(self.end, *write)
+            self.end += 1
+            if self.remembers:
+                self.history.append(record)
+            self.kept[record.offset] = record
+            self.now += 1
+            return record.offset
 
     def arrive(self) -> None:
         """Let the oldest late record arrive."""
@@ -64,9 +72,10 @@ class Topic:
 
     def compact(self) -> None:
         """Compact everything that may be."""
-        while removable := self.removable():
-            for offset in removable:
-                self.remove(offset)
+        with self.lock:
+            while removable := self.removable():
+                for offset in removable:
+                    self.remove(offset)
 
 
 @dataclass
@@ -95,15 +104,18 @@ class MemoryPartition(Partition):
     def bounds(self) -> tuple[int, int]:
         self._pause()
         self.asked += 1
-        return 0, len(self._topic.history)
+        return 0, self._topic.end
 
     def records(self, start: int, end: int) -> Iterator[Record]:
-        if start > len(self._topic.history):
+        if start > self._topic.end:
             raise RecordError("out of range")
-        for offset in [offset for offset in self._topic.kept if start <= offset < end]:
+        with self._topic.lock:
+            offsets = [offset for offset in self._topic.kept if start <= offset < end]
+        for offset in offsets:
             # It may be compacted away meanwhile.
-            if offset in self._topic.kept:
-                yield self._topic.kept[offset]
+            record = self._topic.kept.get(offset)
+            if record is not None:
+                yield record
                 if offset + 1 < end:
                     self._pause()
 
@@ -166,10 +178,17 @@ class MemoryKafka(ByReference, RecoveryConfig):
     """Topics in this process, opened as a configuration does."""
 
     def __init__(self) -> None:
-        self.progress, self.states = Topic(), Topic()
+        self.progress, self.states = Topic(remembers=False), Topic(remembers=False)
 
     def open(self, step_id: str) -> RecoveryLog:
         return memory_log(self.progress, self.states, step=step_id)
+
+    def compacted_bytes(self) -> int:
+        """Compact everything that may be, and measure the rest."""
+        for topic in (self.progress, self.states):
+            topic.compact()
+        kept = [*self.progress.kept.values(), *self.states.kept.values()]
+        return sum(len(record.key) + len(record.value or b"") for record in kept)
 
     def url(self) -> str:
         return f"test-kafka://{id(self)}"

@@ -3,11 +3,16 @@
 ```
 <prefix>-progress   <step>/entry/<number>/<token>/<chunks>     an entry; its value, or none when it lies in chunks
                     <step>/chunk/<number>/<token>/<index>      a piece of an entry, before the entry
+                    <step>/copied/<newest>/<token>/<number>/<index>/<chunks>
+                                                               a piece of an entry of another log, before the copy
+                    <step>/copy/<newest>/<token>               makes the entries of that log count
                     <step>/state/<name>/<chunks>               a large state is being written; its value is the length
-<prefix>-state      <step>/<name>/<index>                      a piece of a large state
+                    <step>/state/<name>/<chunks>/<offset>      where a state lies that has its name from another log
+<prefix>-state      <step>/<name>/<index>/<chunks>             a piece of a large state
 ```
-Each key is used by one record and its tombstones: the token, and the end of a state's name, are random. A release that
-does not know a kind refuses the log.
+Each key is used by one record and its tombstones: the token, and the end of a state's name, are random. Only the pieces
+of a state that is copied once more, after a copy that failed, have the same keys again, and the same values. A release
+that does not know a kind refuses the log.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from dataclasses import dataclass
 from outfall.errors import RecordError
 from outfall.recovery.names import check_state_name, state_generation, state_name
 
-_STORED = re.compile(r"(?P<name>[^@]*)@(?P<offset>[0-9]{1,19})\+(?P<chunks>[0-9]{1,9})")
+_STORED = re.compile(r"(?P<name>.*\.state)\.(?P<offset>[0-9]{1,19})-(?P<chunks>[0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,54 @@ class ChunkKey:
 
 
 @dataclass(frozen=True)
+class CopyKey:
+    """A copy of another log: it takes all numbers up to that log's newest."""
+
+    step: str
+    number: int
+    token: str
+
+    @classmethod
+    def new(cls, step: str, number: int) -> CopyKey:
+        """Make a key that nobody else has."""
+        return cls(step, number, uuid.uuid4().hex)
+
+    def __str__(self) -> str:
+        return f"{self.step}/copy/{self.number:020d}/{self.token}"
+
+    def pieces(self, number: int, chunks: int) -> list[CopiedKey]:
+        """Return the keys of the pieces of one of its entries."""
+        return [CopiedKey(self, number, index, chunks) for index in range(chunks)]
+
+
+@dataclass(frozen=True)
+class CopiedKey:
+    """A piece of an entry that a copy brings. The first is the entry's: without it there is none."""
+
+    copy: CopyKey
+    number: int
+    index: int
+    chunks: int
+
+    def __str__(self) -> str:
+        copy = self.copy
+        place = f"{copy.number:020d}/{copy.token}"
+        return f"{copy.step}/copied/{place}/{self.number:020d}/{self.index}/{self.chunks}"
+
+    def all(self) -> list[CopiedKey]:
+        """Return the keys of all pieces of the entry."""
+        return self.copy.pieces(self.number, self.chunks)
+
+
+@dataclass(frozen=True)
 class StateKey:
-    """A large state, announced."""
+    """A large state: announced, or placed where it has its name from another log."""
 
     step: str
     name: str
     chunks: int
+    offset: int | None = None
+    """Of its first piece, when this key places it."""
 
     @classmethod
     def new(cls, step: str, label: str, generation: int, chunks: int) -> StateKey:
@@ -71,7 +118,8 @@ class StateKey:
         return cls(step, state_name(label, generation), chunks)
 
     def __str__(self) -> str:
-        return f"{self.step}/state/{self.name}/{self.chunks}"
+        announced = f"{self.step}/state/{self.name}/{self.chunks}"
+        return announced if self.offset is None else f"{announced}/{self.offset}"
 
     @property
     def generation(self) -> int:
@@ -79,29 +127,31 @@ class StateKey:
         return state_generation(self.name) or 0
 
     def pieces(self) -> list[str]:
-        """Return the keys of its chunks, in the topic of states."""
-        return [f"{self.step}/{self.name}/{index}" for index in range(self.chunks)]
+        """Return the keys of its pieces, in the topic of states."""
+        return [f"{self.step}/{self.name}/{index}/{self.chunks}" for index in range(self.chunks)]
 
     def stored_name(self, offset: int) -> str:
-        """Return the name to read it back with: it says where its chunks begin."""
-        return f"{self.name}@{offset}+{self.chunks}"
-
-    @classmethod
-    def stored(cls, step: str, stored: str) -> tuple[StateKey, int]:
-        """Understand a name that `stored_name` gave: the key, and the offset of the first chunk.
-
-        Raises:
-            RecordError: it is no such name.
-        """
-        match = _STORED.fullmatch(stored)
-        if match is None:
-            raise RecordError(
-                f"{stored!r} is not the name of a state in Kafka", step=step, do="restore the recovery data from a copy"
-            )
-        return cls(step, check_state_name(match["name"]), int(match["chunks"])), int(match["offset"])
+        """Return the name to read it back with: it says where its pieces begin."""
+        return f"{self.name}.{offset}-{self.chunks}"
 
 
-ProgressKey = EntryKey | ChunkKey | StateKey
+def own_name(stored: str) -> str:
+    """Return a state's name without where it lay in the topic that it was written to, which only Kafka's names say.
+
+    Raises:
+        RecordError: it is no name of a state.
+    """
+    match = _STORED.fullmatch(check_state_name(stored))
+    return stored if match is None else match["name"]
+
+
+def written_here(step: str, stored: str) -> StateKey | None:
+    """Return the place that a name says, in the topic that the state was written to; `None` when it says none."""
+    match = _STORED.fullmatch(check_state_name(stored))
+    return None if match is None else StateKey(step, match["name"], int(match["chunks"]), int(match["offset"]))
+
+
+ProgressKey = EntryKey | ChunkKey | CopyKey | CopiedKey | StateKey
 
 
 def parse_key(step: str, key: str) -> ProgressKey | None:
@@ -114,14 +164,23 @@ def parse_key(step: str, key: str) -> ProgressKey | None:
     if owner != step:
         return None
     match rest:
-        case ["entry", number, token, chunks] if number.isdecimal() and chunks.isdecimal():
+        case ["entry", number, token, chunks] if _numbers(number, chunks):
             return EntryKey(step, int(number), token, int(chunks))
-        case ["chunk", number, token, index] if number.isdecimal() and index.isdecimal():
+        case ["chunk", number, token, index] if _numbers(number, index):
             return ChunkKey(step, int(number), token, int(index))
-        case ["state", name, chunks] if chunks.isdecimal() and state_generation(name) is not None:
-            return StateKey(step, name, int(chunks))
+        case ["copy", newest, token] if _numbers(newest):
+            return CopyKey(step, int(newest), token)
+        case ["copied", newest, token, number, index, chunks] if _numbers(newest, number, index, chunks):
+            return CopiedKey(CopyKey(step, int(newest), token), int(number), int(index), int(chunks))
+        case ["state", name, chunks, *offset] if _numbers(chunks, *offset) and state_generation(name) is not None:
+            if len(offset) < 2:
+                return StateKey(step, name, int(chunks), *map(int, offset))
     raise RecordError(
         f"the progress topic has a record {key!r}, which this version does not know",
         step=step,
         do="run the release that wrote it, or a newer one",
     )
+
+
+def _numbers(*texts: str) -> bool:
+    return all(text.isdecimal() for text in texts)
