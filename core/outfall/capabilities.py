@@ -369,6 +369,13 @@ class DeclaresGuarantee(ABC):
         """Return what source, receiver or surroundings must do for it, one short sentence each."""
         return ()
 
+    def needs_same_rows(self) -> bool:
+        """Whether it stands only where an epoch that is run again brings the same rows, in whatever order and batches.
+
+        Such a sink is refused where a wrapper would choose which rows an epoch has.
+        """
+        return False
+
 
 def class_name(sink: object) -> str:
     """Name a sink's class with its module."""

@@ -48,6 +48,11 @@ def requirements_of(sink: object) -> Sequence[str]:
     return tuple(sink.requires()) if isinstance(sink, DeclaresGuarantee) else ()
 
 
+def needs_same_rows(sink: object) -> bool:
+    """Whether the sink's guarantee needs the same rows when an epoch is run again."""
+    return isinstance(sink, DeclaresGuarantee) and sink.needs_same_rows()
+
+
 def keeps_writer_state(sink: object) -> bool:
     """Whether a dynamic sink leaves state behind for the next epoch."""
     return isinstance(sink, SupportsWriterState) and sink.keeps_writer_state()

@@ -30,7 +30,7 @@ from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
 from outfall.wrappers.batched import Batching
 from outfall.wrappers.batching import with_batches
 from outfall.wrappers.buffer import ArrowChunk, Buffer
-from tests.unit.support.fanned import NamedStagingSink
+from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingSink
 from tests.unit.support.warehouse import Warehouse, rows_of
 from tests.unit.test_dead_lettering import Letters, ids_of
@@ -406,6 +406,12 @@ def test_batches_across_epochs_are_not_put_on_for_recovery_data_without() -> Non
     epochs(target, recovery, rows(1))
     with pytest.raises(ForeignRecordsError, match="batching/dynamic"):
         epochs(BatchingSink(target, across_epochs=True), recovery, rows(2), first=1)
+
+
+def test_a_sink_that_needs_the_same_rows_again_gets_no_batches_across_epochs() -> None:
+    with pytest.raises(CapabilityError, match="needs the same rows when an epoch is run again"):
+        BatchingSink(FanOutSink(a=NeedsSameRows(Warehouse())), across_epochs=True)
+    BatchingSink(NeedsSameRows(Warehouse()))
 
 
 def test_what_waits_comes_back_from_its_bytes_and_damage_is_seen() -> None:

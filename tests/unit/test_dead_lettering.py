@@ -18,7 +18,7 @@ from outfall.recovery.history import history
 from outfall.sink_shape import guarantee_of, is_fixed
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatelessSinkPartition
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
-from tests.unit.support.fanned import NamedStagingSink
+from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingShelf, RefusingSink
 from tests.unit.support.shelf import Shelf, values_on
 from tests.unit.support.warehouse import HoldingSink, PlainSink, Warehouse, rows_of
@@ -154,6 +154,8 @@ def test_sinks_that_cannot_take_dead_letters_are_refused() -> None:
         DeadLetteringSink(sink, sink)
     with pytest.raises(CapabilityError, match="changes the DataFrame"):
         DeadLetteringSink(sink, Sorting())
+    with pytest.raises(CapabilityError, match="needs the same rows"):
+        DeadLetteringSink(sink, NeedsSameRows(Warehouse()))
     with pytest.raises(CapabilityError, match="one task"):
         DeadLetteringSink(sink, Slotted("a"))
 

@@ -174,6 +174,9 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
 class ContentHttpSink(HttpSink, SupportsPreWriteTopology):
     """Names rows by what they say. Equal rows have to meet in one task, which counts them."""
 
+    def needs_same_rows(self) -> bool:
+        return True
+
     def add_pre_write_topology(self, df: DataFrame) -> DataFrame:
         """Bring equal rows together. Where to matters not: a replay may do it in another way."""
         from outfall.http.routing import by_content

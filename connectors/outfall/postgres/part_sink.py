@@ -49,6 +49,9 @@ class PartSink(
             "the same key= after a restart",
         )
 
+    def needs_same_rows(self) -> bool:
+        return True
+
     def list_parts(self) -> list[str]:
         return [str(index) for index in range(self.options.parts or 0)]
 

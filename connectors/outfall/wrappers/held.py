@@ -23,8 +23,9 @@ from outfall.capabilities import (
 from outfall.composite import Composite
 from outfall.composite.partition import CompositePartition, Opening
 from outfall.encode import rows_to_batch
-from outfall.errors import SerializationError
+from outfall.errors import CapabilityError, SerializationError
 from outfall.serde import SimpleVersionedSerializer
+from outfall.sink_shape import needs_same_rows
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.values import to_batch
 from outfall.wrappers.batched import Batching
@@ -172,6 +173,12 @@ class HoldingBatchingSink(Composite):
     kind_name = "batching"
 
     def __init__(self, sink: Any, batching: Batching) -> None:
+        if needs_same_rows(sink):
+            raise CapabilityError(
+                f"a {type(sink).__name__} with these options needs the same rows when an epoch is run again",
+                why="which rows wait and which go out depends on their order and age, and those are others then",
+                do="leave across_epochs out, or use a sink that is once whatever rows an epoch has",
+            )
         super().__init__({TARGET: sink, BUFFER: BufferSink(batching)})
 
     def open(self, openings: Mapping[str, Opening]) -> HoldingPartition:

@@ -13,7 +13,7 @@ from outfall.composite.sink import Composite
 from outfall.composite.tagged import OfChild
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
 from outfall.errors import CapabilityError, ConfigurationError
-from outfall.sink_shape import is_fixed
+from outfall.sink_shape import is_fixed, needs_same_rows
 
 SINK = "sink"
 DEAD_LETTERS = "dead_letters"
@@ -53,6 +53,12 @@ class DeadLetteringSink(Composite):
                 f"a {type(dead_letter).__name__} with parts cannot take the dead letters of a sink without any",
                 why="each part is written by one task, and any task may have records that are refused",
                 do="give a sink without parts as dead_letter, for example FileSink(path)",
+            )
+        if needs_same_rows(dead_letter):
+            raise CapabilityError(
+                f"a {type(dead_letter).__name__} with these options needs the same rows when an epoch is run again",
+                why="a record that is refused again is another dead letter, with another time",
+                do="give a sink as dead_letter that is once whatever rows an epoch has",
             )
         super().__init__({SINK: sink, DEAD_LETTERS: dead_letter})
 

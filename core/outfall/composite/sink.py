@@ -22,7 +22,7 @@ from outfall.composite.children import check_children, for_each
 from outfall.composite.partition import CompositePartition, Opening
 from outfall.composite.shape import shaped
 from outfall.errors import ConfigurationError
-from outfall.sink_shape import guarantee_of, is_fixed, kind_of, requirements_of, target_of
+from outfall.sink_shape import guarantee_of, is_fixed, kind_of, needs_same_rows, requirements_of, target_of
 from outfall.sinks import Sink
 
 
@@ -76,6 +76,9 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
 
     def requires(self) -> Sequence[str]:
         return tuple(f"{name}: {text}" for name, child in self._children.items() for text in requirements_of(child))
+
+    def needs_same_rows(self) -> bool:
+        return any(map(needs_same_rows, self._children.values()))
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         self._check_distinct(context.step_id)

@@ -29,6 +29,13 @@ class NamedStagingSink(StagingSink):
         return _Asking(self.warehouse, self.before_commit)
 
 
+class NeedsSameRows(NamedStagingSink):
+    """Says that a replay must bring the same rows."""
+
+    def needs_same_rows(self) -> bool:
+        return True
+
+
 class NamedBundlingSink(BundlingSink):
     """With pre- and post-commit."""
 

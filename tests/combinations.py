@@ -1,0 +1,241 @@
+"""Every wrapper around every other one and around every sink: which go together, and that rows then arrive once.
+
+`TABLE` says it for all. Those with sinks that need no server run in tests/unit, the others in tests/integration.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from outfall.capabilities import Guarantee, SupportsHeldRows, SupportsSchemaCheck
+from outfall.composite import DeadLetteringSink
+from outfall.encode import rows_to_batch
+from outfall.epoch.coordinator import EpochOptions
+from outfall.errors import CapabilityError, ConfigurationError, OutfallError
+from outfall.sink_shape import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows
+from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
+from tests.unit.support.fanned import NamedStagingSink
+from tests.unit.support.refusing import RefusingSink
+from tests.unit.support.warehouse import Warehouse, rows_of
+
+FAN_OUT, BATCHES, HELD, ONCE = "fan-out", "batches", "batches across epochs", "exactly-once"
+DEAD_LETTERS, AS_DEAD_LETTERS = "dead letters", "as dead letters"
+
+PARTS = 2
+
+BEFORE_PREPARED = "task: after snapshot"
+"""Where a driver dies, in an epoch each; what is at least once has rows twice then."""
+AFTER_PREPARED = "after PREPARED"
+AFTER_COMMIT = "after commit"
+"""Not reached where there is nothing to commit; the epoch is then brought again after it is completed."""
+
+
+class Place(ABC):
+    """A target that outlives its drivers, and the sink that writes to it."""
+
+    letters = False
+    """Whether the rows are dead letters."""
+    refuses = False
+    """Whether its sink hands over rows whose `text` is "bad"."""
+
+    @abstractmethod
+    def sink(self) -> Any:
+        """Make the sink, as each process does."""
+
+    @abstractmethod
+    def read(self) -> Iterable[Mapping[str, Any]]:
+        """The rows that a reader finds."""
+
+
+class InMemory(Place):
+    """Beside the target: the other sink of a fan-out, or its dead letters."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._warehouse = Warehouse()
+
+    def sink(self) -> Any:
+        return NamedStagingSink(self._warehouse, self._name)
+
+    def read(self) -> Iterable[Mapping[str, Any]]:
+        return rows_of(self._warehouse)
+
+
+class Combination:
+    """Wrappers around the sink of a place, the outermost first, and what stands beside it."""
+
+    def __init__(self, wrappers: tuple[str, ...], place: Place) -> None:
+        self.wrappers = wrappers
+        self.place = place
+        self.others = [InMemory(f"other {name}") for name in wrappers]
+        self.refused_rows = InMemory("dead letters")
+        self._refusing = Warehouse()
+        place.letters = AS_DEAD_LETTERS in wrappers
+
+    def sink(self) -> Any:
+        """Make all of it, as each process does."""
+        sink = self.place.sink()
+        for level in reversed(range(len(self.wrappers))):
+            sink = self._wrapped(self.wrappers[level], level, sink)
+        return sink
+
+    def _wrapped(self, wrapper: str, level: int, sink: Any) -> Any:
+        makers: dict[str, Callable[[], Any]] = {
+            FAN_OUT: lambda: FanOutSink(out=sink, other=self.others[level].sink()),
+            BATCHES: lambda: BatchingSink(sink, batch_size=2),
+            HELD: lambda: BatchingSink(sink, batch_size=3, across_epochs=True),
+            ONCE: lambda: ExactlyOnceSink(sink, offset="id", source_partition="source", parts=PARTS),
+            DEAD_LETTERS: lambda: DeadLetteringSink(sink, self.refused_rows.sink()),
+            AS_DEAD_LETTERS: lambda: DeadLetteringSink(RefusingSink(self._refusing), sink),
+        }
+        return makers[wrapper]()
+
+    def epoch(self, epoch: int) -> list[dict[str, Any]]:
+        """Five rows; a bad one among them where that goes to the dead letters."""
+        sign = -1 if self.place.letters else 1
+        ids = [sign * number for number in range(epoch * 5 + 1, epoch * 5 + 6)]
+        bad = ids[2] if self.place.refuses and DEAD_LETTERS in self.wrappers and not self.place.letters else None
+        return [
+            {"id": number, "source": f"{number % PARTS}", "text": "bad" if number == bad else "ok"} for number in ids
+        ]
+
+    def check(self, brought: list[dict[str, Any]]) -> None:
+        """Compare what was brought with what readers find, here and beside."""
+        refused = Counter(row["id"] for row in brought if row["text"] == "bad")
+        every = Counter(row["id"] for row in brought)
+        assert Counter(ids_of(self.place.read())) == every - refused
+        assert Counter(ids_of(self.refused_rows.read())) == refused
+        for other, wrapper in zip(self.others, self.wrappers, strict=True):
+            assert Counter(ids_of(other.read())) == (every if wrapper == FAN_OUT else Counter())
+
+
+def ids_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[int]:
+    """The ids of rows, those in dead letters too."""
+    for row in rows:
+        yield json.loads(row["row"])["id"] if "row" in row else row["id"]
+
+
+def outcome(combination: Combination) -> OutfallError | None:
+    """Run epochs that crash and come again; return the error with which the combination is refused.
+
+    Raises:
+        AssertionError: a row is missing, or is there twice.
+    """
+    try:
+        sink = combination.sink()
+        if isinstance(sink, SupportsSchemaCheck):
+            sink.check_schema(rows_to_batch(combination.epoch(0)).schema)
+        recovery = MemoryRecoveryConfig()
+        brought: list[dict[str, Any]] = []
+        once = guarantee_of(sink) > Guarantee.AT_LEAST_ONCE
+        points = [*([BEFORE_PREPARED] if once else []), AFTER_PREPARED, AFTER_COMMIT]
+        for epoch, point in enumerate(points):
+            rows = combination.epoch(epoch)
+            brought += rows
+            if combination.wrappers[:1] == (ONCE,):
+                rows = rows + brought[:3]
+            with crash_at(point) as steps:
+                _run(combination, recovery, epoch, rows)
+            assert point in steps or point == AFTER_COMMIT
+            again = rows if needs_same_rows(sink) else rows[::-1]
+            _run(combination, recovery, epoch, again)
+        if isinstance(sink, SupportsHeldRows):
+            _driver(combination, recovery).drain()
+    except OutfallError as refused:
+        return refused
+    combination.check(brought)
+    return None
+
+
+def _driver(combination: Combination, recovery: MemoryRecoveryConfig) -> LocalDriver:
+    sink = combination.sink()
+    options = EpochOptions(worker_count=PARTS) if keeps_writer_state(sink) else EpochOptions()
+    return LocalDriver(sink, recovery, options=options)
+
+
+def _run(combination: Combination, recovery: MemoryRecoveryConfig, epoch: int, rows: list[dict[str, Any]]) -> None:
+    driver = _driver(combination, recovery)
+    pairs = [(row["source"], dict(row)) for row in rows]
+    tasks: list[Any] = [pairs[::2], pairs[1::2]]
+    driver.run_epoch(epoch, tasks if is_fixed(driver.sink) else [[row for _, row in task] for task in tasks])
+
+
+REFUSED: Mapping[str, tuple[type[OutfallError], str]] = {
+    "hands": (CapabilityError, "does not hand over what it refuses"),
+    "parts": (CapabilityError, "with parts cannot take the dead letters of a sink without any"),
+    "rows": (CapabilityError, "needs the same rows when an epoch is run again"),
+    "column": (ConfigurationError, "the rows have no column 'id', which an option names"),
+}
+"""What the words of the table stand for; `once` is for rows that arrive once."""
+
+TABLE = """\
+sink                                          file    growing s3      http    kinesis epochs  parts   offsets
+nothing                                       once    once    once    once    once    once    once    once
+fan-out                                       once    once    once    once    once    once    once    once
+batches                                       once    once    once    once    once    once    once    once
+batches across epochs                         once    once    once    once    once    once    rows    once
+exactly-once                                  once    once    once    once    once    once    once    once
+dead letters                                  hands   hands   hands   once    once    hands   hands   hands
+as dead letters                               once    parts   once    once    once    once    parts   column
+fan-out ( fan-out                             once    once    once    once    once    once    once    once
+fan-out ( batches                             once    once    once    once    once    once    once    once
+fan-out ( batches across epochs               once    once    once    once    once    once    rows    once
+fan-out ( exactly-once                        once    once    once    once    once    once    once    once
+fan-out ( dead letters                        hands   hands   hands   once    once    hands   hands   hands
+batches ( fan-out                             once    once    once    once    once    once    once    once
+batches ( batches                             once    once    once    once    once    once    once    once
+batches ( batches across epochs               once    once    once    once    once    once    rows    once
+batches ( exactly-once                        once    once    once    once    once    once    once    once
+batches ( dead letters                        hands   hands   hands   once    once    hands   hands   hands
+batches across epochs ( fan-out               once    once    once    once    once    once    rows    once
+batches across epochs ( batches               once    once    once    once    once    once    rows    once
+batches across epochs ( batches across epochs once    once    once    once    once    once    rows    once
+batches across epochs ( exactly-once          once    once    once    once    once    once    rows    once
+batches across epochs ( dead letters          hands   hands   hands   once    once    hands   rows    hands
+exactly-once ( fan-out                        once    once    once    once    once    once    once    once
+exactly-once ( batches                        once    once    once    once    once    once    once    once
+exactly-once ( batches across epochs          once    once    once    once    once    once    rows    once
+exactly-once ( exactly-once                   once    once    once    once    once    once    once    once
+exactly-once ( dead letters                   hands   hands   hands   once    once    hands   hands   hands
+dead letters ( fan-out                        hands   hands   hands   hands   hands   hands   hands   hands
+dead letters ( batches                        hands   hands   hands   once    once    hands   hands   hands
+dead letters ( batches across epochs          hands   hands   hands   hands   hands   hands   rows    hands
+dead letters ( exactly-once                   once    once    once    once    once    once    once    once
+dead letters ( dead letters                   hands   hands   hands   hands   hands   hands   hands   hands
+as dead letters ( fan-out                     once    parts   once    once    once    once    parts   column
+as dead letters ( batches                     once    parts   once    once    once    once    parts   column
+as dead letters ( batches across epochs       once    parts   once    once    once    once    rows    column
+as dead letters ( exactly-once                parts   parts   parts   parts   parts   parts   parts   parts
+as dead letters ( dead letters                hands   parts   hands   once    once    hands   parts   hands
+"""
+"""Wrappers, the outermost first, and sinks: whole files, growing files, S3, HTTP, Kinesis; and PostgreSQL by epochs, by
+parts with offsets, and by the source's own offsets."""
+
+
+def combinations(sinks: Iterable[str]) -> list[tuple[tuple[str, ...], str, str]]:
+    """What the table says of these sinks: wrappers, sink, and the word."""
+    head, *lines = TABLE.splitlines()
+    names = head.split()[1:]
+    start = head.index(names[0])
+    found = []
+    for line in lines:
+        wrappers = tuple(filter(None, (name.strip() for name in line[:start].removeprefix("nothing").split("("))))
+        words = dict(zip(names, line[start:].split(), strict=True))
+        found += [(wrappers, sink, words[sink]) for sink in sinks]
+    return found
+
+
+def check(wrappers: tuple[str, ...], place: Place, word: str) -> None:
+    """Compare what the table says with what comes."""
+    refused = outcome(Combination(wrappers, place))
+    if word == "once":
+        assert refused is None
+    else:
+        kind, text = REFUSED[word]
+        assert isinstance(refused, kind)
+        assert text in str(refused)
