@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from collections.abc import Sequence
 from datetime import timedelta
@@ -90,6 +91,13 @@ class _ArrowPartition:
 
     def close(self) -> None:
         self._sink.closed += 1
+
+
+class DiscardingInArrow(SeenInArrow):
+    """Keeps nothing."""
+
+    def take(self, values: list[Any]) -> None:
+        pass
 
 
 class SeenInParts(FixedPartitionedSink[Any, int]):
@@ -381,6 +389,20 @@ def test_rows_that_wait_are_delivered_once_wherever_the_driver_dies(point: str) 
     assert rows_of(target.warehouse) == rows(1, 2, 3, 4)
 
 
+def test_rows_that_wait_are_kept_when_the_target_raises_in_the_middle() -> None:
+    target, recovery = SeenInArrow(), MemoryRecoveryConfig()
+    sink = BatchingSink(target, batch_size=2, across_epochs=True)
+    epochs(sink, recovery, rows(1))
+    target.fails_at = 1
+    with pytest.raises(ConnectionError):
+        epochs(sink, recovery, rows(2, 3, 4, 5), first=1)
+    assert target.batches == [[1, 2]]
+    driver = epochs(sink, recovery, rows(2, 3, 4, 5), first=1)
+    driver.drain()
+    # The target has nothing to tell rows by, and the attempt that had sent the first batch is lost.
+    assert target.batches[1:] == [[1, 2], [3, 4], [5]]
+
+
 def test_states_of_several_workers_are_joined_when_fewer_go_on() -> None:
     target, recovery = Seen(), MemoryRecoveryConfig()
     sink = BatchingSink(target, batch_size=4, across_epochs=True)
@@ -399,6 +421,27 @@ def test_a_hundred_small_epochs_make_one_large_batch() -> None:
         task = EpochTask(sink, ticket, TaskIdentity(epoch, 0, 0))
         coordinator.finish(ticket, [task.run([(None, batch(*range(epoch * 10, epoch * 10 + 10)))])])
     assert target.batches == [list(range(1000))]
+
+
+def test_memory_stays_flat_over_many_batches_of_small_epochs() -> None:
+    recovery, content = MemoryRecoveryConfig(), batch(*range(10))
+    sink = BatchingSink(DiscardingInArrow(), batch_size=100, across_epochs=True)
+    used = []
+    for first in range(0, 120, 20):
+        most = 0
+        for epoch in range(first, first + 20):
+            coordinator = LocalDriver(sink, recovery, options=ONE).coordinator()
+            ticket = coordinator.begin(epoch)
+            task = EpochTask(sink, ticket, TaskIdentity(epoch, 0, 0))
+            coordinator.finish(ticket, [task.run([(None, content)])])
+            most = max(most, pa.total_allocated_bytes())
+        del coordinator, ticket, task
+        gc.collect()
+        used.append((most, len(gc.get_objects())))
+    (bytes_then, objects_then), (bytes_now, objects_now) = used[1], used[-1]
+    assert bytes_now <= bytes_then
+    assert objects_now <= objects_then + 200
+    assert max(item.counts["rows_held"] for item in history(recovery)) == 90
 
 
 def test_batches_across_epochs_are_not_put_on_for_recovery_data_without() -> None:

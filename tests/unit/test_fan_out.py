@@ -445,7 +445,7 @@ def test_a_sink_that_changes_what_it_was_given_changes_nothing_for_the_others_or
     assert rows == [{"id": 1, "nested": {"id": 2}}]
 
 
-def test_a_sink_waits_for_its_siblings_before_it_gets_more() -> None:
+def test_however_slow_a_sink_is_its_siblings_wait_and_no_rows_pile_up() -> None:
     seen: list[Any] = []
     driver = LocalDriver(FanOutSink(a=Watched("a", seen), b=Watched("b", seen)), MemoryRecoveryConfig())
     ticket = driver.coordinator().begin(0)

@@ -31,6 +31,11 @@ def rows_in(path: Path) -> list[Any]:
     return [json.loads(line) for file in visible(path) for line in file.read_text().splitlines()]
 
 
+def staged(path: Path) -> int:
+    """How many files of attempts lie there."""
+    return len(list((path / "_outfall" / "staging").iterdir()))
+
+
 class Wrapped(SinkConformance):
     """One target, `out`."""
 
@@ -53,11 +58,14 @@ class Wrapped(SinkConformance):
             os.rename(target / "away", target / "out")
 
     def leftovers(self, target: Any) -> int:
-        return len(list((target / "out" / "_outfall" / "staging").iterdir()))
+        return staged(target / "out")
 
 
 class Fanned(Wrapped):
-    """The target that is read is one of two; the other one must hold the same rows once an epoch is completed."""
+    """The target that is read is one of two; leftovers are counted in both."""
+
+    def leftovers(self, target: Any) -> int:
+        return staged(target / "out") + staged(target / "other")
 
     def lose(self, target: Any, committable: Any) -> None:
         os.unlink(target / committable.child / "_outfall" / "staging" / committable.value.name)
@@ -89,7 +97,7 @@ class TestFanOutToGrowingFiles(Wrapped):
         return FanOutSink(out=file_sink(target / "out", parts=3), other=file_sink(target / "other"))
 
     def leftovers(self, target: Any) -> int:
-        return len(list((target / "other" / "_outfall" / "staging").iterdir()))
+        return staged(target / "other")
 
 
 @pytest.mark.long
@@ -100,10 +108,8 @@ class TestBatches(Wrapped):
 
 @pytest.mark.long
 class TestBatchesAcrossEpochs(Wrapped):
-    drain_epochs = 1
-
     def make_sink(self, target: Any) -> Any:
-        return BatchingSink(file_sink(target / "out", parts=3), batch_size=2, flush_interval=1e-6, across_epochs=True)
+        return BatchingSink(file_sink(target / "out", parts=3), batch_size=2, across_epochs=True)
 
 
 @pytest.mark.long
@@ -127,3 +133,13 @@ def test_a_fan_out_keeps_its_word_where_every_commit_fails(check: str, tmp_path:
 
 def test_batches_across_epochs_are_stored_as_they_were(tmp_path: Path) -> None:
     run_check(TestBatchesAcrossEpochs(), "stored_values_come_back", tmp_path)
+
+
+@pytest.mark.parametrize("harness", [TestFanOut, TestOtherSinkOfAFanOut, TestFanOutToGrowingFiles])
+def test_what_lost_attempts_leave_is_swept_from_every_sink(harness: type[Wrapped], tmp_path: Path) -> None:
+    run_check(harness(), "leftovers_are_swept", tmp_path)
+
+
+@pytest.mark.parametrize("harness", [TestFanOut, TestFanOutToGrowingFiles, TestBatchesAcrossEpochs, TestExactlyOnce])
+def test_close_after_an_error_publishes_nothing(harness: type[Wrapped], tmp_path: Path) -> None:
+    run_check(harness(), "close_publishes_nothing", tmp_path)

@@ -64,7 +64,9 @@ class Trial:
         self.repeatable = (
             self.claim < Guarantee.EXACTLY_ONCE if harness.repeatable_source is None else harness.repeatable_source
         )
-        self.publishes = isinstance(sink, SupportsCommitter)
+        # Of sinks together some may write in place, and their author says so by giving that check up.
+        early = "nothing_visible_before_commit" in harness.not_claimed
+        self.publishes = isinstance(sink, SupportsCommitter) and not early
         self.drains = isinstance(sink, SupportsHeldRows)
         self.rows = Rows(harness)
         self.contents: dict[int, list[Numbers]] = {}
