@@ -50,7 +50,7 @@ def watched(directory: Path) -> Iterator[list[str]]:
     ("mode", "door"),
     [
         ("growing", "objects"),
-        ("growing", "sqlite"),
+        pytest.param("growing", "sqlite", marks=pytest.mark.long),
         pytest.param("rolling", "objects", marks=pytest.mark.long),
         pytest.param("whole", "objects", marks=pytest.mark.long),
         pytest.param("whole", "options", marks=OPTIONS_DOOR),

@@ -24,7 +24,7 @@ STEPS = (
 @pytest.mark.parametrize(
     ("mode", "key"),
     # Parts need no key, and without one a flight that came twice would be there twice.
-    [("parts", ""), pytest.param("source offsets", ", PRIMARY KEY (id)")],
+    [("parts", ""), pytest.param("source offsets", ", PRIMARY KEY (id)", marks=pytest.mark.long)],
 )
 def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
     tmp_path: Path, dsn: str, mode: str, key: str
