@@ -11,11 +11,11 @@ import requests
 from requests.auth import HTTPDigestAuth
 
 from outfall.capabilities import Guarantee, SupportsPreWriteTopology, WriterInitContext
+from outfall.door_options import check_for_options
 from outfall.errors import ConfigurationError
 from outfall.http import HttpSink, sink_from_options
 from outfall.http.options import HttpOptions
 from outfall.sink_shape import check_sink, guarantee_of, requirements_of
-from outfall.spark.door_options import check_for_options
 from outfall.spark.settings import WriteSettings
 
 URL = "https://api.example/events"

@@ -60,6 +60,8 @@ CONNECTOR_MODULES = tuple(f"outfall.{name}" for name in CONNECTOR_NAMES)
         ("epoch", (*DOORS, "outfall.testing")),
         ("recovery", (*DOORS, "outfall.epoch", "outfall.testing", "outfall.sinks")),
         ("testing", DOORS),
+        ("door_options", (*DOORS, "outfall.testing")),
+        ("cli", (*DOORS, "outfall.testing")),
         ("composite", (*DOORS, "outfall.testing")),
         ("buckets", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
         ("encode", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.buckets")),

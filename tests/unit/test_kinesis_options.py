@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsE
 
 from outfall.async_sink import AsyncSinkOptions, ErrorAction
 from outfall.capabilities import Guarantee
+from outfall.door_options import make_sink
 from outfall.errors import ConfigurationError, SerializationError, ValueRefusedError
 from outfall.kinesis import FirehoseSink, KinesisSink, sink_from_options
 from outfall.kinesis.aws import AwsPartition
@@ -20,7 +21,6 @@ from outfall.kinesis.records import RecordSerializer
 from outfall.kinesis.stream import KinesisOptions
 from outfall.options import options_table
 from outfall.sink_shape import check_sink, guarantee_of, keeps_writer_state
-from outfall.spark.door_options import make_sink
 from tests.documents import ROOT
 
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "key": ["ä", "b"], "data": ["x", "yy"]})

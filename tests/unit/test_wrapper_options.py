@@ -11,9 +11,9 @@ pytest.importorskip("pyspark")
 
 from outfall.capabilities import SupportsCommitter
 from outfall.composite import DeadLetteringSink
+from outfall.door_options import make_sink, split_options
 from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, options_table
-from outfall.spark.door_options import make_sink, split_options
 from outfall.wrappers import BatchingOptions, ExactlyOnceOptions, FanOutSink
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outfall.location import LOCAL
 from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.failures import explained
 from outfall.recovery.location import recovery_location
 from outfall.recovery.log import RecoveryLog
-from outfall.recovery.names import check_step_id
+from outfall.recovery.names import check_step_id, is_step_id
 
 
 @dataclass(frozen=True)
@@ -51,5 +54,24 @@ class CheckpointRecoveryConfig(RecoveryConfig):
 
         return FsspecLog(ObjectStore(location), directory, step_id)
 
+    def steps(self) -> Sequence[str]:
+        location = recovery_location(self.location)
+        directory = location.child("outfall")
+        with explained("listing the steps", None, directory):
+            if location.scheme == LOCAL:
+                found = _directories(directory)
+            else:
+                from outfall.recovery.objects import ObjectStore
+
+                found = ObjectStore(location).names(directory)
+        return sorted(name for name in found if is_step_id(name))
+
     def url(self) -> str:
         return self.location
+
+
+def _directories(path: str) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(path) if entry.is_dir()]
+    except FileNotFoundError:
+        return []

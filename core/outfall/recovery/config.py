@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
+from outfall.errors import ConfigurationError
 from outfall.recovery.log import RecoveryLog
 
 
@@ -22,6 +24,19 @@ class RecoveryConfig(ABC):
         Raises:
             ConfigurationError: the location cannot hold a log; the text says what to use instead.
         """
+
+    def steps(self) -> Sequence[str]:
+        """Return the ids of the steps that have recovery data here, sorted; none where nothing was ever written.
+
+        For people who look: the protocol never asks. Reads only, and may name a step whose log is empty.
+
+        Raises:
+            ConfigurationError: this store cannot list its steps, or the location cannot hold logs.
+            TransientError: the store failed.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} cannot list the steps that it holds", do="name the step (its default is 'sink')"
+        )
 
     @abstractmethod
     def url(self) -> str:

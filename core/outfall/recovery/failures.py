@@ -14,7 +14,7 @@ _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.
 
 
 @contextmanager
-def explained(doing: str, step_id: str, where: str) -> Iterator[None]:
+def explained(doing: str, step_id: str | None, where: str) -> Iterator[None]:
     """Turn an OSError of the block into an error that says what was being done, where, why, and what to do.
 
     Raises:
@@ -27,7 +27,7 @@ def explained(doing: str, step_id: str, where: str) -> Iterator[None]:
         raise _explanation(error, f"{doing} in {where!r} failed", step_id) from error
 
 
-def _explanation(error: OSError, what: str, step_id: str) -> OutfallError:
+def _explanation(error: OSError, what: str, step_id: str | None) -> OutfallError:
     why = f"{type(error).__name__}: {error}"
     if error.errno in _PLACE_IS_WRONG or isinstance(error, PermissionError):
         do = f"make every level of it a directory that driver and executors may write to, or {USE_INSTEAD}"

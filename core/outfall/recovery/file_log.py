@@ -26,7 +26,7 @@ class FileLog(RecoveryLog):
                                  states/g5-<label>-<random>.state
     ```
     Three facts: an entry is created whole and exclusively, or not at all; a listing holds every file that was there
-    before it began and is not removed meanwhile; nobody ever removes the newest entry.
+    before it began and is not removed meanwhile; nobody ever removes the newest entry, but for `erase`.
     """
 
     def __init__(self, directory: str, step_id: str, where: str | None = None) -> None:
@@ -90,6 +90,20 @@ class FileLog(RecoveryLog):
                     self._create_entry(entry.number, entry.data)
                     reached("log: entry restored")
 
+    def erase(self) -> None:
+        with explained("erasing the recovery log", self._step_id, self._where):
+            listed = self._list(self._directory)
+            for number in _sorted_numbers(names.entry_number, listed):
+                self._remove(self._path(names.entry_name(number)))
+                reached("log: entry erased")
+            for name in listed:
+                if names.temporary_number(name) is not None:
+                    self._remove(self._path(name))
+            for name in self._list(f"{self._directory}/{STATES}"):
+                if names.state_generation(name) is not None:
+                    self._remove(self._state_path(name))
+            self._remove_directories()
+
     # What a filesystem has to say. A file that is not there is no error to any of these.
 
     @abstractmethod
@@ -119,6 +133,9 @@ class FileLog(RecoveryLog):
     @abstractmethod
     def _remove(self, path: str) -> None:
         """Remove a file, or find it gone."""
+
+    def _remove_directories(self) -> None:
+        """Remove the log's directories where a filesystem has such, if they are empty."""
 
     def _make_durable(self) -> None:
         """Return when what a listing showed will survive the host."""

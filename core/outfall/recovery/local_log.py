@@ -106,6 +106,15 @@ class LocalLog(FileLog):
         with suppress(FileNotFoundError):
             os.unlink(path)
 
+    def _remove_directories(self) -> None:
+        for directory in (self._path(STATES), self._directory):
+            self._made.discard(directory)
+            # Somebody else's file in it, or a writer that comes in between, keeps it.
+            with suppress(OSError):
+                os.rmdir(directory)
+        with suppress(FileNotFoundError):
+            sync_directory(os.path.dirname(self._directory))
+
     def _make_directory(self, directory: str) -> None:
         if directory in self._made:
             return

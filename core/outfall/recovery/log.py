@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from outfall.errors import ConfigurationError
+
 
 class EntryExistsError(Exception):
     """The number is taken, or a later one is: somebody else went on from where this writer stands."""
@@ -100,6 +102,18 @@ class RecoveryLog(ABC):
         that fails leaves nothing, or what cannot be taken for the log of an earlier time: where entries cannot come all
         at once, the newest come first, so that those which they build on are missing.
         """
+
+    def erase(self) -> None:
+        """Remove all entries and states. For `outfall reset` only: the step's memory is lost.
+
+        Called on a log that nobody writes, damaged or not. The oldest entries go first: what a call that fails leaves
+        is still whole but for old counts, or is refused by whoever reads it, and never a log of an earlier time.
+
+        Raises:
+            ConfigurationError: this store cannot do it, or the right to is missing.
+            TransientError: the store failed.
+        """
+        raise ConfigurationError(f"{type(self).__name__} cannot be emptied", do="remove it with the store's own means")
 
     def close(self) -> None:
         """Release resources."""

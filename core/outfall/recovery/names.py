@@ -32,6 +32,11 @@ def check_step_id(step_id: str) -> str:
     return step_id
 
 
+def is_step_id(name: str) -> bool:
+    """Whether a name can be that of a step's directory or database."""
+    return _STEP_ID.fullmatch(name) is not None
+
+
 def entry_name(number: int) -> str:
     """Name the file of an entry. Names sort as their numbers do."""
     return f"{number:020d}.json"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from outfall.errors import ConfigurationError
 from outfall.location import LOCAL, Location, Purpose
 from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.failures import explained
 from outfall.recovery.log import RecoveryLog
-from outfall.recovery.names import check_step_id
+from outfall.recovery.names import check_step_id, is_step_id
 
 SCHEME = "sqlite"
+_SUFFIX = ".sqlite"
 
 _DIRECTORY = Purpose(
     "directory of SQLite databases",
@@ -60,7 +63,19 @@ class SqliteRecoveryConfig(RecoveryConfig):
         """
         from outfall.recovery.sqlite_log import SqliteLog
 
-        return SqliteLog(f"{self.db_dir}/{check_step_id(step_id)}.sqlite", step_id, self.deadline)
+        return SqliteLog(f"{self.db_dir}/{check_step_id(step_id)}{_SUFFIX}", step_id, self.deadline)
+
+    def steps(self) -> Sequence[str]:
+        with explained("listing the steps", None, self.db_dir):
+            found = [os.path.splitext(name) for name in _listed(self.db_dir)]
+        return sorted(stem for stem, end in found if end == _SUFFIX and is_step_id(stem))
 
     def url(self) -> str:
         return f"{SCHEME}://{self.db_dir}"
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []

@@ -101,6 +101,15 @@ class SqliteLog(RecoveryLog):
                 rows = [(entry.number, entry.data) for entry in entries]
                 connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", rows)
 
+    def erase(self) -> None:
+        with self._reading("erasing the recovery log") as database:
+            if database is None:
+                return
+            database.mark_behind()
+            with database.transaction() as connection:
+                connection.execute("DELETE FROM entries")
+                connection.execute("DELETE FROM states")
+
     def close(self) -> None:
         if self._open is not None:
             database, self._open = self._open, None

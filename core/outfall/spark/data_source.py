@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from outfall.door_options import DoorOptions, make_sink, split_options
 from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
 from outfall.epoch.messages import TaskAnswer, Ticket
 from outfall.epoch.task import EpochTask
@@ -30,7 +31,6 @@ from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.spark.arrow_schema import check_schema
 from outfall.spark.batch import TEMPORARY_PREFIX
-from outfall.spark.door_options import DoorOptions, make_sink, split_options
 from outfall.spark.stream import checkpoint_recovery
 from outfall.spark.task_context import task_identity
 

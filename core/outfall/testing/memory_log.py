@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.file_log import FileLog
 from outfall.recovery.log import EntryExistsError, RecoveryLog
@@ -19,6 +21,9 @@ class MemoryRecoveryConfig(ByReference, RecoveryConfig):
 
     def open(self, step_id: str) -> RecoveryLog:
         return MemoryLog(self.files, f"outfall/{check_step_id(step_id)}", step_id)
+
+    def steps(self) -> Sequence[str]:
+        return sorted({path.split("/")[1] for path in self.files})
 
     def url(self) -> str:
         """Return a name that tells this recovery data from others. No configuration can be made of it."""

@@ -74,8 +74,8 @@ class OptionsDoor(Door):
         return df.writeStream.format(FORMAT).options(**options)
 
     def _register(self, df: DataFrame, sink: Any) -> None:
+        from outfall.door_options import check_for_options
         from outfall.spark.data_source import OutfallDataSource
-        from outfall.spark.door_options import check_for_options
 
         check_for_options(sink, type(sink).__name__)
 

@@ -1,4 +1,4 @@
-"""The options of `format("outfall")` that are not the sink's own."""
+"""The options of `format("outfall")`: the door's own, and how the others become a sink. Free of Spark."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ BUILT_IN = ("file", "postgres", "s3", "http", "kinesis", "fanout")
 FAN_OUT = "fanout"
 BATCHING = ("batchsize", "flushinterval", "maxbytes")
 DEAD_LETTER = "deadletter."
+
+Check = Callable[[Any, str], None]
+"""Looks at a sink and its name, and raises a `ConfigurationError` where it will not do."""
 
 
 class DoorOptions(SinkOptions):
@@ -66,24 +69,41 @@ def split_options(options: Mapping[str, str]) -> tuple[DoorOptions, dict[str, st
 
 
 def make_sink(name: str, options: Mapping[str, str]) -> Any:
-    """Make a sink from its options: `outfall.<name>.sink_from_options`, or several for `fanout`.
-
-    `batch_size`, `flush_interval` and `max_bytes` give any sink larger batches; `dead_letter.sink` and more options
-    with this prefix another one for what it refuses.
+    """Make a sink from its options, for the options door.
 
     Raises:
         ConfigurationError: there is no such sink, an option is wrong, or the sink needs `write_stream`.
         CapabilityError: sinks do not go together.
         ImportError: the sink's extra is not installed.
     """
+    return build_sink(name, options, check_for_options)
+
+
+def build_sink(name: str, options: Mapping[str, str], check: Check) -> Any:
+    """Make a sink from its options: `outfall.<name>.sink_from_options`, or several for `fanout`.
+
+    `batch_size`, `flush_interval` and `max_bytes` give any sink larger batches; `dead_letter.sink` and more options
+    with this prefix another one for what it refuses.
+
+    Args:
+        name: the sink's.
+        options: its own, as text.
+        check: refuses a sink that the caller cannot use; called for each, those that it consists of first.
+
+    Raises:
+        ConfigurationError: there is no such sink, or an option is wrong.
+        CapabilityError: sinks do not go together.
+        ImportError: the sink's extra is not installed.
+    """
     batching, rest = _divided(options, lambda plain: plain in BATCHING)
     letters, own = _divided(rest, lambda plain: plain.startswith(DEAD_LETTER))
-    sink = _fan_out(own) if name == FAN_OUT else _from_factory(name, own)
+    sink = _fan_out(own, check) if name == FAN_OUT else _from_factory(name, own)
     if batching:
         sink = _wrappers().batching_from_options(sink, batching)
     if letters:
-        sink = DeadLetteringSink(sink, _child("dead_letter", {_after_dot(key): v for key, v in letters.items()}))
-    check_for_options(sink, name)
+        given = {_after_dot(key): value for key, value in letters.items()}
+        sink = DeadLetteringSink(sink, _child("dead_letter", given, check))
+    check(sink, name)
     return sink
 
 
@@ -97,7 +117,7 @@ def _from_factory(name: str, options: Mapping[str, str]) -> Any:
     return factory(options)
 
 
-def _fan_out(options: Mapping[str, str]) -> Any:
+def _fan_out(options: Mapping[str, str], check: Check) -> Any:
     """Several sinks, each with the options that begin with its name and a dot."""
     children: dict[str, dict[str, str]] = {}
     for key, value in options.items():
@@ -107,17 +127,17 @@ def _fan_out(options: Mapping[str, str]) -> Any:
                 do=f'begin each option with the name of the sink that it is for, as "archive.{key}"',
             )
         children.setdefault(key.partition(".")[0], {})[_after_dot(key)] = value
-    return _wrappers().FanOutSink(**{name: _child(name, given) for name, given in children.items()})
+    return _wrappers().FanOutSink(**{name: _child(name, given, check) for name, given in children.items()})
 
 
-def _child(name: str, options: Mapping[str, str]) -> Any:
+def _child(name: str, options: Mapping[str, str], check: Check) -> Any:
     sinks, rest = _divided(options, lambda plain: plain == "sink")
     if not sinks:
         raise ConfigurationError(
             f'the option "{name}.sink" is missing', do=f"say which sink it is, one of: {', '.join(BUILT_IN)}"
         )
     try:
-        return make_sink(next(iter(sinks.values())), rest)
+        return build_sink(next(iter(sinks.values())), rest, check)
     except ConfigurationError as error:
         error.add_note(f"In the options that begin with {name!r} and a dot.")
         raise
