@@ -56,9 +56,11 @@ __all__ = [
     "SupportsArrow",
     "SupportsChildren",
     "SupportsCommitter",
+    "SupportsConnectionCheck",
     "SupportsDeadLetters",
     "SupportsFlush",
     "SupportsHeldRows",
+    "SupportsLeftovers",
     "SupportsNamedStates",
     "SupportsPostCommitTopology",
     "SupportsPreCommitTopology",
@@ -340,6 +342,34 @@ class SupportsSweep(ABC):
 
         Returns:
             How many things were removed.
+        """
+
+
+class SupportsLeftovers(ABC):
+    """On a `SupportsSweep` sink: says beforehand what a sweep would remove, for `outfall gc` without `--yes`."""
+
+    @abstractmethod
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        """Return what `sweep` would remove with the same context, one name for people each, free of secrets.
+
+        Changes nothing. Between the two calls more may come, or a query may sweep by itself.
+        """
+
+
+class SupportsConnectionCheck(ABC):
+    """On a sink: tries its destination, for `outfall doctor`, after `SupportsTarget.check_target`."""
+
+    @abstractmethod
+    def check_connection(self) -> Sequence[str]:
+        """Connect, look whether the rights suffice, and leave nothing behind.
+
+        Called in any process, with no query around it; no row is sent.
+
+        Returns:
+            What was found to work, one short sentence each; what it cannot find out is said too.
+
+        Raises:
+            OutfallError: what does not work, why, and what to do.
         """
 
 

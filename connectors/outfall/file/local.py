@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Sequence
 from typing import Any
 
-from outfall.capabilities import TargetContext
+from outfall.capabilities import SupportsConnectionCheck, TargetContext
 from outfall.file.disk import explained, make_directories, sync_directory
 from outfall.file.existing import check_existing, check_usable, delete_existing
 from outfall.file.layout import Layout
@@ -15,7 +17,7 @@ from outfall.file.sink import FileSink
 from outfall.steps import reached
 
 
-class LocalFileSink(FileSink):
+class LocalFileSink(FileSink, SupportsConnectionCheck):
     """`FileSink` on a disk that driver and executors share."""
 
     patience = Patience()
@@ -30,6 +32,17 @@ class LocalFileSink(FileSink):
     def innermost(self) -> str:
         """The directory to make before anything is written."""
         return self.layout.sidecar
+
+    def check_connection(self) -> Sequence[str]:
+        place = self.options.path
+        while not os.path.isdir(place):
+            place = os.path.dirname(place)
+        with explained("writing to", place), tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        missing = "" if place == self.options.path else f"; {self.options.path} will be made"
+        return [f"files can be made in {place}{missing}"]
 
     def open_target(self, context: TargetContext[Any]) -> None:
         with explained("opening", self.options.path):

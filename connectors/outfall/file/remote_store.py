@@ -11,6 +11,7 @@ import posixpath
 import shutil
 import socket
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -140,6 +141,12 @@ class RemoteStore(FileStore):
         for path in paths:
             self._remove(self._data(path))
             reached("file: publication taken back")
+
+    def probe(self) -> None:
+        """Write a file where readers do not look, and remove it."""
+        path = self._data(f"_outfall/probe-{uuid.uuid4().hex}")
+        self._fs.pipe_file(path, b"\n")
+        self._fs.rm_file(path)
 
     # --- possession
 

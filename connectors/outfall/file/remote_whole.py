@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from outfall.capabilities import TargetContext
+from outfall.capabilities import SupportsConnectionCheck, TargetContext
 from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.file.disk import explained
 from outfall.file.existing import not_empty
@@ -22,7 +22,7 @@ from outfall.steps import reached
 log = logging.getLogger(__name__)
 
 
-class RemoteWholeFileSink(WholeFileSink):
+class RemoteWholeFileSink(WholeFileSink, SupportsConnectionCheck):
     """`FileSink("s3://bucket/path")`: see there.
 
     There are no locks. What must not happen twice at once, taking possession, is announced first and looked at after:
@@ -61,6 +61,12 @@ class RemoteWholeFileSink(WholeFileSink):
             if context.completed is None:
                 self._check_existing(store, context)
         return {}
+
+    def check_connection(self) -> Sequence[str]:
+        store = self.store
+        with explained("writing to", store.root):
+            store.probe()
+        return [f"files can be made and removed below {store.root}"]
 
     def open_target(self, context: TargetContext[Any]) -> None:
         store = self.store

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from outfall.buckets import Buckets
-from outfall.capabilities import CommitterInitContext, SupportsCommitter, SupportsSweep, SweepContext, TargetContext
+from outfall.capabilities import (
+    CommitterInitContext,
+    SupportsCommitter,
+    SupportsLeftovers,
+    SupportsSweep,
+    SweepContext,
+    TargetContext,
+)
 from outfall.encode import check_schema
 from outfall.file.commit import FileCommitter
 from outfall.file.disk import explained
 from outfall.file.marker import Marker
+from outfall.file.names import FileName
 from outfall.file.rolling import Rolling
 from outfall.file.sink import FileSink, ahead
 from outfall.file.store import FileStore, StagedFile
@@ -26,7 +35,7 @@ from outfall.steps import reached
 log = logging.getLogger(__name__)
 
 
-class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], SupportsSweep):
+class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], SupportsSweep, SupportsLeftovers):
     """`FileSink(path)`: see there. What lies where is its store's business."""
 
     _ahead: Marker | None = None
@@ -68,11 +77,16 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], S
     def sweep(self, context: SweepContext) -> int:
         store = self.store
         with explained("sweeping", store.staging):
-            old = [name for name in store.staged_names(context.incarnation) if name.generation < context.generation]
+            old = _older(store, context)
             for name in old:
                 store.unstage(str(name))
                 reached("file: swept")
         return len(old)
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        store = self.store
+        with explained("looking into", store.staging):
+            return [f"{store.staging}/{name}" for name in sorted(map(str, _older(store, context)))]
 
     def _check_ahead(self, found: Marker | None, context: TargetContext[Any]) -> None:
         """Refuse, or remember, a marker that knows of a publication which the recovery data does not have as completed.
@@ -95,6 +109,11 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], S
             "step %r: on_rewind=truncate deleted %d published files of epochs after %d in %s",
             context.step_id, len(paths), last, self.options.path,
         )  # fmt: skip
+
+
+def _older(store: FileStore, context: SweepContext) -> list[FileName]:
+    """Our staged files of older generations."""
+    return [name for name in store.staged_names(context.incarnation) if name.generation < context.generation]
 
 
 def last_epoch(context: TargetContext[Any]) -> int:

@@ -12,6 +12,7 @@ from requests.auth import AuthBase
 from outfall.async_sink import AimdLimiter, AsyncSink, FixedLimiter, GradientLimiter, Limiter
 from outfall.capabilities import (
     Guarantee,
+    SupportsConnectionCheck,
     SupportsPreWriteTopology,
     SupportsSchemaCheck,
     SupportsTarget,
@@ -24,6 +25,7 @@ from outfall.http.answers import PerItem
 from outfall.http.columns import check_column
 from outfall.http.options import HttpArguments, HttpOptions
 from outfall.http.partition import HttpPartition
+from outfall.http.reach import reach
 from outfall.http.records import Record, RecordSerializer
 from outfall.http.templates import UrlTemplate, origin
 from outfall.location import masked
@@ -39,7 +41,7 @@ _KEYS_KEPT = (
 _SAME_ROWS = "a source that gives the same rows again when an epoch is run again"
 
 
-class HttpSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
+class HttpSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, SupportsConnectionCheck):
     """Sends rows as JSON in the bodies of HTTP requests, many at a time.
 
     Item type: rows (dicts or Arrow batches); each becomes a JSON object, as Spark's own JSON writer writes it.
@@ -125,6 +127,11 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
             check_column(schema, column, "the url")
         if options.key_column is not None:
             check_column(schema, options.key_column, "the idempotency key")
+
+    def check_connection(self) -> Sequence[str]:
+        if self.session is not None or self.needs_proxy():
+            return ["not tried: requests go through a session or a proxy of their own"]
+        return reach(self.http)
 
     def host(self) -> Hashable:
         scheme, host, port = origin(self.http.url)

@@ -13,6 +13,7 @@ from psycopg import sql
 from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
+    SupportsConnectionCheck,
     SupportsSchemaCheck,
     SupportsTarget,
     SupportsWriterContext,
@@ -26,12 +27,20 @@ from outfall.postgres.failures import explained
 from outfall.postgres.letters import dead_letters
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.rights import check_rights
 from outfall.postgres.table import Table
 from outfall.postgres.target import Target
 from outfall.sinks import Sink
 
 
-class PostgresSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSchemaCheck, DeclaresGuarantee):
+class PostgresSink(
+    Sink[Any],
+    SupportsWriterContext,
+    SupportsTarget[Any],
+    SupportsSchemaCheck,
+    SupportsConnectionCheck,
+    DeclaresGuarantee,
+):
     """Writes rows into a PostgreSQL table: appends, upserts or deletes them, each in it once.
 
     Item type: rows (dicts or Arrow batches), whose columns are the table's by name.
@@ -148,6 +157,10 @@ class PostgresSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Suppor
             self._target(context).check()
             self.max_connections = self.max_connections or self.database.run("looking at", max_connections)
         return {}
+
+    def check_connection(self) -> Sequence[str]:
+        with explained(self.database, f"asking for the rights on {self.table}"):
+            return self.database.run("asking for", lambda connection: check_rights(connection, self), starting=True)
 
     def open_target(self, context: TargetContext[Any]) -> None:
         with explained(self.database, f"opening {self.table}", context.step_id):

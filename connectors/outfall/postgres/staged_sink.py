@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from psycopg import sql
 
-from outfall.capabilities import SupportsSweep, SweepContext, TargetContext
+from outfall.capabilities import SupportsLeftovers, SupportsSweep, SweepContext, TargetContext
 from outfall.postgres.connection import Connection
 from outfall.postgres.failures import explained
 from outfall.postgres.ledger import Ledger
@@ -17,7 +18,7 @@ from outfall.postgres.table import Table
 from outfall.postgres.target import Target
 
 
-class StagedSink(PostgresSink, SupportsSweep):
+class StagedSink(PostgresSink, SupportsSweep, SupportsLeftovers):
     """Knows the staging table of a step, and clears it."""
 
     def sweep(self, context: SweepContext) -> int:
@@ -33,6 +34,13 @@ class StagedSink(PostgresSink, SupportsSweep):
             if self.letters is not None:
                 self.database.run("clearing dead letters of", self.letters.clear)
         return count
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        staging = self._staging(context.step_id)
+        with explained(self.database, f"looking into {staging.table}", context.step_id):
+            return self.database.run(
+                "looking into staging of", lambda connection: staging.older(connection, context), starting=True
+            )
 
     def _staging(self, step_id: str) -> Staging:
         schema = self.options.metadata_schema

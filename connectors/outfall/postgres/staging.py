@@ -93,16 +93,31 @@ class Staging:
         And those of any incarnation that has no ledger row, which are never published: a task of a batch job may finish
         after its job did.
         """
-        statement = sql.SQL(
-            "DELETE FROM {} AS old WHERE staging = %(staging)s AND (incarnation = %(incarnation)s AND generation <"
-            " %(generation)s OR NOT EXISTS (SELECT 1 FROM {} AS ledger WHERE ledger.incarnation = old.incarnation))"
-        ).format(self._attempts, self._ledger)
-        given = {
+        statement = sql.SQL("DELETE FROM {} AS old WHERE {}").format(self._attempts, self._is_older())
+        return connection.execute(statement, self._bounds(context)).rowcount
+
+    def older(self, connection: Connection, context: SweepContext) -> list[str]:
+        """Name the attempts that `forget_older` would give up."""
+        query = sql.SQL(
+            "SELECT incarnation, generation, epoch, attempt, rows FROM {} AS old WHERE {} ORDER BY 1, 2, 3, 4"
+        ).format(self._attempts, self._is_older())
+        return [
+            f"{self.table}: {rows} rows of attempt {attempt}, epoch {epoch}, generation {generation} of {incarnation}"
+            for incarnation, generation, epoch, attempt, rows in connection.execute(query, self._bounds(context))
+        ]
+
+    def _is_older(self) -> sql.Composed:
+        return sql.SQL(
+            "staging = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s"
+            " OR NOT EXISTS (SELECT 1 FROM {} AS ledger WHERE ledger.incarnation = old.incarnation))"
+        ).format(self._ledger)
+
+    def _bounds(self, context: SweepContext) -> dict[str, str | int]:
+        return {
             "staging": str(self.table),
             "incarnation": context.incarnation,
             "generation": context.generation + context.final,
         }
-        return connection.execute(statement, given).rowcount
 
     def clear(self, connection: Connection) -> None:
         """Remove the rows of all attempts that are given up.

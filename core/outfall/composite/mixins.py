@@ -15,7 +15,9 @@ from outfall.capabilities import (
     PartSeal,
     SealContext,
     SupportsCommitter,
+    SupportsConnectionCheck,
     SupportsHeldRows,
+    SupportsLeftovers,
     SupportsNamedStates,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
@@ -250,6 +252,34 @@ class Sweeps(Composite, SupportsSweep):
             step=context.step_id,
         )
         return sum(removed.values())
+
+
+class TellsLeftovers(Composite, SupportsLeftovers):
+    """Each child that removes what lost attempts left can tell what that is."""
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        found = for_each(
+            self._with(SupportsLeftovers),
+            lambda name, child: list(child.find_leftovers(context)),
+            "several sinks could not be looked at",
+            step=context.step_id,
+        )
+        return [f"{name}: {leftover}" for name, leftovers in found.items() for leftover in leftovers]
+
+
+class ChecksConnection(Composite, SupportsConnectionCheck):
+    """A child can try its destination."""
+
+    def check_connection(self) -> Sequence[str]:
+        found = for_each(
+            self._with(SupportsConnectionCheck),
+            lambda name, child: list(child.check_connection()),
+            "several sinks cannot reach their destinations",
+        )
+        silent = [name for name in self.children() if name not in found]
+        return [f"{name}: {line}" for name, lines in found.items() for line in lines] + [
+            f"{name}: has no check of its destination" for name in silent
+        ]
 
 
 def _messages_of(name: str, messages: Sequence[CommittableMessage[OfChild]]) -> list[CommittableMessage[Any]]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from outfall.capabilities import (
     SupportsCommitter,
+    SupportsConnectionCheck,
     SupportsHeldRows,
+    SupportsLeftovers,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsPreWriteTopology,
@@ -65,9 +67,14 @@ def _shape_of(children: Mapping[str, Any]) -> tuple[type, ...]:
         (SupportsSeal, mixins.Seals),
         (SupportsSweep, mixins.Sweeps),
         (SupportsHeldRows, mixins.HoldsRows),
+        (SupportsConnectionCheck, mixins.ChecksConnection),
     ):
         if any(isinstance(child, capability) for child in children.values()):
             shape.append(mixin)
+    sweeping = [child for child in children.values() if isinstance(child, SupportsSweep)]
+    # One that keeps silent would make what the others tell look whole.
+    if sweeping and all(isinstance(child, SupportsLeftovers) for child in sweeping):
+        shape.append(mixins.TellsLeftovers)
     return tuple(shape)
 
 

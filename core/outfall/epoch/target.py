@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,7 +34,8 @@ def check_target(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *
     """
     if not isinstance(sink, SupportsTarget):
         return CheckedTarget()
-    context = _context(sink, step_id, view, log, epoch)
+    states = load_states(sink, view.states, log) if is_fixed(sink) else {}
+    context = target_context(step_id, view, states, epoch)
     found = sink.check_target(context)
     bases = {part: state for part, state in found.items() if part not in view.states}
     return CheckedTarget(
@@ -65,14 +67,22 @@ def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: J
         reached("after open target")
 
 
-def _context(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, epoch: int | None) -> TargetContext[Any]:
+def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], epoch: int | None) -> TargetContext[Any]:
+    """Say what the log knows of a target before an epoch.
+
+    Args:
+        step_id: the step's id.
+        view: the log.
+        states: the states of a fixed sink's parts.
+        epoch: the epoch that is to begin, if that is known.
+    """
     return TargetContext(
         step_id=step_id,
         incarnation=view.incarnation or "",
         epoch=epoch,
         completed=view.completed,
         first_contact=view.begin is None,
-        states=load_states(sink, view.states, log) if is_fixed(sink) else {},
+        states=states,
         last_generation=view.generation,
         known_children=frozenset(view.begin.children if view.begin else ()),
     )

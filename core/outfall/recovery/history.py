@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.entries import Completed, Skipped, decode_entry
+from outfall.recovery.entries import Completed, Entry, Skipped, decode_entry
 from outfall.recovery.url import recovery_config
 
 KEPT_EPOCHS = 100
@@ -54,6 +55,11 @@ def history(recovery: str | RecoveryConfig, step_id: str = "sink") -> list[Epoch
         entries = [decode_entry(raw, step_id) for raw in log.read()]
     finally:
         log.close()
+    return summaries(entries)
+
+
+def summaries(entries: Iterable[Entry]) -> list[EpochSummary]:
+    """Return the counts in a log's entries, of the last hundred epochs, oldest first."""
     return [_summary(entry) for entry in entries if isinstance(entry, Completed | Skipped)][-KEPT_EPOCHS:]
 
 

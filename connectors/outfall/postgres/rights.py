@@ -1,0 +1,62 @@
+"""Whether the rights of a connection suffice, asked beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from outfall.errors import TargetError
+from outfall.postgres.connection import Connection
+
+if TYPE_CHECKING:
+    from outfall.postgres.sink import PostgresSink
+
+_NEEDED = {"append": ("INSERT",), "upsert": ("INSERT", "UPDATE", "SELECT"), "delete": ("DELETE", "SELECT")}
+"""What is needed on the table, by `write_mode`."""
+
+
+def check_rights(connection: Connection, sink: PostgresSink) -> Sequence[str]:
+    """Say which server answers as whom, and what may be done there.
+
+    Raises:
+        TargetError: a right is missing that will be needed.
+    """
+    version, user = connection.execute("SELECT current_setting('server_version'), current_user").fetchone() or ("", "")
+    found = [f"{sink.database.name()} answers, PostgreSQL {version}, as {user}"]
+    table = sink.table.identifier().as_string(connection)
+    if _ask(connection, "to_regclass(%s) IS NOT NULL", table):
+        needed = _NEEDED[sink.options.write_mode]
+        missing = [right for right in needed if not _has_on_table(connection, table, right)]
+        if missing:
+            raise _missing(f"{', '.join(missing)} on {sink.table}", f"GRANT {', '.join(missing)} ON {table} TO {user}")
+        found.append(f"{', '.join(needed)} on {sink.table} granted")
+    found.append(_on_schema(connection, sink.options.metadata_schema, user, sink.options.create_staging == "never"))
+    return found
+
+
+def _on_schema(connection: Connection, schema: str, user: str, made_by_others: bool) -> str:
+    if made_by_others:
+        return f"what is in schema {schema} is made by others (create_staging)"
+    if _ask(connection, "EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", schema):
+        for right in ("USAGE", "CREATE"):
+            if not _ask(connection, "has_schema_privilege(%s, %s)", schema, right):
+                raise _missing(f"{right} on schema {schema}", f"GRANT {right} ON SCHEMA {schema} TO {user}")
+        return f"CREATE on schema {schema} granted"
+    if not _ask(connection, "has_database_privilege(current_database(), %s)", "CREATE"):
+        raise _missing(f"CREATE on the database, to make schema {schema}", f"have a DBA run CREATE SCHEMA {schema}")
+    return f"schema {schema} can be made"
+
+
+def _has_on_table(connection: Connection, table: str, right: str) -> bool:
+    # Grants on columns will do, where there are such.
+    function = "has_table_privilege" if right == "DELETE" else "has_any_column_privilege"
+    return _ask(connection, f"{function}(%s, %s)", table, right)
+
+
+def _ask(connection: Connection, condition: str, *given: str) -> bool:
+    row = connection.execute(f"SELECT {condition}".encode(), given).fetchone()
+    return bool(row and row[0])
+
+
+def _missing(what: str, do: str) -> TargetError:
+    return TargetError(f"the right is missing: {what}", do=do)

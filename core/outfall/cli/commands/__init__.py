@@ -1,0 +1,9 @@
+"""How the commands are called, and what they print. Needs the extra `cli`."""
+
+from importlib.util import find_spec
+
+from outfall.errors import missing_extra
+
+for _package in ("click", "rich"):
+    if find_spec(_package) is None:
+        raise missing_extra(_package, "cli")

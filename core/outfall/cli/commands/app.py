@@ -1,0 +1,59 @@
+"""The command `outfall`, and what becomes of errors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import click
+
+from outfall.cli.commands.copy import copy
+from outfall.cli.commands.doctor import doctor
+from outfall.cli.commands.drain import drain
+from outfall.cli.commands.gc import gc
+from outfall.cli.commands.reset import reset
+from outfall.cli.commands.show import show
+from outfall.cli.commands.status import status
+from outfall.cli.masking import without_credentials
+from outfall.errors import OutfallError
+from outfall.version import outfall_version
+
+
+class Commands(click.Group):
+    """Commands whose errors are a line of text, unless `--debug` is given."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.params["debug"]:
+                raise
+            raise click.ClickException(_text_of(error)) from error
+
+
+def _text_of(error: Exception) -> str:
+    notes = getattr(error, "__notes__", ())
+    if isinstance(error, OutfallError | ImportError):
+        return "\n".join([str(error), *notes])
+    # Not one of ours: its text may hold anything.
+    text = without_credentials(f"{type(error).__name__}: {error}")
+    return f"{text}\nThis was not foreseen; outfall --debug shows where it happened."
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show tracebacks, and log what is done.")
+@click.version_option(outfall_version(), prog_name="outfall")
+def outfall(debug: bool) -> None:
+    """See into the recovery data of Outfall's sinks, and act on it.
+
+    RECOVERY is the query's checkpoint location or what it was given as recovery=: a path or a URL. STEP is the sink's
+    step_id; where none was given it is "sink".
+    """
+    if debug:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+for _command in (status, show, drain, gc, copy, reset, doctor):
+    outfall.add_command(_command)

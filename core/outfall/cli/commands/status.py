@@ -1,0 +1,145 @@
+"""`outfall status`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import click
+from rich.console import Console
+
+from outfall.cli.commands.arguments import json_option, recovery_argument, step_id
+from outfall.cli.commands.output import console, moment, print_json, table
+from outfall.cli.step_status import StepStatus, read_status
+from outfall.errors import RecordError
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.history import KEPT_EPOCHS
+
+_COLUMNS = (
+    "epoch", "batch", "completed", "rows", "bytes", "seconds", "retries", "dead letters", "skipped", "rows held",
+)  # fmt: skip
+
+
+@click.command()
+@recovery_argument
+@click.option("--step", "steps", type=step_id, metavar="STEP", multiple=True, help="Only this step. May be repeated.")
+@click.option(
+    "--last", type=click.IntRange(0, KEPT_EPOCHS), default=10, show_default=True, help="How many epochs to show."
+)
+@click.option("--watch", is_flag=True, help="Go on showing it, until Ctrl-C.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two looks."
+)
+@json_option
+def status(
+    recovery: RecoveryConfig, steps: Sequence[str], last: int, watch: bool, interval: float, as_json: bool
+) -> None:
+    """Show the steps of a recovery location and their last epochs.
+
+    Reads only, and may run beside the query. With --watch --json each look is one line. A step whose log is damaged is
+    shown with the reason, and the exit code is 1.
+    """
+    while True:
+        found = list(_read(recovery, steps, last))
+        if as_json:
+            print_json({"recovery": recovery.url(), "steps": found}, indent=None if watch else 2)
+        else:
+            if watch:
+                click.clear()
+            _print(found, recovery)
+        if not watch:
+            break
+        try:
+            time.sleep(interval)
+        except KeyboardInterrupt:
+            break
+    if any(step.problem for step in found):
+        raise click.exceptions.Exit(1)
+
+
+def _read(recovery: RecoveryConfig, steps: Sequence[str], last: int) -> Iterator[StepStatus]:
+    for step in steps or recovery.steps():
+        try:
+            yield read_status(recovery, step, last=last)
+        except RecordError as error:
+            yield StepStatus(step, "damaged", problem=str(error))
+
+
+def _print(steps: Sequence[StepStatus], recovery: RecoveryConfig) -> None:
+    out = console()
+    if not steps:
+        out.print(f"no steps in {recovery.url()}")
+    for index, step in enumerate(steps):
+        if index:
+            out.print()
+        _print_step(out, step)
+
+
+def _print_step(out: Console, step: StepStatus) -> None:
+    out.print(f"step {step.step}: {_state(step)}", style="bold")
+    for name, value in _facts(step):
+        if value not in (None, ""):
+            out.print(f"  {name:<12} {value}")
+    if step.epochs:
+        rows = [
+            (
+                epoch.epoch,
+                "drain" if epoch.batch is None else epoch.batch,
+                moment(epoch.completed_at),
+                f"{epoch.rows:,}",
+                f"{epoch.bytes:,}",
+                f"{epoch.seconds:.2f}",
+                epoch.retries,
+                epoch.dead_letters,
+                f"{epoch.skipped:,}",
+                f"{epoch.rows_held:,}",
+            )
+            for epoch in step.epochs
+        ]
+        out.print(table(_COLUMNS, rows, right=set(_COLUMNS) - {"completed"}))
+
+
+def _facts(step: StepStatus) -> Iterator[tuple[str, str | None]]:
+    yield "problem", step.problem
+    yield "sink", step.sink
+    yield "target", step.target
+    for name, target in step.children.items():
+        yield f"  {name}", target
+    yield "guarantee", step.guarantee
+    yield "incarnation", step.incarnation
+    yield "generation", f"{step.generation}, by {step.driver}, outfall {step.outfall}" if step.driver else None
+    yield "query", step.query_id
+    held = f"{step.rows_held:,}" + (f", the oldest since {moment(step.held_since)}" if step.held_since else "")
+    yield "rows held", held if step.rows_held else None
+    yield "states", str(step.states) if step.states else None
+
+
+def _state(step: StepStatus) -> str:
+    since = "" if step.changed_at is None else f", {_ago(step.changed_at)}"
+    match step.state:
+        case "empty":
+            return "nothing is recorded"
+        case "begun":
+            epoch = "an epoch" if step.epoch is None or step.epoch == step.completed else f"epoch {step.epoch}"
+            return f"{epoch} is being written, or was when its driver ended{since}"
+        case "recorded":
+            return f"epoch {step.epoch} is recorded and not published{since}"
+        case "committing":
+            return f"epoch {step.epoch} is being published, or was when its driver ended{since}"
+        case "abandoned":
+            return f"epoch {step.epoch} lost data before it was published, and is to be written anew{since}"
+        case "moved":
+            return f"moved to {step.moved_to}{since}"
+        case "damaged":
+            return "its log cannot be read"
+        case "completed":
+            return f"epoch {step.completed} is completed{since}"
+
+
+def _ago(time: datetime) -> str:
+    seconds = int((datetime.now(UTC) - time).total_seconds())
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {name} ago"
+    return f"{max(0, seconds)} s ago"

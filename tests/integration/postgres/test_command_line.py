@@ -1,0 +1,59 @@
+"""`outfall doctor` and `outfall gc` on a table: rights that are there or missing, staging that lost attempts left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from outfall.testing.crash_points import crash_at
+from tests.integration.postgres.support import Target, rows, run
+from tests.unit.support.command import done, failed, parsed
+
+
+def options(dsn: str) -> tuple[str, ...]:
+    return ("--sink", "postgres", "-o", f"dsn={dsn}", "-o", "table=t", "-o", "on_existing=resume")
+
+
+def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str) -> None:
+    target = Target(dsn)
+    assert "INSERT on t granted" in done("doctor", *options(dsn))
+    target.run("DROP ROLE IF EXISTS doctor_test")
+    target.run("CREATE ROLE doctor_test LOGIN PASSWORD 'geheim'")
+    theirs = make_conninfo(dsn, user="doctor_test", password="geheim")
+    try:
+        target.run("GRANT SELECT ON t TO doctor_test")
+        text = failed("doctor", *options(theirs))
+        assert "the right is missing: INSERT on t" in text
+        assert "GRANT INSERT" in text
+        assert "geheim" not in text
+        target.run("GRANT INSERT ON t TO doctor_test")
+        assert "the right is missing: CREATE on the database" in failed("doctor", *options(theirs))
+        target.run("CREATE SCHEMA outfall")
+        assert "the right is missing: USAGE on schema outfall" in failed("doctor", *options(theirs))
+        target.run("GRANT USAGE, CREATE ON SCHEMA outfall TO doctor_test")
+        assert "CREATE on schema outfall granted" in done("doctor", *options(theirs))
+    finally:
+        target.run("DROP OWNED BY doctor_test")
+        target.run("DROP ROLE doctor_test")
+
+
+def test_staging_of_lost_attempts_is_listed_and_cleared(dsn: str, tmp_path: Path) -> None:
+    target, recovery = Target(dsn), str(tmp_path / "rec")
+    sink = target.sink(on_existing="resume")
+    run(sink, recovery, 0, rows(1, 2))
+    with crash_at("after collect"):
+        run(sink, recovery, 1, rows(3, 4, 5))
+    given = ("gc", recovery, "sink", *options(dsn))
+    assert parsed(*given)["leftovers"] == []
+    (line,) = parsed(*given, "--take-over")["leftovers"]
+    assert "3 rows of attempt" in line
+    assert "1 removed" in done(*given, "--take-over", "--yes")
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT count(*) FROM outfall.attempts").fetchone() == (0,)
+    assert len(target.ids()) == 2
+
+
+pytestmark = pytest.mark.usefixtures("postgres")

@@ -1,0 +1,161 @@
+"""`outfall gc`: what is listed, what is removed, and what is spared."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("click")
+
+from outfall.capabilities import SupportsLeftovers
+from outfall.errors import FencedError
+from outfall.file import FileSink
+from outfall.recovery import copy_step
+from outfall.testing import LocalDriver, crash_at
+from outfall.wrappers import FanOutSink
+from tests.unit.support.command import FileStep, done, failed, importable, parsed, rows, run, tree
+from tests.unit.support.setups import Staging
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> FileStep:
+    """An epoch that is there, and two files of a lost attempt at the next."""
+    step = FileStep(tmp_path)
+    step.write(0)
+    with crash_at("after collect"):
+        step.write(1)
+    assert len(step.staged()) == 2
+    return step
+
+
+def old_file(step: FileStep, incarnation: str | None = None) -> str:
+    """What a zombie of the first generation stages."""
+    (like,) = (name for name in step.staged()[:1])
+    parts = like.split("-")
+    parts[4] = incarnation or parts[4]
+    name = "-".join([*parts[:5], "g1", "a99.jsonl"])
+    shutil.copy(step.path / "_outfall" / "staging" / like, step.path / "_outfall" / "staging" / name)
+    return name
+
+
+def test_only_older_generations_are_listed_and_removed(step: FileStep, tmp_path: Path) -> None:
+    newest = step.staged()
+    old, foreign = old_file(step), old_file(step, "f" * 16)
+    before = tree(tmp_path)
+    assert parsed("gc", step.recovery, "sink", *step.sink)["leftovers"] == [f"{step.path}/_outfall/staging/{old}"]
+    assert "nothing was removed: give --yes" in done("gc", step.recovery, "sink", *step.sink)
+    assert tree(tmp_path) == before
+    assert done("gc", step.recovery, "sink", *step.sink, "--yes") == "1 removed\n"
+    assert step.staged() == sorted([*newest, foreign])
+
+
+def test_a_query_that_runs_is_not_disturbed(tmp_path: Path) -> None:
+    step = FileStep(tmp_path)
+    step.write(0)
+    driver = step.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(1)
+    answers = driver.run_tasks(ticket, 1, rows(1))
+    old_file(step)
+    assert parsed("gc", step.recovery, "sink", *step.sink, "--yes") == {"removed": 1}
+    coordinator.finish(ticket, answers)
+    assert step.found() == step.expected(0, 1)
+
+
+def test_a_takeover_lists_what_it_then_removes(step: FileStep, tmp_path: Path) -> None:
+    before = tree(tmp_path)
+    listed = parsed("gc", step.recovery, "sink", *step.sink, "--take-over")["leftovers"]
+    assert [path.rpartition("/")[2] for path in listed] == step.staged()
+    assert tree(tmp_path) == before
+    assert done("gc", step.recovery, "sink", *step.sink, "--take-over", "--yes") == "2 removed\n"
+    assert step.staged() == []
+    assert step.found() == step.expected(0)
+    step.write(1)
+    assert step.found() == step.expected(0, 1)
+
+
+def test_after_a_takeover_a_batch_that_comes_again_is_skipped(step: FileStep) -> None:
+    done("gc", step.recovery, "sink", *step.sink, "--take-over", "--yes")
+    assert step.driver().run_epoch(0, rows(0)).skipped
+    step.write(1)
+    assert step.found() == step.expected(0, 1)
+
+
+def test_a_takeover_fences_a_query_that_runs(tmp_path: Path) -> None:
+    step = FileStep(tmp_path)
+    step.write(0)
+    driver = step.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(1)
+    answers = driver.run_tasks(ticket, 1, rows(1))
+    done("gc", step.recovery, "sink", *step.sink, "--take-over", "--yes")
+    with pytest.raises(FencedError):
+        coordinator.finish(ticket, answers)
+    assert step.found() == step.expected(0)
+
+
+def test_what_is_recorded_is_published_and_never_listed(tmp_path: Path) -> None:
+    step = FileStep(tmp_path)
+    with crash_at("after PREPARED"):
+        step.write(0)
+    for more in ((), ("--take-over",)):
+        found = run("gc", step.recovery, "sink", *step.sink, *more)
+        assert (found.exit_code, "staging" in found.output) == (0, False)
+    assert "epoch 0 is recorded and would be published" in found.output
+    done("gc", step.recovery, "sink", *step.sink, "--yes")
+    assert len(step.staged()) == 2
+    done("gc", step.recovery, "sink", *step.sink, "--yes", "--take-over")
+    assert (step.found(), step.staged()) == (step.expected(0), [])
+
+
+def test_what_is_not_this_steps_is_refused(step: FileStep, tmp_path: Path) -> None:
+    before = tree(tmp_path)
+    other = ("--sink", "file", "-o", f"path={tmp_path}/other")
+    for more in ((), ("--take-over",), ("--yes",), ("--yes", "--take-over")):
+        assert "of the target" in failed("gc", step.recovery, "sink", *other, *more)
+        assert "nothing is recorded" in failed("gc", step.recovery, "unknown", *step.sink, *more)
+    assert tree(tmp_path) == before
+    copy_step(step.recovery, str(tmp_path / "moved"))
+    assert "was moved" in failed("gc", step.recovery, "sink", *step.sink, "--yes")
+
+
+def test_a_sink_that_cannot_tell_says_so_and_is_swept_with_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Staging()
+    setup.run(setup.driver(), 0)
+    with crash_at("after collect"):
+        setup.run(setup.driver(), 1)
+    place = importable(monkeypatch, setup.sink())
+    assert "has no SupportsLeftovers" in failed("gc", setup.recovery, "sink", "--sink", place)
+    staged = len(setup.warehouse.staged)
+    assert staged
+    done("gc", setup.recovery, "sink", "--sink", place, "--yes", "--take-over")
+    assert not setup.warehouse.staged
+
+
+def test_a_sink_without_leftovers_says_so(tmp_path: Path) -> None:
+    recovery = str(tmp_path / "rec")
+    sink = ("--sink", "http", "-o", "url=https://example.org/in")
+    assert "stages nothing" in failed("gc", recovery, "sink", *sink)
+
+
+def test_of_several_sinks_all_leftovers_are_listed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = FanOutSink(a=FileSink(str(tmp_path / "a")), b=FileSink(str(tmp_path / "b")))
+    recovery = str(tmp_path / "rec")
+    assert isinstance(sink, SupportsLeftovers)
+    with crash_at("after collect"):
+        LocalDriver(sink, recovery).run_epoch(0, rows(0))
+    options = [f"{name}.{key}" for name in "ab" for key in ("sink=file", f"path={tmp_path / name}")]
+    given = ["--sink", "fanout", *(word for option in options for word in ("-o", option))]
+    listed = parsed("gc", recovery, "sink", *given, "--take-over")["leftovers"]
+    assert [line[:3] for line in listed] == ["a: ", "a: ", "b: ", "b: "]
+    setup = Staging()
+    mixed = FanOutSink(files=FileSink(str(tmp_path / "c")), silent=setup.sink())
+    assert not isinstance(mixed, SupportsLeftovers), "what one of them tells would look whole"

@@ -1,0 +1,207 @@
+"""`outfall status` and `outfall show`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("click")
+
+from outfall.recovery import SqliteRecoveryConfig, copy_step, recovery_config
+from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry
+from outfall.recovery.values import store_state
+from outfall.serde import JsonSerializer
+from outfall.testing import crash_at
+from tests.unit.support.command import FileStep, done, failed, parsed, rows, run, tree
+from tests.unit.support.hoarding import HoardingInParts
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> FileStep:
+    return FileStep(tmp_path)
+
+
+def test_all_steps_are_shown_with_their_last_epochs(step: FileStep, tmp_path: Path) -> None:
+    step.write(0, 1)
+    FileStep(tmp_path, "archive").write(0)
+    before = tree(tmp_path)
+    text = done("status", step.recovery)
+    assert text.index("step archive: epoch 0 is completed") < text.index("step sink: epoch 1 is completed")
+    assert f"file:{step.path}" in text
+    assert "EXACTLY_ONCE" in text
+    assert tree(tmp_path) == before, "status writes nothing"
+
+
+def test_json_says_the_same(step: FileStep) -> None:
+    step.write(0, 1, 2)
+    found = parsed("status", step.recovery, "--last", 2)
+    (shown,) = found["steps"]
+    assert (found["recovery"], shown["step"], shown["state"], shown["completed"]) == (
+        step.recovery, "sink", "completed", 2,
+    )  # fmt: skip
+    assert (shown["guarantee"], shown["sink"], shown["target"]) == ("EXACTLY_ONCE", "file/whole", f"file:{step.path}")
+    assert len(shown["incarnation"]) == 16
+    assert [(epoch["epoch"], epoch["rows"], epoch["retries"], epoch["skipped"]) for epoch in shown["epochs"]] == [
+        (1, 4, 0, 0), (2, 4, 0, 0),
+    ]  # fmt: skip
+
+
+def test_one_step_of_several_and_no_epochs(step: FileStep, tmp_path: Path) -> None:
+    step.write(0)
+    FileStep(tmp_path, "archive").write(0)
+    (shown,) = parsed("status", step.recovery, "--step", "archive", "--last", 0)["steps"]
+    assert (shown["step"], shown["epochs"]) == ("archive", [])
+
+
+def test_a_relative_path_is_one_of_this_directory(
+    step: FileStep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step.write(0)
+    monkeypatch.chdir(tmp_path)
+    assert "step sink" in done("status", "rec")
+
+
+def test_where_nothing_was_written_there_is_no_step_and_nothing_is_made(tmp_path: Path) -> None:
+    assert "no steps" in done("status", tmp_path / "rec")
+    assert "nothing is recorded" in done("status", tmp_path / "rec", "--step", "sink")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("point", "state", "text"),
+    [
+        ("after BEGIN", "begun", "epoch 1 is being written"),
+        ("after PREPARED", "recorded", "epoch 1 is recorded and not published"),
+        ("after COMMITTING", "committing", "epoch 1 is being published"),
+        ("after COMPLETED", "completed", "epoch 1 is completed"),
+    ],
+)
+def test_the_state_is_where_the_driver_died(step: FileStep, point: str, state: str, text: str) -> None:
+    step.write(0)
+    with crash_at(point):
+        step.write(1)
+    (shown,) = parsed("status", step.recovery)["steps"]
+    assert (shown["state"], shown["epoch"]) == (state, 1)
+    assert text in done("status", step.recovery)
+
+
+def test_a_moved_step_says_where_to(step: FileStep, tmp_path: Path) -> None:
+    step.write(0)
+    target = SqliteRecoveryConfig(str(tmp_path / "db"))
+    copy_step(step.recovery, target)
+    assert f"moved to {target.url()}" in done("status", step.recovery)
+    assert "epoch 0 is completed" in done("status", target.url())
+
+
+def test_a_damaged_step_is_shown_beside_the_others_and_is_a_failure(step: FileStep, tmp_path: Path) -> None:
+    step.write(0)
+    FileStep(tmp_path, "archive").write(0)
+    max((tmp_path / "rec/outfall/archive").glob("*.json")).write_bytes(b"{")
+    result = run("status", step.recovery)
+    assert result.exit_code == 1
+    assert "is damaged (1 bytes)" in result.output
+    assert "step sink: epoch 0 is completed" in result.output
+
+
+def test_rows_held_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    setup = HoardingInParts()
+    setup.driver().run_epoch(0, [[("0", [0, "a", 0]), ("1", [0, "a", 1])]])
+    (shown,) = parsed("status", setup.recovery)["steps"]
+    assert (shown["rows_held"], shown["held_since"]) == (2, "2026-11-21T12:00:00+00:00")
+    assert "2, the oldest since 2026-11-21 12:00:00 UTC" in done("status", setup.recovery)
+
+
+def test_watching_looks_again_until_it_is_interrupted(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    step.write(0)
+    paused: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 2:
+            raise KeyboardInterrupt
+        step.write(1)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    lines = done("status", step.recovery, "--watch", "--interval", 7, "--json").splitlines()
+    assert paused == [7, 7]
+    assert [json.loads(line)["steps"][0]["completed"] for line in lines] == [0, 1]
+
+
+def test_the_last_epoch_is_shown_whole(step: FileStep) -> None:
+    step.write(0, 1)
+    found = parsed("show", step.recovery, "sink", "last")
+    assert (found["epoch"], found["whole"]) == (1, True)
+    assert [entry["kind"] for entry in found["entries"]] == ["begin", "prepared", "committing", "completed"]
+    committables = [item["value"]["value"] for item in found["entries"][1]["committables"]]
+    assert sorted(item["rows"] for item in committables) == [1, 3]
+    text = done("show", step.recovery, "sink", 1)
+    assert all(item["name"] in text for item in committables)
+
+
+def test_of_older_epochs_the_counts_are_kept(step: FileStep) -> None:
+    step.write(0, 1)
+    found = parsed("show", step.recovery, "sink", 0)
+    assert not found["whole"]
+    assert [entry["counts"]["rows"] for entry in found["entries"]] == [4]
+    assert "not kept any more" in done("show", step.recovery, "sink", 0)
+
+
+def test_an_epoch_that_is_not_there_names_those_that_are(step: FileStep) -> None:
+    step.write(0, 1)
+    assert "the log holds epochs 0 to 1" in failed("show", step.recovery, "sink", 7)
+    assert "nothing is recorded" in failed("show", step.recovery, "other", 7)
+    assert "neither a number nor 'last'" in failed("show", step.recovery, "sink", "seven", code=2)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    """A log whose states hold what people should not see, are binary, or lie beside it."""
+    recovery = recovery_config(str(tmp_path / "rec"))
+    log = recovery.open("sink")
+    common: dict[str, Any] = {"step": "sink", "incarnation": "0" * 16, "epoch": 0}
+    begin = Begin(
+        **common, outfall="0.1.0", sink="s", target="https://me:geheim@host/x?sig=geheim", query_id=None, driver="d:1"
+    )
+    log.append(encode_entry(begin), after=0)
+    states = {
+        "url": StoredValue.of(1, json.dumps({"at": "s3://me:geheim@bucket/x", "n": 1}).encode()),
+        "binary": StoredValue.of(2, b"\xff\x00"),
+        "large": store_state(JsonSerializer(), ["x" * 100_000], log=log, name="large", generation=1),
+    }
+    log.append(encode_entry(Prepared(**common, generation=1, query_id=None, states=states)), after=1)
+    return str(tmp_path / "rec")
+
+
+def test_states_are_readable_and_hold_no_credentials(recorded: str) -> None:
+    (begin, prepared) = parsed("show", recorded, "sink", 0)["entries"]
+    assert begin["target"] == "https://***@host/x"
+    states = prepared["states"]
+    assert states["url"] == {"version": 1, "value": {"at": "s3://***@bucket/x", "n": 1}}
+    assert states["binary"] == {"version": 2, "base64": "/wA="}
+    assert states["large"]["value"] == ["x" * 100_000]
+    for command in (("show", recorded, "sink", 0), ("status", recorded), ("status", recorded, "--json")):
+        assert "geheim" not in done(*command), command
+
+
+def test_a_state_that_is_gone_is_said_to_be(recorded: str) -> None:
+    for path in Path(recorded).glob("outfall/sink/states/*"):
+        path.unlink()
+    (_, prepared) = parsed("show", recorded, "sink", 0)["entries"]
+    assert "is not in" in prepared["states"]["large"]["missing"]
+
+
+def test_rows_that_came_again_are_shown_as_skipped(step: FileStep) -> None:
+    step.write(0)
+    step.driver().run_epoch(0, rows(0))
+    (shown,) = parsed("status", step.recovery)["steps"]
+    assert [epoch["skipped"] for epoch in shown["epochs"]] == [0, 4]
