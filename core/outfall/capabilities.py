@@ -338,7 +338,8 @@ class SupportsSweep(ABC):
         """Remove what carries our incarnation and a generation below the context's.
 
         Called on the driver after an epoch is completed, and before a lost attempt's epoch is written again, when no
-        record names anything of an older generation. Never removes anything of others, and never goes by age.
+        record but the states names anything of an older generation; what a state names, which the context reads, is to
+        be left. Never removes anything of others, and never goes by age.
 
         Returns:
             How many things were removed.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -173,6 +173,11 @@ class SweepContext:
     final: bool = False
     """Whether the last epoch of this incarnation is completed: nobody comes back to it, and what tells that it was
     written may go too."""
+    states: Callable[[], Mapping[str, Any]] = field(default=dict, compare=False)
+    """Reads the recorded states of parts, by name: for a sink whose states name things in the target, which stand in a
+    record as long as a state does."""
+    writer_states: Callable[[], Sequence[Any]] = field(default=tuple, compare=False)
+    """Reads the recorded writer states."""
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ class Sweeps(Composite, SupportsSweep):
     def sweep(self, context: SweepContext) -> int:
         removed = for_each(
             self._with(SupportsSweep),
-            lambda name, child: int(child.sweep(context)),
+            lambda name, child: int(child.sweep(_sweep_of(name, child, context))),
             "several sinks could not be swept",
             step=context.step_id,
         )
@@ -289,6 +289,19 @@ def _messages_of(name: str, messages: Sequence[CommittableMessage[OfChild]]) -> 
 def _seals_of(name: str, parts: Sequence[PartSeal[Any]]) -> list[PartSeal[Any]]:
     own = share(name, {part.part: part for part in parts})
     return [replace(part, part=inner) for inner, part in own.items()]
+
+
+def _sweep_of(name: str, child: Any, context: SweepContext) -> SweepContext:
+    """The context with the states of one child; those of a writer beside parts are lists under names of parts."""
+
+    def own() -> dict[str, Any]:
+        return share(name, context.states())
+
+    def writer_states() -> list[Any]:
+        listed = [] if is_fixed(child) else [item for items in own().values() for item in items]
+        return [item.value for item in context.writer_states() if item.child == name] + listed
+
+    return replace(context, states=own if is_fixed(child) else dict, writer_states=writer_states)
 
 
 def _held_by(sink: Any, state: Any) -> HeldRows:

@@ -24,6 +24,7 @@ __all__ = [
     "encoder",
     "last_byte",
     "member",
+    "one_schema",
     "rows_to_batch",
     "suffix",
 ]
@@ -67,3 +68,8 @@ def suffix(options: FormatOptions) -> str:
 def can_grow(options: FormatOptions) -> bool:
     """Tell whether files of the format may be appended to."""
     return _FORMATS[options.format].growing
+
+
+def one_schema(options: FormatOptions) -> bool:
+    """Tell whether all rows of a file of the format must have the same columns."""
+    return _FORMATS[options.format].one_schema

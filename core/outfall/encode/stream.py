@@ -19,14 +19,15 @@ class EncodedStream:
 
     Args:
         options: the format and the compression.
+        start: whether the file is empty so far; of formats that grow it may hold some bytes.
     """
 
-    def __init__(self, options: FormatOptions) -> None:
+    def __init__(self, options: FormatOptions, *, start: bool = True) -> None:
         self._options = options
         # A format that compresses inside its files is not compressed again.
         self._codec: Compression = "none" if options.format == "parquet" else options.codec
         self._encoder: Encoder | None = None
-        self._start = True
+        self._start = start
         self._buffers: list[pa.Buffer] = []
         self._held = 0
         self.rows = 0

@@ -284,7 +284,8 @@ class EpochCoordinator:
         begun = self._journal.view
         open_target(self._sink, checked, view, begun)
         if view.open_epoch is not None:
-            sweep_target(self._sink, SweepContext(self._step_id, begun.incarnation or "", begun.generation))
+            context = SweepContext(self._step_id, begun.incarnation or "", begun.generation)
+            sweep_target(self._sink, context, begun.states, begun.writer_states, self._journal.log)
         ticket = self._ticket(begun, expected, parts)
         return replace(ticket, drain=True, end_of_input=True) if drain else ticket
 

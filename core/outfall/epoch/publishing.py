@@ -232,9 +232,8 @@ class Publisher:
     def _sweep(self) -> None:
         """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
         prepared = self._prepared
-        sweep_target(
-            self._sink, SweepContext(self._step_id, prepared.incarnation, prepared.generation, final=self._final)
-        )
+        context = SweepContext(self._step_id, prepared.incarnation, prepared.generation, final=self._final)
+        sweep_target(self._sink, context, prepared.states, prepared.writer_states, self._journal.log)
         try:
             self._journal.sweep()
         except Exception:

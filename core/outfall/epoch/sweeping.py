@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from outfall.capabilities import SupportsSweep, SweepContext
+from outfall.capabilities import SupportsSweep, SupportsWriterState, SweepContext
+from outfall.epoch.states import load_states
+from outfall.recovery.entries import StoredValue
+from outfall.recovery.log import RecoveryLog
+from outfall.recovery.values import load_value
 
 _log = logging.getLogger(__name__)
 
 
-def sweep_target(sink: Any, context: SweepContext) -> None:
+def sweep_target(
+    sink: Any,
+    context: SweepContext,
+    states: Mapping[str, StoredValue],
+    writer_states: Sequence[StoredValue],
+    log: RecoveryLog,
+) -> None:
     """Let the sink remove what carries our incarnation and an older generation.
 
-    Called when no record names anything of an older generation: after COMPLETED, and after the BEGIN that follows a
-    lost attempt, whose leftovers may be what fills the disk. A failure is logged and not raised: the next sweep comes.
+    Called when no record but the states names anything of an older generation: after COMPLETED, and after the BEGIN
+    that follows a lost attempt, whose leftovers may be what fills the disk. A failure is logged and not raised: the
+    next sweep comes.
+
+    Args:
+        sink: the sink.
+        context: the bounds, without the states.
+        states: the states of parts, as they are recorded.
+        writer_states: the writer states, as they are recorded.
+        log: where large states lie.
     """
     if not isinstance(sink, SupportsSweep):
         return
+
+    def read_writer_states() -> Sequence[Any]:
+        if not isinstance(sink, SupportsWriterState):
+            return ()
+        serializer = sink.writer_state_serializer()
+        return [load_value(serializer, state, log=log) for state in writer_states]
+
+    reading = replace(context, states=lambda: load_states(sink, states, log), writer_states=read_writer_states)
     try:
-        removed = sink.sweep(context)
+        removed = sink.sweep(reading)
         _log.debug("step %s: swept %d leftovers", context.step_id, removed)
     except Exception:
         _log.warning("step %s: sweeping the target failed, it will be tried again", context.step_id, exc_info=True)
