@@ -168,8 +168,14 @@ def check_for_options(sink: Any, name: str) -> None:
         raise ConfigurationError(
             f"the sink {name} with these options routes or reorders rows, or keeps state per worker",
             why="through options a sink cannot change the DataFrame or fix the number of its tasks",
-            do="from outfall.spark import write_stream; write_stream(df, sink, key=…, checkpoint=…).start()",
+            do=f"from outfall.spark import write_stream; write_stream(df, sink, {_needed(sink)}checkpoint=…).start()",
         )
+
+
+def _needed(sink: Any) -> str:
+    if is_fixed(sink):
+        return "key=…, "
+    return "workers=…, " if keeps_writer_state(sink) else ""
 
 
 def _unknown(name: str) -> ConfigurationError:

@@ -124,6 +124,18 @@ def test_kms_is_asked_for_by_its_key() -> None:
     assert all((sent["ServerSideEncryption"], sent["SSEKMSKeyId"]) == ("aws:kms", "arn") for sent in created)
 
 
+def test_rolling_is_refused_where_the_number_of_tasks_cannot_be_fixed() -> None:
+    with pytest.raises(ConfigurationError, match="keeps state per worker") as refused:
+        make_sink("s3", {"path": "s3://b/p", "rollBytes": "128 MiB"})
+    assert "write_stream(df, sink, workers=…, checkpoint=…)" in str(refused.value)
+
+
+@pytest.mark.parametrize("options", [{"roll_bytes": 0}, {"roll_rows": 0}, {"roll_interval": 0}])
+def test_bounds_of_nothing_are_refused(options: Any) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        S3Sink("b", **options)
+
+
 def test_one_client_serves_all_requests_of_a_process_with_the_same_options() -> None:
     fake = FakeS3()
     LocalDriver(fake.sink(), "memory://clients").run_epoch(0, [[{"id": 1}]] * 3)

@@ -28,7 +28,9 @@ def open_writer(fake: FakeS3, *, step: str = "sink", prefix: str = "out", **opti
     Markers(sink.store).write(Marker(incarnation=OURS))
     context = WriterInitContext(step, OURS, generation=3, epoch=7, part=None, attempt=11, worker_index=2)
     fake.calls.clear()
-    return sink.bind(context).build(step, 2, 4)
+    opened = sink.bind(context).build(step, 2, 4)
+    assert isinstance(opened, S3Writer)
+    return opened
 
 
 def publish(fake: FakeS3, staged: list[StagedObject]) -> None:

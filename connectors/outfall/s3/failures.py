@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
-from outfall.errors import OutfallError, TargetError, TransientError
+from outfall.errors import OutfallError, TargetError, TargetLostError, TransientError
 from outfall.s3.answers import PASSING, classify, code_of, status_of
 
 _RIGHTS = (
@@ -25,6 +25,16 @@ def translated(doing: str, error: BaseException) -> OutfallError:
     if classify(error) in PASSING:
         return TransientError(what, why=why, do="nothing, if it passes: the task or the query is tried again")
     return TargetError(what, why=why, do=_remedy(error))
+
+
+def piece_lost(url: str) -> TargetLostError:
+    """Make the error for an object that holds rows which wait, and that is not there."""
+    return TargetLostError(
+        f"{url} is gone, or not what was written",
+        why="it holds rows that wait for a large object. Somebody deleted it, or a lifecycle rule did; or this attempt"
+        " is an old one, whose epoch another driver has completed, and then nothing is wrong",
+        do="restore it, or start the query with a new checkpoint",
+    )
 
 
 def describe(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from outfall.encode import FormatOptions
 from outfall.errors import ConfigurationError
 from outfall.location import Location, Purpose
 from outfall.options import SinkOptions, resolve_secret
+from outfall.s3.rolling import RollOptions
 
 PLACE = Purpose("path", {"s3": "s3", "s3a": "s3"}, "is not S3", "give s3://bucket/prefix")
 
@@ -163,7 +164,7 @@ class _Upload(SinkOptions):
         return key
 
 
-class S3Options(FormatOptions, BucketOptions, _Upload, _Place):
+class S3Options(FormatOptions, BucketOptions, RollOptions, _Upload, _Place):
     """What `S3Sink` takes, in its constructor and as Spark options."""
 
     region: str | None = Field(default=None, description="The region; without it as boto3 finds it.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Self, TypedDict, Unpack
 
@@ -15,12 +16,15 @@ from outfall.capabilities import (
     CommitterInitContext,
     DeclaresGuarantee,
     Guarantee,
+    HeldRows,
     SupportsCommitter,
+    SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsSchemaCheck,
     SupportsSweep,
     SupportsTarget,
     SupportsWriterContext,
+    SupportsWriterState,
     SweepContext,
     TargetContext,
     WriterInitContext,
@@ -29,17 +33,22 @@ from outfall.encode import FormatArguments, check_schema
 from outfall.errors import ConfigurationError
 from outfall.options import make_options
 from outfall.s3.answers import FAILURES
+from outfall.s3.attempt import Attempt
 from outfall.s3.client import SessionFactory
 from outfall.s3.commit import S3Committer
 from outfall.s3.failures import translated
+from outfall.s3.held import WriterState, names_in
 from outfall.s3.manifest import Manifest, Manifests
 from outfall.s3.marker import Markers
 from outfall.s3.options import S3Options
+from outfall.s3.pieces import delete_pieces
+from outfall.s3.rolling import RollArguments, Rolling
+from outfall.s3.rolling_writer import RollingWriter
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
 from outfall.s3.sweep import abort_uploads
 from outfall.s3.target import Target
-from outfall.s3.writer import S3Writer
+from outfall.s3.writer import S3Writer, Writer
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.steps import reached
@@ -69,7 +78,7 @@ class StoreArguments(TypedDict, total=False):
     retry_deadline: timedelta | float | str
 
 
-class S3Arguments(StoreArguments, BucketArguments, FormatArguments, total=False):
+class S3Arguments(StoreArguments, RollArguments, BucketArguments, FormatArguments, total=False):
     """All options of `S3Sink` but the bucket and the prefix."""
 
 
@@ -81,6 +90,8 @@ class S3Sink(
     SupportsCommitter[StagedObject],
     SupportsPostCommitTopology[StagedObject],
     SupportsSweep,
+    SupportsWriterState[Any, WriterState],
+    SupportsHeldRows[WriterState],
     DeclaresGuarantee,
 ):
     """Writes rows into the objects of an S3 bucket, as JSON lines, CSV, Parquet or text.
@@ -92,6 +103,10 @@ class S3Sink(
 
     Unit of parallelism: each Spark task uploads an object of its own (one per bucket path), in parts, which nobody
     sees. The driver completes the uploads when their epoch is recorded, several at a time.
+
+    With `roll_bytes`, `roll_interval` or `roll_rows` the rows of small epochs wait, hidden in the bucket, until one
+    task makes a large object of them. What waits is counted as held, and delivered by `outfall.spark.drain` and at the
+    end of a batch job. `workers=` then says how many tasks write.
 
     Guarantee: exactly once, whatever is retried, killed or woken late, and whatever answer is lost. Objects appear one
     by one; an epoch's manifest, written last, is for readers that want it whole or not at all.
@@ -122,6 +137,8 @@ class S3Sink(
             )
         self.session_factory = session_factory
         self.context: WriterInitContext | None = None
+        self.clock: Callable[[], float] = time.time
+        """Seconds since 1970, for `roll_interval`."""
 
     def __repr__(self) -> str:
         return f"S3Sink({self.options.url()!r}, format={self.options.format!r})"
@@ -149,6 +166,7 @@ class S3Sink(
         return (
             "a store that shows at once what was written",
             "no lifecycle rule that aborts uploads or deletes objects of epochs that are not completed yet",
+            *(("none that deletes what lies below _outfall/pieces/",) if self.options.rolls else ()),
         )
 
     def bind(self, context: WriterInitContext) -> Self:
@@ -156,13 +174,32 @@ class S3Sink(
         bound.context = context
         return bound
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> S3Writer:
-        context, store = self.context, self.store
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Writer:
+        return self._writer(())
+
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[WriterState]) -> Writer:
+        return self._writer(recovered)
+
+    def keeps_writer_state(self) -> bool:
+        return self.options.rolls
+
+    def writer_state_serializer(self) -> ModelSerializer[WriterState]:
+        return ModelSerializer(WriterState)
+
+    def held_rows(self, state: WriterState) -> HeldRows:
+        return state.held()
+
+    def _writer(self, recovered: Sequence[WriterState]) -> Writer:
+        context, store, options = self.context, self.store, self.options
         if context is None:
             raise ConfigurationError(
                 "S3Sink was not told who writes", do="run it through outfall, which calls bind() first"
             )
-        return S3Writer(store, context, self.buckets, lambda: Markers(store).check_shared(context.incarnation))
+        attempt = Attempt(store, context, lambda: Markers(store).check_shared(context.incarnation))
+        if not (options.rolls or recovered):
+            return S3Writer(attempt, self.buckets)
+        # What was gathered under other options is written too.
+        return RollingWriter(attempt, self.buckets, Rolling.of(options, int(options.part_size), self.clock), recovered)
 
     def check_schema(self, schema: pa.Schema) -> None:
         buckets = self.buckets
@@ -194,7 +231,9 @@ class S3Sink(
         def ask(request: str, **arguments: Any) -> Mapping[str, Any]:
             return store.call(f"sweeping {self.options.url()}", request, **arguments)
 
+        live = names_in(context.writer_states())
         try:
-            return abort_uploads(ask, self.options.root, context.incarnation, context.generation)
+            aborted = abort_uploads(ask, self.options.root, context.incarnation, context.generation)
+            return aborted + delete_pieces(store, context.incarnation, context.generation, live)
         except FAILURES as error:
             raise translated(f"sweeping {self.options.url()}", error) from error

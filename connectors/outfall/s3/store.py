@@ -132,9 +132,9 @@ class Store:
 
     def _argument(self, name: str) -> dict[str, Any]:
         options = self.options
-        if name == "customer key":
+        if name.endswith("customer key"):
             key = options.customer_key()
-            return {} if key is None else _customer(key)
+            return {} if key is None else _customer(key, "CopySource" if name.startswith("source's") else "")
         values = {
             "ACL": options.acl,
             "ServerSideEncryption": options.sse,
@@ -149,13 +149,13 @@ class Store:
         return {name: value for name, value in found.items() if value}
 
 
-def _customer(key: bytes) -> dict[str, str]:
+def _customer(key: bytes, of: str) -> dict[str, str]:
     """The arguments of SSE-C, encoded here since boto3 does it for some requests only."""
     digest = hashlib.md5(key, usedforsecurity=False).digest()
     return {
-        "SSECustomerAlgorithm": "AES256",
-        "SSECustomerKey": base64.b64encode(key).decode(),
-        "SSECustomerKeyMD5": base64.b64encode(digest).decode(),
+        f"{of}SSECustomerAlgorithm": "AES256",
+        f"{of}SSECustomerKey": base64.b64encode(key).decode(),
+        f"{of}SSECustomerKeyMD5": base64.b64encode(digest).decode(),
     }
 
 
@@ -164,6 +164,7 @@ _TAKES = {
     "create_multipart_upload": _CREATES,
     "put_object": _CREATES,
     "upload_part": ("customer key", "ChecksumAlgorithm"),
+    "upload_part_copy": ("customer key", "source's customer key"),
     "complete_multipart_upload": ("customer key",),
     "list_parts": ("customer key",),
     "head_object": ("customer key",),

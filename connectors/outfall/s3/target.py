@@ -8,17 +8,15 @@ from itertools import islice
 from typing import Any
 
 from outfall.capabilities import TargetContext
-from outfall.errors import TargetAheadError, TargetError, TargetLostError, TargetNotEmptyError
+from outfall.errors import TargetAheadError, TargetLostError, TargetNotEmptyError
 from outfall.s3.manifest import Manifests
 from outfall.s3.marker import Markers
 from outfall.s3.names import ObjectName, is_hidden
+from outfall.s3.pieces import delete, key_of
 from outfall.s3.store import Store
 from outfall.steps import reached
 
 log = logging.getLogger(__name__)
-
-_AT_ONCE = 1000
-"""Keys that S3 deletes in one request."""
 
 
 class Target:
@@ -54,7 +52,11 @@ class Target:
             TargetNotEmptyError: another query came at the same moment.
         """
         context = self._context
-        if self._markers.read(context.incarnation) is not None:
+        marker = self._markers.read(context.incarnation)
+        if marker is not None:
+            if self._store.options.rolls and marker.generation < context.generation:
+                # Pieces go without anything being published, and recovery data from before must not go on without them.
+                self._markers.write(marker.advanced(context.generation, marker.epoch))
             return
         reached("s3: opening")
         if self._store.options.on_existing == "overwrite":
@@ -130,24 +132,13 @@ class Target:
                 self._markers.remove(incarnation)
         own = self._manifests.key(self._context.incarnation, 0).rpartition("/")[0]
         keys = [*self._of_others(), *(key for key in self._manifests.all() if not key.startswith(f"{own}/"))]
-        for start in range(0, len(keys), _AT_ONCE):
-            self._delete(keys[start : start + _AT_ONCE])
+        pieces = key_of(self._store, "")
+        keys += (key for key in self._store.keys(pieces) if not key.startswith(f"{pieces}{self._context.incarnation}/"))
+        delete(self._store, keys)
         if keys:
             log.warning(
                 "step %r: on_existing=overwrite deleted %d objects below %s",
                 self._context.step_id,
                 len(keys),
                 self._store.options.url(),
-            )
-
-    def _delete(self, keys: list[str]) -> None:
-        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        doing = f"deleting what lies below {self._store.options.url()}"
-        failed = self._store.call(doing, "delete_objects", Delete=wanted).get("Errors", [])
-        if failed:
-            raise TargetError(
-                f"{doing} failed for {len(failed)} objects, first {failed[0].get('Key')!r}",
-                step=self._context.step_id,
-                why=f"{failed[0].get('Code')}: {failed[0].get('Message')}",
-                do="grant s3:DeleteObject, or delete them by hand",
             )

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from outfall.s3.answers import FAILURES
-from outfall.s3.failures import translated
+from outfall.s3.answers import FAILURES, code_of
+from outfall.s3.byte_queue import ByteQueue
+from outfall.s3.failures import piece_lost, translated
 from outfall.s3.staged import StagedObject, UploadedPart, encoded
 from outfall.s3.store import Store
 from outfall.steps import reached
+
+T = TypeVar("T")
 
 ID = "outfall-id"
 """The metadata by which an object is known to be ours."""
@@ -37,7 +40,7 @@ class Senders:
         self._slots = threading.BoundedSemaphore(count)
         self._pool: ThreadPoolExecutor | None = None
 
-    def send(self, work: Callable[[], UploadedPart]) -> Future[UploadedPart]:
+    def send(self, work: Callable[[], T]) -> Future[T]:
         """Do some work in a thread; with one sender in this one."""
         if self._count == 1:
             return _done(work)
@@ -62,8 +65,7 @@ class Upload:
         self._store = store
         self._senders = senders
         self._part_size = int(store.options.part_size)
-        self._pending: list[pa.Buffer] = []
-        self._held = 0
+        self._pending = ByteQueue()
         self._sent: list[Future[UploadedPart]] = []
         self._first_unseen = 0
         self._id = uuid.uuid4().hex
@@ -76,7 +78,7 @@ class Upload:
     @property
     def held(self) -> int:
         """Bytes that wait until they are a part; less than one."""
-        return self._held
+        return self._pending.size
 
     @property
     def full(self) -> bool:
@@ -90,26 +92,39 @@ class Upload:
             TransientError, TargetError: a part could not be sent, this one or an earlier one.
         """
         for buffer in buffers:
-            self._pending.append(buffer)
-            self._held += buffer.size
-            self.size += buffer.size
-            while self._held >= self._part_size:
-                self._send(self._cut())
+            self.size += self._pending.add([buffer])
+            while self._pending.size >= self._part_size:
+                self._send(self._pending.take(self._part_size))
+        self._raise_failed()
+
+    def copy(self, key: str, size: int) -> None:
+        """Take a whole object of the bucket for the next part, within S3. What waits becomes a part before it.
+
+        Args:
+            key: its key.
+            size: its bytes, at least S3's smallest part unless nothing follows.
+
+        Raises:
+            TransientError, TargetError: a part could not be sent, an earlier one too.
+        """
+        self.end()
+        self.size += size
+        number = len(self._sent) + 1
+        reached("s3: copying part")
+        self._sent.append(self._senders.send(lambda: self._copy(number, key)))
+        reached("s3: part under way")
         self._raise_failed()
 
     def end(self) -> None:
         """Send the rest. It is under way when this returns."""
-        if self._held:
-            self._send(b"".join(self._pending))
-            self._pending, self._held = [], 0
+        if self._pending.size:
+            self._send(self._pending.take_all())
 
     def end_inline(self, most: int, rows: int) -> StagedObject | None:
         """Return the object with its bytes if these are few and none are sent; `None` if they are not."""
         if self._sent or self.size > most:
             return None
-        content = b"".join(self._pending)
-        self._pending, self._held = [], 0
-        return self._staged(rows, content=encoded(content))
+        return self._staged(rows, content=encoded(self._pending.take_all()))
 
     def staged(self, rows: int) -> StagedObject:
         """Wait until all parts are safe, and return the object.
@@ -134,21 +149,6 @@ class Upload:
             bucket=self._store.options.bucket, key=self.key, id=self._id, size=self.size, rows=rows, **how
         )
 
-    def _cut(self) -> bytes:
-        """Take the bytes of one part from those that wait."""
-        left, pieces = self._part_size, []
-        while left:
-            buffer = self._pending[0]
-            if buffer.size <= left:
-                pieces.append(self._pending.pop(0))
-                left -= buffer.size
-            else:
-                pieces.append(buffer.slice(0, left))
-                self._pending[0] = buffer.slice(left)
-                left = 0
-        self._held -= self._part_size
-        return b"".join(pieces)
-
     def _send(self, body: bytes) -> None:
         number = len(self._sent) + 1
         reached("s3: sending part")
@@ -157,13 +157,24 @@ class Upload:
 
     def _put(self, number: int, body: bytes) -> UploadedPart:
         doing = f"uploading part {number} of {self._store.url(self.key)}"
+        return self._confirmed(number, self._ask_for_part(doing, "upload_part", number, Body=body))
+
+    def _copy(self, number: int, key: str) -> UploadedPart:
+        doing = f"copying {self._store.url(key)} into part {number} of {self._store.url(self.key)}"
+        source = {"Bucket": self._store.options.bucket, "Key": key}
+        answer = self._ask_for_part(doing, "upload_part_copy", number, CopySource=source)
+        return self._confirmed(number, answer["CopyPartResult"])
+
+    def _ask_for_part(self, doing: str, request: str, number: int, **what: Any) -> Mapping[str, Any]:
         upload_id = self._created()
         try:
-            answer = self._store.call(
-                doing, "upload_part", Key=self.key, UploadId=upload_id, PartNumber=number, Body=body
-            )
+            return self._store.call(doing, request, Key=self.key, UploadId=upload_id, PartNumber=number, **what)
         except FAILURES as error:
+            if code_of(error) == "NoSuchKey":
+                raise piece_lost(self._store.url(what["CopySource"]["Key"])) from error
             raise translated(doing, error) from error
+
+    def _confirmed(self, number: int, answer: Mapping[str, Any]) -> UploadedPart:
         checksum = {name: value for name, value in answer.items() if name in _CHECKSUMS}
         return UploadedPart(number=number, etag=answer["ETag"], checksum=checksum)
 
@@ -190,7 +201,7 @@ class Upload:
 _CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
 
 
-def _done(work: Callable[[], UploadedPart]) -> Future[UploadedPart]:
-    future: Future[UploadedPart] = Future()
+def _done(work: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
     future.set_result(work())
     return future

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from outfall.encode.base import Encoder
 from outfall.encode.options import FormatOptions
+from outfall.encode.rows import detached
 from outfall.encode.types import check_names, is_plain, refuse
 from outfall.errors import ConfigurationError
 
@@ -57,7 +58,7 @@ class ParquetEncoder(Encoder):
             _check_type(field, field.name)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        self._batches.append(_own(batch))
+        self._batches.append(detached(batch))
         self._rows += batch.num_rows
         self._size += batch.nbytes
         if self._rows >= _GROUP_ROWS or self._size >= _GROUP_BYTES:
@@ -121,13 +122,6 @@ class _Bytes:
     def take(self) -> pa.Buffer:
         pieces, self._pieces = self._pieces, []
         return pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-
-
-def _own(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a small slice, which would keep the whole of its batch in memory."""
-    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
-        return batch
-    return batch.take(pa.array(range(batch.num_rows), pa.int64()))
 
 
 def _stored(kind: Any) -> Any:

@@ -33,3 +33,10 @@ def _column(name: str, values: list[Any]) -> pa.Array:
         raise ValueRefusedError(
             f"the values of column {name!r} have no common type", why=str(error), do="cast the column before writing it"
         ) from error
+
+
+def detached(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a small slice, which would keep the whole of its batch in memory; return others as they are."""
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
+        return batch
+    return batch.take(pa.array(range(batch.num_rows), pa.int64()))

@@ -55,6 +55,9 @@ SHORT = [
 ]  # fmt: skip
 
 
+ROLLED = ["one_epoch", "lost_target", "two_attempts_finish", "lost_before_committing", "leftovers_are_swept"]
+
+
 @pytest.fixture(autouse=True)
 def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """moto answers 500 for uploads that are gone, which boto3 would ask for again and again."""
@@ -71,6 +74,20 @@ def test_uploads_in_short(any_s3: S3, bucket: str, tmp_path: Path) -> None:
     prefixes = Prefixes()
     prefixes.server, prefixes.bucket = any_s3, bucket
     report = run_conformance(prefixes, tmp_path, checks=SHORT)
+    assert report.passed, report
+
+
+class Rolled(Prefixes):
+    """Each epoch composes objects, of rows that waited too, and leaves some waiting."""
+
+    def sink_options(self) -> dict[str, Any]:
+        return {"inline_size": 0, "roll_rows": 2}
+
+
+def test_rolled_objects_in_short(any_s3: S3, bucket: str, tmp_path: Path) -> None:
+    prefixes = Rolled()
+    prefixes.server, prefixes.bucket = any_s3, bucket
+    report = run_conformance(prefixes, tmp_path, checks=ROLLED)
     assert report.passed, report
 
 
@@ -91,3 +108,8 @@ class TestUploads(Suite):
 class TestInlineObjects(Suite):
     def sink_options(self) -> dict[str, Any]:
         return {"inline_size": "64 KiB"}
+
+
+@pytest.mark.long
+class TestRolled(Rolled, Suite):
+    pass

@@ -25,7 +25,7 @@ def test_blocks_run(spark: SparkSession, s3: S3, tmp_path: Path, monkeypatch: py
     names: dict[str, Any] = {"flights": spark.readStream.schema(SCHEMA).json(str(source))}
     target = Target(s3, prefix="flights")
     client = s3.client()
-    monkeypatch.setattr(boto3, "client", lambda service: client)
+    monkeypatch.setattr(boto3, "client", lambda service, **given: client)
     found = [block for block in blocks(ROOT / "docs" / "s3.md") if runs_here(block)]
     with credentials_file(s3):
         for block in found:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from outfall.spark import write_stream
+from outfall.spark import drain, write_stream
 from outfall.spark.requirement import pyspark_version
 from tests.integration.s3.support import Target, credentials_file
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source
@@ -54,3 +54,19 @@ def test_a_stream_by_options(spark_with_s3: SparkSession, target: Target, tmp_pa
         assert target.ids() == sent(spark_with_s3, source)
         assert target.uploads() == []
         forget_commit(checkpoint, 1)
+
+
+def test_micro_batches_of_a_stream_wait_for_one_object_of_each_worker(
+    spark_with_s3: SparkSession, target: Target, tmp_path: Path
+) -> None:
+    source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
+    sink = target.sink(roll_bytes="64 MiB", inline_size=0)
+    for replayed in (0, 1):
+        run(write_stream(read_stream(spark_with_s3, source), sink, workers=2, checkpoint=checkpoint))
+        forget_commit(checkpoint, replayed)
+    run(write_stream(read_stream(spark_with_s3, source), sink, workers=2, checkpoint=checkpoint))
+    assert target.data() == {}
+    drain(sink, checkpoint=checkpoint)
+    assert target.ids() == sent(spark_with_s3, source)
+    assert len(target.data()) == 2
+    assert [key for key in target.objects() if key.startswith("_outfall/pieces/")] == []

@@ -56,7 +56,9 @@ class Fault:
 class FakeS3(ByReference):
     """A bucket, and the session and client that reach it: a sink takes it as its `session_factory`."""
 
-    def __init__(self, *, page: int = 1000, conditional: bool = True, metadata: bool = True) -> None:
+    def __init__(
+        self, *, page: int = 1000, conditional: bool = True, metadata: bool = True, smallest: int = 5 << 20
+    ) -> None:
         self.objects: dict[str, Object] = {}
         self.uploads: dict[str, Upload] = {}
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -65,6 +67,7 @@ class FakeS3(ByReference):
         self.during: Callable[[str], None] = lambda request: None
         """Called while a request is under way."""
         self._page = page
+        self._smallest = smallest
         self._conditional = conditional
         self._keeps_metadata = metadata
         self._faults: list[Fault] = []
@@ -99,6 +102,14 @@ class FakeS3(ByReference):
 
     def data(self) -> dict[str, bytes]:
         return {key: found.body for key, found in sorted(self.objects.items()) if "_outfall/" not in key}
+
+    def pieces(self) -> dict[str, int]:
+        """The sizes of the pieces of objects to be, by their names."""
+        return {
+            key.partition("_outfall/pieces/")[2]: len(found.body)
+            for key, found in sorted(self.objects.items())
+            if "_outfall/pieces/" in key
+        }
 
     def requests(self, name: str) -> list[dict[str, Any]]:
         return [arguments for request, arguments in self.calls if request == name]
@@ -170,6 +181,14 @@ class FakeS3(ByReference):
         self._upload(Key, UploadId).parts[PartNumber] = bytes(Body)
         return {"ETag": _etag(Body), "ChecksumCRC32": "crc", "ServerSideEncryption": "AES256"}
 
+    def _upload_part_copy(
+        self, *, Key: str, UploadId: str, PartNumber: int, CopySource: Any, **rest: Any  # noqa: N803
+    ) -> Any:  # fmt: skip
+        assert CopySource["Bucket"] == BUCKET
+        body = self._found(CopySource["Key"], "NoSuchKey").body
+        part = self._upload_part(Key=Key, UploadId=UploadId, PartNumber=PartNumber, Body=body)
+        return {"CopyPartResult": {"ETag": part["ETag"], "ChecksumCRC32": "crc"}, "ServerSideEncryption": "AES256"}
+
     def _list_parts(self, *, Key: str, UploadId: str, **rest: Any) -> Any:  # noqa: N803
         return {"Parts": [{"PartNumber": number} for number in self._upload(Key, UploadId).parts]}
 
@@ -188,7 +207,7 @@ class FakeS3(ByReference):
             body = upload.parts.get(part["PartNumber"])
             if body is None or _etag(body) != part["ETag"]:
                 raise answer(400, "InvalidPart")
-            if len(body) < 5 << 20 and part is not parts[-1]:
+            if len(body) < self._smallest and part is not parts[-1]:
                 raise answer(400, "EntityTooSmall")
         bodies = [upload.parts[part["PartNumber"]] for part in parts]
         if rest.get("MpuObjectSize", 0) not in (0, sum(map(len, bodies))):

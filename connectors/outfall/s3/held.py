@@ -1,0 +1,94 @@
+"""What a writer keeps across epochs: objects to be, in pieces that nobody sees."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from outfall.capabilities import HeldRows, WriterInitContext
+from outfall.s3.names import SIDECAR
+
+PIECES = f"{SIDECAR}/pieces/"
+"""Pieces lie below it, those of each incarnation in a directory of their own."""
+
+WHOLE = 9
+"""The level of a piece that is a part of its object as it is."""
+
+_NAME = re.compile(r"([0-9a-f]{16})/\d{10,}-\d{5,}-g(\d+)-a\d+-[0-9a-f]{16}")
+
+
+class Piece(BaseModel):
+    """A hidden object that holds some bytes of an object to be."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Below `PIECES`; says whose it is, and is never used twice."""
+    size: int = Field(ge=1)
+    """Bytes."""
+    level: int = Field(default=0, ge=0, le=WHOLE)
+    """How often its bytes were put together with others; `WHOLE` when they need it no more."""
+
+    @classmethod
+    def of(cls, context: WriterInitContext, size: int, level: int) -> Self:
+        """Name a piece of an attempt. What is random in it keeps a log that was restored from naming it again."""
+        who = f"{context.epoch:010d}-{context.worker_index:05d}-g{context.generation}-a{context.attempt}"
+        return cls(name=f"{context.incarnation}/{who}-{secrets.token_hex(8)}", size=size, level=level)
+
+
+class HeldObject(BaseModel):
+    """The rows of one object to be."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    """Its bucket path."""
+    kind: Literal["bytes", "arrow"]
+    """Whether its bytes in a row are the object, or streams of Arrow batches that are still to be encoded."""
+    encoding: str
+    """A digest of how its bytes were made; only bytes made alike go into one object."""
+    suffix: str
+    """How its key ends."""
+    headed: bool = False
+    """Whether it begins with a header, so that it cannot follow on others' bytes."""
+    pieces: tuple[Piece, ...] = ()
+    content: str = Field(default="", repr=False)
+    """In Base64 the bytes that come after the pieces."""
+    rows: int = Field(ge=1)
+    oldest: datetime
+    """When the oldest row came."""
+
+    @property
+    def tail(self) -> bytes:
+        """The bytes that come after the pieces."""
+        return base64.b64decode(self.content)
+
+
+class WriterState(BaseModel):
+    """All that one writer keeps. One that keeps nothing has a state too, so that each worker gets its own back."""
+
+    model_config = ConfigDict(frozen=True)
+
+    objects: tuple[HeldObject, ...] = ()
+
+    def held(self) -> HeldRows:
+        """Count the rows."""
+        oldest = min((each.oldest for each in self.objects), default=None)
+        return HeldRows(sum(each.rows for each in self.objects), oldest)
+
+
+def generation_of(name: str, incarnation: str) -> int | None:
+    """The generation that put a piece of an incarnation; `None` for a name that is none of its pieces'."""
+    match = _NAME.fullmatch(name)
+    return int(match[2]) if match is not None and match[1] == incarnation else None
+
+
+def names_in(states: Iterable[WriterState]) -> set[str]:
+    """The names of all pieces that states hold."""
+    return {piece.name for state in states for each in state.objects for piece in each.pieces}

@@ -1,0 +1,189 @@
+"""Gathers the rows of several epochs, and composes a large object of them when a bound is reached.
+
+```
+epoch n     rows ──> bytes ──> pieces, hidden, put by the task · what is left, in the state if it is little
+state       names the pieces; they stand in a record until the epoch that composes them is completed
+bound       one attempt copies the pieces into a multipart upload of its own, and hands it over as any other object
+sweep       deletes pieces of older generations that no recorded state names
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from outfall.buckets import Buckets
+from outfall.encode import suffix
+from outfall.encode.stream import EncodedStream
+from outfall.s3.attempt import Attempt
+from outfall.s3.growing import Growing, copied, merged
+from outfall.s3.held import WHOLE, WriterState
+from outfall.s3.options import SMALLEST_PART
+from outfall.s3.pieces import Pieces
+from outfall.s3.rolling import Rolling
+from outfall.s3.upload import Upload
+from outfall.s3.waiting import Form, batches_of
+from outfall.s3.writer import Writer
+from outfall.steps import reached
+
+
+class RollingWriter(Writer):
+    """Holds one object to be for each bucket path. Takes the states that were recorded for it."""
+
+    def __init__(
+        self, attempt: Attempt, buckets: Buckets | None, rolling: Rolling, recovered: Sequence[WriterState]
+    ) -> None:
+        super().__init__(attempt, buckets)
+        self._rolling = rolling
+        self._part_size = int(self._options.part_size)
+        self._pieces = Pieces(attempt.store, attempt.context, attempt.senders, attempt.touch)
+        self._forms: list[tuple[pa.Schema, Form]] = []
+        self._growing: dict[str, Growing] = {}
+        self._closed: list[Growing] = []
+        """What takes no more rows, and is composed when the epoch ends."""
+        for state in recovered:
+            for held in state.objects:
+                self._restore(Growing.restored(held))
+
+    def snapshot_state(self, epoch: int) -> Sequence[WriterState]:
+        """All that waits, as one state; none where nothing is to wait."""
+        objects = tuple(growing.held() for growing in self._growing.values())
+        return (WriterState(objects=objects),) if objects or self._rolling.ever else ()
+
+    def close(self) -> None:
+        self._growing.clear()
+        self._closed.clear()
+        super().close()
+
+    def _restore(self, growing: Growing) -> None:
+        other = self._growing.setdefault(growing.path, growing)
+        if other is growing:
+            return
+        if other.joins(growing):
+            other.join(growing, self._part_size)
+        else:
+            self._closed.append(growing)
+
+    def _write(self, path: str, rows: pa.RecordBatch) -> None:
+        form = self._form(rows.schema)
+        while rows.num_rows:
+            growing = self._open(path, form)
+            some = rows.slice(0, self._rolling.room(growing.rows))
+            rows = rows.slice(some.num_rows)
+            self._count(growing, growing.write(some, self._options))
+            if self._due(growing):
+                self._compose(self._growing.pop(path))
+            else:
+                self._put_whole(growing)
+
+    def _form(self, schema: pa.Schema) -> Form:
+        """The form of rows with these columns. Batches of an epoch have the same, so the last one found comes first."""
+        for known, form in self._forms:
+            if known.equals(schema):
+                return form
+        form = Form.of(self._options, schema)
+        self._forms = [(schema, form), *self._forms[:7]]
+        return form
+
+    def _open(self, path: str, form: Form) -> Growing:
+        found = self._growing.get(path)
+        if found is not None and found.form == form and (self._rolling.room(found.rows) != 0):
+            return found
+        if found is not None:
+            self._closed.append(found)
+        growing = self._growing[path] = Growing(path, form, self._rolling.clock())
+        return growing
+
+    def _flush(self, end_of_input: bool) -> None:
+        due, self._closed = self._closed, []
+        for path, growing in list(self._growing.items()):
+            if end_of_input or not self._rolling.ever or self._due(growing):
+                due.append(self._growing.pop(path))
+        for growing in due:
+            self._compose(growing)
+
+    def _finish(self) -> None:
+        for growing in sorted(self._growing.values(), key=lambda growing: growing.waiting.size):
+            self._keep(growing, inline=True)
+        self._pieces.wait()
+        reached("s3: pieces put")
+
+    def _bound_memory(self) -> None:
+        while sum(growing.memory for growing in self._growing.values()) > self._held_bytes:
+            self._keep(max(self._growing.values(), key=lambda growing: growing.memory), inline=False)
+
+    def _due(self, growing: Growing) -> bool:
+        return self._rolling.due(size=growing.size, rows=growing.rows, since=growing.since)
+
+    def _count(self, growing: Growing, made: int) -> None:
+        """Count bytes as they are made; of what is still to be encoded those of the object count, once it is made."""
+        if growing.form.kind == "bytes":
+            self._attempt.context.metrics.add("bytes", made)
+
+    # --- pieces
+
+    def _put_whole(self, growing: Growing) -> None:
+        """Put what waits as parts, as far as it is enough; smaller pieces before it become part of them."""
+        if growing.waiting.size < self._part_size:
+            return
+        self._read_back(growing, len(growing.small(self._part_size)))
+        while growing.waiting.size >= self._part_size:
+            growing.pieces.append(self._pieces.put(growing.waiting.take(self._part_size), WHOLE))
+
+    def _keep(self, growing: Growing, *, inline: bool) -> None:
+        """Put what waits, whatever it is; or let it wait in the state, if it is little."""
+        self._count(growing, growing.finish())
+        small = growing.small(self._part_size)
+        if growing.waiting.size + sum(piece.size for piece in small) >= self._part_size:
+            self._read_back(growing, len(small))
+            self._put_whole(growing)
+            small = []
+        if inline and growing.waiting.size <= self._attempt.inline_left:
+            self._attempt.inline_left -= growing.waiting.size
+        elif growing.waiting.size:
+            count, level = merged([piece.level for piece in small])
+            self._read_back(growing, count)
+            growing.pieces.append(self._pieces.put(growing.waiting.take_all(), level))
+
+    def _read_back(self, growing: Growing, count: int) -> None:
+        """Have the bytes of the last pieces wait again. The sweep deletes these, once the epoch is completed."""
+        for _ in range(count):
+            growing.waiting.put_back(self._pieces.read(growing.pieces.pop()))
+
+    # --- objects
+
+    def _compose(self, growing: Growing) -> None:
+        """Make an object of all that waits, in an upload of this attempt."""
+        self._count(growing, growing.finish())
+        reached("s3: composing")
+        if growing.form.kind == "arrow":
+            upload = self._attempt.begin(growing.path, suffix(self._options))
+            self._encode(growing, upload)
+        else:
+            upload = self._attempt.begin(growing.path, growing.form.suffix)
+            self._join(growing, upload)
+        self._attempt.end(upload, growing.rows)
+        reached("s3: composed")
+
+    def _join(self, growing: Growing, upload: Upload) -> None:
+        sizes = [piece.size for piece in growing.pieces]
+        for piece, copy in zip(growing.pieces, copied(sizes, self._part_size, SMALLEST_PART), strict=True):
+            if copy:
+                upload.copy(self._pieces.key(piece), piece.size)
+            else:
+                upload.write([pa.py_buffer(self._pieces.read(piece))])
+        upload.write([pa.py_buffer(growing.waiting.take_all())])
+
+    def _encode(self, growing: Growing, upload: Upload) -> None:
+        stream = EncodedStream(self._options)
+        for batch in batches_of(self._bodies(growing)):
+            upload.write(stream.encode(batch))
+        upload.write(stream.finish())
+        self._attempt.context.metrics.add("bytes", upload.size)
+
+    def _bodies(self, growing: Growing) -> Iterator[bytes]:
+        for piece in growing.pieces:
+            yield self._pieces.read(piece)
+        yield growing.waiting.take_all()
