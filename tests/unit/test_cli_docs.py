@@ -58,7 +58,7 @@ def test_what_the_page_says_of_sinks_is_true() -> None:
     whole, growing = FileSink("/a"), FileSink("/a", parts=1)
     postgres, s3 = PostgresSink("dbname=x", "t"), S3Sink("bucket")
     lists = {"file": whole, "postgres": postgres, "s3": s3}
-    assert {name for name, sink in lists.items() if isinstance(sink, SupportsLeftovers)} == {"file", "postgres"}
+    assert {name for name, sink in lists.items() if isinstance(sink, SupportsLeftovers)} == {"file", "postgres", "s3"}
     assert not isinstance(growing, SupportsSweep)
     for sink in (whole, growing, postgres, FileSink("memory://a")):
         assert isinstance(sink, SupportsConnectionCheck)

@@ -17,6 +17,7 @@ from outfall.recovery import copy_step
 from outfall.testing import LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.support.command import FileStep, done, failed, importable, parsed, rows, run, tree
+from tests.unit.support.fake_s3 import BUCKET, FakeS3
 from tests.unit.support.setups import Staging
 
 
@@ -138,6 +139,23 @@ def test_a_sink_that_cannot_tell_says_so_and_is_swept_with_yes(monkeypatch: pyte
     assert staged
     done("gc", setup.recovery, "sink", "--sink", place, "--yes", "--take-over")
     assert not setup.warehouse.staged
+
+
+def test_uploads_of_lost_attempts_are_listed_and_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from outfall.s3 import S3Sink
+
+    bucket, recovery = FakeS3(), str(tmp_path / "rec")
+    sink = S3Sink(BUCKET, "p", session_factory=bucket, inline_size=0)
+    LocalDriver(sink, recovery).run_epoch(0, rows(0))
+    with crash_at("after collect"):
+        LocalDriver(sink, recovery).run_epoch(1, rows(1))
+    given = ("gc", recovery, "sink", "--sink", importable(monkeypatch, sink))
+    assert parsed(*given)["leftovers"] == []
+    listed = parsed(*given, "--take-over")["leftovers"]
+    assert len(listed) == len(bucket.uploads) == 2
+    assert all(f"s3://{BUCKET}/p/" in line for line in listed)
+    assert done(*given, "--take-over", "--yes") == "2 removed\n"
+    assert not bucket.uploads
 
 
 def test_a_sink_without_leftovers_says_so(tmp_path: Path) -> None:

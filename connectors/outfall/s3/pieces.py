@@ -80,21 +80,23 @@ def key_of(store: Store, name: str) -> str:
     return f"{store.options.root}{PIECES}{name}"
 
 
-def delete_pieces(store: Store, incarnation: str, generation: int, live: set[str]) -> int:
-    """Delete the pieces of an incarnation that generations below the given one put and that no state holds.
+def dead_pieces(store: Store, incarnation: str, generation: int, live: set[str]) -> list[str]:
+    """Return the keys of the pieces of an incarnation that older generations put and that no state holds.
 
     Args:
         store: the bucket.
         incarnation: whose.
         generation: the first that is spared.
         live: the names that stand in recorded states.
-
-    Returns:
-        How many.
     """
     start = key_of(store, "")
     names = [key.removeprefix(start) for key in store.keys(f"{start}{incarnation}/")]
-    dead = [start + name for name in names if name not in live and _is_before(name, incarnation, generation)]
+    return [start + name for name in names if name not in live and _is_before(name, incarnation, generation)]
+
+
+def delete_pieces(store: Store, incarnation: str, generation: int, live: set[str]) -> int:
+    """Delete what `dead_pieces` finds, and return how many there were."""
+    dead = dead_pieces(store, incarnation, generation, live)
     if dead:
         reached("s3: deleting pieces")
         delete(store, dead)

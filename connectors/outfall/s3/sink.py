@@ -19,6 +19,7 @@ from outfall.capabilities import (
     HeldRows,
     SupportsCommitter,
     SupportsHeldRows,
+    SupportsLeftovers,
     SupportsPostCommitTopology,
     SupportsSchemaCheck,
     SupportsSweep,
@@ -41,12 +42,12 @@ from outfall.s3.held import WriterState, names_in
 from outfall.s3.manifest import Manifest, Manifests
 from outfall.s3.marker import Markers
 from outfall.s3.options import S3Options
-from outfall.s3.pieces import delete_pieces
+from outfall.s3.pieces import dead_pieces, delete_pieces
 from outfall.s3.rolling import RollArguments, Rolling
 from outfall.s3.rolling_writer import RollingWriter
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
-from outfall.s3.sweep import abort_uploads
+from outfall.s3.sweep import abort_uploads, find_uploads
 from outfall.s3.target import Target
 from outfall.s3.writer import S3Writer, Writer
 from outfall.serde import ModelSerializer
@@ -92,6 +93,7 @@ class S3Sink(
     SupportsSweep,
     SupportsWriterState[Any, WriterState],
     SupportsHeldRows[WriterState],
+    SupportsLeftovers,
     DeclaresGuarantee,
 ):
     """Writes rows into the objects of an S3 bucket, as JSON lines, CSV, Parquet or text.
@@ -237,3 +239,17 @@ class S3Sink(
             return aborted + delete_pieces(store, context.incarnation, context.generation, live)
         except FAILURES as error:
             raise translated(f"sweeping {self.options.url()}", error) from error
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        store, doing = self.store, f"looking for uploads below {self.options.url()}"
+        live = names_in(context.writer_states())
+
+        def ask(request: str, **arguments: Any) -> Mapping[str, Any]:
+            return store.call(doing, request, **arguments)
+
+        try:
+            found = list(find_uploads(ask, self.options.root, context.incarnation, context.generation))
+            pieces = dead_pieces(store, context.incarnation, context.generation, live)
+        except FAILURES as error:
+            raise translated(doing, error) from error
+        return [*(f"upload {upload_id} of {store.url(key)}" for key, upload_id in found), *map(store.url, pieces)]

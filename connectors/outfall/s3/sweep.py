@@ -57,7 +57,7 @@ def abort_uploads(ask: Any, root: str, incarnation: str, generation: int | None)
         generation: the first that is spared; `None` for none.
     """
     # All first: a listing that goes on where an upload was that is no more may leave out others.
-    ours = list(_uploads(ask, root, incarnation, generation))
+    ours = list(find_uploads(ask, root, incarnation, generation))
     for key, upload_id in ours:
         try:
             ask("abort_multipart_upload", Key=key, UploadId=upload_id)
@@ -68,7 +68,8 @@ def abort_uploads(ask: Any, root: str, incarnation: str, generation: int | None)
     return len(ours)
 
 
-def _uploads(ask: Any, root: str, incarnation: str, generation: int | None) -> Iterator[tuple[str, str]]:
+def find_uploads(ask: Any, root: str, incarnation: str, generation: int | None) -> Iterator[tuple[str, str]]:
+    """Yield key and id of each upload that `abort_uploads` would abort."""
     given: dict[str, Any] = {"Prefix": root}
     while True:
         page = ask("list_multipart_uploads", **given)
