@@ -7,7 +7,8 @@ from typing import Any
 
 from outfall.location import masked
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>\\]+")
+# The scheme's length is bounded, or a long word would be gone through from each of its letters on.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}://[^\s\"'<>\\]+")
 
 
 def without_credentials(text: str) -> str:
