@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import bench_epochs, bench_file, bench_http, bench_parts, bench_postgres, bench_routing, bench_s3
+from benchmarks import (
+    bench_epochs,
+    bench_file,
+    bench_http,
+    bench_parts,
+    bench_postgres,
+    bench_routing,
+    bench_s3,
+    bench_wrappers,
+)
 from benchmarks.common import Given
 from benchmarks.render import markdown, plot, tables
 from benchmarks.results import Result
@@ -97,6 +106,17 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_s3, "OBJECTS", 16)
     check(bench_s3.uploads(Given(rows=20, pairs=1)), tmp_path)
     check(bench_s3.completions(TINY), tmp_path)
+
+
+def test_wrappers(spark: SparkSession, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = bench_wrappers.measure(spark, TINY, scratch)
+    check(result, tmp_path)
+    assert [set(line.ratios) for line in result.lines] == [set(), set(result.wanted)]
+    monkeypatch.setattr(bench_wrappers, "BATCH", 20)
+    monkeypatch.setattr(bench_wrappers, "EPOCH", 5)
+    lines, sizes = bench_wrappers.batches(pairs=1)
+    assert all(line.figure.median > 0 for line in lines)
+    assert sizes == [20, 20]
 
 
 @needs_options_door
