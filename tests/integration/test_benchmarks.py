@@ -62,6 +62,7 @@ def check(result: Result, tmp_path: Path) -> None:
     assert result.lines[-1].label in (tmp_path / "plot.svg").read_text()
 
 
+@pytest.mark.long
 def test_requests(scratch: Scratch, tmp_path: Path) -> None:
     result = bench_http.measure(Given(rows=100, pairs=1), scratch)
     check(result, tmp_path)
@@ -86,6 +87,7 @@ def test_parts(scratch: Scratch, tmp_path: Path) -> None:
     assert [line.label for line in result.lines] == ["10 parts", "20 parts"]
 
 
+@pytest.mark.long
 def test_routing(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
     check(bench_routing.measure(spark, TINY, scratch), tmp_path)
 
@@ -102,12 +104,14 @@ def test_postgres_without_the_peers_whose_driver_is_missing(
     assert set(upserted.ratios) == {bench_postgres.NO_LEDGER}
 
 
+@pytest.mark.long
 def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_s3, "OBJECTS", 16)
     check(bench_s3.uploads(Given(rows=20, pairs=1)), tmp_path)
     check(bench_s3.completions(TINY), tmp_path)
 
 
+@pytest.mark.long
 def test_wrappers(spark: SparkSession, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = bench_wrappers.measure(spark, TINY, scratch)
     check(result, tmp_path)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from outfall.recovery import RecoveryConfig, SqliteRecoveryConfig
+from outfall.testing import run_conformance
 from tests.unit import test_file_conformance as files
 
 
@@ -23,9 +24,26 @@ class OnSqlite(files.Files):
         return SqliteRecoveryConfig(str(directory), deadline=5)
 
 
-class TestGrowingFilesOnSqlite(OnSqlite):
+class GrowingFiles(OnSqlite):
     def file_options(self) -> dict[str, Any]:
         return {"parts": 3}
+
+
+SHORT = [
+    "one_epoch", "replay_of_a_lost_epoch", "two_attempts_finish", "zombie_of_an_older_generation",
+    "failing_system_calls",
+]  # fmt: skip
+
+
+def test_growing_files_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outfall.recovery.sqlite_database.SYNCHRONOUS", "OFF")
+    report = run_conformance(GrowingFiles(), tmp_path, checks=SHORT)
+    assert report.passed, report
+
+
+@pytest.mark.long
+class TestGrowingFilesOnSqlite(GrowingFiles):
+    pass
 
 
 @pytest.mark.long

@@ -58,6 +58,7 @@ class Database:
             uri, timeout=deadline, isolation_level=None, uri=True, check_same_thread=False
         )
         self._file = os.stat(path)
+        self._synced = False
         try:
             self._prepare()
         except BaseException:
@@ -117,9 +118,16 @@ class Database:
             self.mark_behind()
 
     def sync(self) -> None:
-        """Make durable what was read: whoever committed it may have died before its fsync."""
+        """Make durable what was read: whoever committed it may have died before its fsync.
+
+        Once is enough. What others commit while the database is open is seen only after their fsync; what somebody left
+        who died before his is seen only by whoever opens the database next (Write-Ahead Logging, sqlite.org/wal.html).
+        """
+        if self._synced:
+            return
         with suppress(FileNotFoundError), open(f"{self._path}-wal", "rb") as wal:
             os.fsync(wal.fileno())
+        self._synced = True
 
     def close(self) -> None:
         """Close the connection. The last one to be closed moves the WAL over and removes it."""

@@ -12,7 +12,7 @@ from tests.integration.postgres.test_killed_driver import FLIGHTS
 from tests.integration.support.flights import COLUMNS
 from tests.integration.support.killed_driver import KILLS, make_job
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
 
 STEPS = (
     "after BEGIN", "postgres: opening", "postgres: copying", "postgres: publishing", "postgres: before COMMIT",
@@ -24,7 +24,7 @@ STEPS = (
 @pytest.mark.parametrize(
     ("mode", "key"),
     # Parts need no key, and without one a flight that came twice would be there twice.
-    [("parts", ""), pytest.param("source offsets", ", PRIMARY KEY (id)", marks=pytest.mark.long)],
+    [("parts", ""), ("source offsets", ", PRIMARY KEY (id)")],
 )
 def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
     tmp_path: Path, dsn: str, mode: str, key: str
