@@ -190,7 +190,7 @@ def _parts(base: Base, scratch: Scratch) -> Job:
 
 
 def _upserts(base: Base, scratch: Scratch) -> dict[str, Job]:
-    sink = PostgresSink(base.dsn, "t", write_mode="upsert", key_columns=base.key or "")
+    sink = PostgresSink(base.dsn, "t", write_mode="upsert", key_columns=base.key or "", on_existing="resume")
     jobs: dict[str, Job] = {SINK: _sink(base, sink, scratch), NO_LEDGER: _staged(base, _copy(base, "s"))}
     if has_jdbc(base.df.sparkSession):
         jobs[STAGED] = _staged(base, _jdbc(base, "s"))

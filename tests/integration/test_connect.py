@@ -29,7 +29,7 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
             env={**os.environ, **spark_environment()},
             stdout=output,
             stderr=output,
-            timeout=300,
+            timeout=480,
         )
     assert status.returncode == 0, (tmp_path / "output").read_text(errors="replace")[-5000:]
     report = json.loads((tmp_path / "report.json").read_text())

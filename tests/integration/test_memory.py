@@ -34,6 +34,7 @@ class MeasuredSink(GrowingFileSink):
         return part
 
 
+@pytest.mark.long
 def test_ten_million_rows_through_one_part_add_less_than_64_mib(spark: SparkSession, tmp_path: Path) -> None:
     peaks = []
     for rows in (100_000, 10_000_000):

@@ -455,7 +455,7 @@ def run_script(name: str, work: Path) -> Path:
     command = [sys.executable, str(SUPPORT / name), str(source), str(work / "logs")]
     environment = {**os.environ, **spark_environment()}
     with (work / "output").open("wb") as output:
-        done = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=180, check=False)
+        done = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=480, check=False)
     assert done.returncode == 0, (work / "output").read_text()[-5000:]
     return work / "logs"
 

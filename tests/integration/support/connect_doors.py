@@ -12,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.spark import write, write_stream
+from tests.integration.support.connect_port import take_port
 from tests.integration.support.reading import forget_commit, found_ids, write_source
 
 
@@ -21,6 +22,7 @@ def run(writer: DataStreamWriter) -> None:
 
 
 def main(root: Path) -> None:
+    take_port()
     spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
     source = write_source(root / "source")
 

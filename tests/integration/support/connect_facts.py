@@ -10,10 +10,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tests.integration.support.connect_port import take_port
 from tests.integration.support.probes import Calls, record
 
 
 def main(source: str, work: Path) -> None:
+    take_port()
     session = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
         stream = session.readStream.schema("id int").option("maxFilesPerTrigger", 1).json(source)
