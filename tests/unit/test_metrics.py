@@ -23,12 +23,13 @@ def test_a_peak_is_named_as_one() -> None:
 def test_a_child_counts_under_its_name_and_in_its_parents_sums() -> None:
     parent = Metrics({"requests": 1, "max_in_flight": 3})
     child = ChildMetrics(parent, "archive")
-    child.add_all({"rows": 4, "requests": 2, "max_in_flight": 2})
-    assert child.counts == {"rows": 4, "requests": 2, "max_in_flight": 2}
+    child.add_all({"rows": 4, "requests": 2, "max_in_flight": 5})
+    child.add_all({"max_in_flight": 4})
+    assert child.counts == {"rows": 4, "requests": 2, "max_in_flight": 5}
     assert parent.counts == {
         "requests": 3,
-        "max_in_flight": 3,
+        "max_in_flight": 5,
         "archive.rows": 4,
         "archive.requests": 2,
-        "archive.max_in_flight": 2,
+        "archive.max_in_flight": 5,
     }
