@@ -43,6 +43,26 @@ def test_a_closed_log_is_kept_connected_for_who_opens_it_next(config: MakeConfig
     assert there.open("sink") is log
 
 
+def test_steps_are_listed_and_erased(config: MakeConfig) -> None:
+    there = config()
+    assert there.steps() == []
+    there.open("sink").erase()
+    assert there.steps() == []
+    log, other = there.open("sink"), there.open("other.1")
+    for after in range(3):
+        log.append(b"%d" % after, after=after)
+    other.append(b"0", after=0)
+    log.write_state("large", b"x" * (CHUNK + 1), generation=1)
+    assert there.steps() == ["other.1", "sink"]
+    there.open("sink").erase()
+    assert there.steps() == ["other.1"]
+    with pytest.raises(RecordError, match="was erased"):
+        log.append(b"3", after=3)
+    log.close()
+    assert there.open("sink").append(b"anew", after=0) == 1
+    assert (there.steps(), len(other.read())) == (["other.1", "sink"], 1)
+
+
 def test_reading_makes_no_topic(config: MakeConfig) -> None:
     there = config()
     log = there.open("sink")

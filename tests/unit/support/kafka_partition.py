@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 
 from outfall.errors import RecordError
 from outfall.recovery import RecoveryConfig, RecoveryLog
+from outfall.recovery.kafka.listing import steps_in
 from outfall.recovery.kafka.log import KafkaLog
 from outfall.recovery.kafka.partition import DeliveryUnknownError, Partition, Record, Write
 from outfall.testing.by_reference import ByReference
+
+_COMPACTED_AT = 300
+"""How many records a broker in memory keeps before it compacts by itself, as one does."""
 
 
 @dataclass
@@ -181,12 +185,21 @@ class MemoryKafka(ByReference, RecoveryConfig):
         self.progress, self.states = Topic(remembers=False), Topic(remembers=False)
 
     def open(self, step_id: str) -> RecoveryLog:
+        if len(self.progress.kept) + len(self.states.kept) > _COMPACTED_AT:
+            self.compact()
         return memory_log(self.progress, self.states, step=step_id)
+
+    def steps(self) -> Sequence[str]:
+        return steps_in(MemoryPartition(self.progress))
+
+    def compact(self) -> None:
+        """Compact everything that may be."""
+        for topic in (self.progress, self.states):
+            topic.compact()
 
     def compacted_bytes(self) -> int:
         """Compact everything that may be, and measure the rest."""
-        for topic in (self.progress, self.states):
-            topic.compact()
+        self.compact()
         kept = [*self.progress.kept.values(), *self.states.kept.values()]
         return sum(len(record.key) + len(record.value or b"") for record in kept)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
@@ -82,6 +83,13 @@ class KafkaRecoveryConfig(RecoveryConfig):
             return kept
         progress, states = (KafkaPartition(KafkaClients(self), topic) for topic in self.topics())
         return KafkaLog(step, progress, states, timeout=self.seconds(), release=lambda log: IDLE.keep(key, log))
+
+    def steps(self) -> Sequence[str]:
+        from outfall.recovery.kafka.client import KafkaClients, KafkaPartition
+        from outfall.recovery.kafka.listing import steps_in
+
+        with closing(KafkaPartition(KafkaClients(self), self.topics()[0])) as progress:
+            return steps_in(progress)
 
     def topics(self) -> tuple[str, str]:
         """Return the names of the two topics: of progress, and of large states."""

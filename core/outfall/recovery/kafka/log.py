@@ -119,6 +119,20 @@ class KafkaLog(RecoveryLog):
                 do="stop what writes there, and copy to a prefix that holds nothing of this step",
             )
 
+    def erase(self) -> None:
+        """Bury every record of this step; the topics stay, and what is buried goes when they are compacted."""
+        self._tail.forget()  # after a call that failed there is more than this reader would take
+        view = self._tail.catch_up()
+        # Strays first: without the entry that made it one, a stray would count. Then the copy, which takes all that it
+        # brought with it, then the entries from the oldest on, and last what means nothing without them.
+        self._tail.bury(list(view.strays), "log: strays erased")
+        self._tail.bury([] if view.copy is None else [view.copy], "log: copy erased")
+        for key, _ in list(view.counted.values()):
+            self._tail.bury([key], "log: entry erased")
+        self._tail.bury(list(view.pieces), "log: chunks erased")
+        self._large.erase()
+        self._tail.forget()
+
     def close(self) -> None:
         if self._release is None or self._tail.stale:
             self.shut()

@@ -57,10 +57,17 @@ class LargeStates:
         """Remove the states of lower generations that are not to be kept."""
         kept = {own_name(name) for name in keep}
         spent = [key for key in self._tail.view.states if key.generation < generation and key.name not in kept]
-        if spent:
-            # What announces them last, so that a sweep that was cut short is made good by the next.
-            self._partition.write([(piece, None) for piece in dict.fromkeys(p for key in spent for p in key.pieces())])
-            self._tail.bury(spent, "log: state swept")
+        self._bury(spent, "log: state swept")
+
+    def erase(self) -> None:
+        """Remove all states."""
+        self._bury(list(self._tail.view.states), "log: state erased")
+
+    def _bury(self, keys: list[StateKey], step: str) -> None:
+        if keys:
+            # What announces them last, so that what was cut short is made good by the next.
+            self._partition.write([(piece, None) for piece in dict.fromkeys(p for key in keys for p in key.pieces())])
+            self._tail.bury(keys, step)
 
     def _put(self, key: StateKey, pieces: list[bytes]) -> int:
         """Announce a state and write it; returns the offset of its first piece."""

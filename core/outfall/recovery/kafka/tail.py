@@ -45,7 +45,7 @@ class ProgressTail:
 
         Raises:
             TransientError: the end does not hold still, or is not as far as `until`, within the deadline.
-            RecordError: the topic was emptied or replaced.
+            RecordError: the topic was emptied or replaced, or the log erased.
         """
         deadline = self.deadline()
         fresh: list[Record] = []
@@ -69,7 +69,14 @@ class ProgressTail:
         self.view.extend(fresh)
         # A topic that nobody has made yet may get a first offset of its own.
         self._position = position or None
+        if self.view.erased:
+            raise self._erased()
         return self.view
+
+    def forget(self) -> None:
+        """Begin again with nothing read."""
+        self.view = ProgressView(self.step_id)
+        self._position = None
 
     def settle(self, key: EntryKey | CopyKey, value: bytes) -> None:
         """Write a record that is judged by what came before it, and read on until it is judged.
@@ -112,6 +119,15 @@ class ProgressTail:
             step=self.step_id,
             why="it was emptied, deleted or restored while the query ran",
             do="restore the topics from a copy, or start the query with a new checkpoint and a new prefix",
+        )
+
+    def _erased(self) -> RecordError:
+        self.stale = True
+        return RecordError(
+            f"the log in {self.partition.name} was erased",
+            step=self.step_id,
+            why="its newest entry is gone; outfall reset does that",
+            do="start the query anew; if nobody meant to reset it, restore the topics from a copy first",
         )
 
     def _await(self, key: EntryKey | CopyKey, error: DeliveryUnknownError) -> None:

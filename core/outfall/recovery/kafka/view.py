@@ -37,6 +37,8 @@ class ProgressView:
     """The copy that this log began as, until it is spent."""
     newest: int = 0
     """The largest number that counts."""
+    erased: bool = False
+    """Whether the newest entry was seen and then buried, which no sweep does."""
 
     def is_ours(self, record: Record) -> bool:
         """Whether a record is of this step."""
@@ -155,6 +157,7 @@ class ProgressView:
     def _uncount(self, key: EntryKey | CopiedKey) -> None:
         if self.has(key):
             del self.counted[key.number]
+            self.erased = self.erased or key.number == self.newest
 
     def _whole(self, key: EntryKey | CopiedKey, value: bytes) -> bytes:
         if isinstance(key, EntryKey) and not key.chunks:
