@@ -15,6 +15,7 @@ class InKafka(Files):
     not_claimed = {
         "rewound_log": "the check takes copies of a directory; it is about the sink, and runs on the checkpoint store",
         "lost_log": "the check deletes a directory; it is about the sink, and runs on the checkpoint store",
+        "memory_over_epochs": "the broker and what it keeps is in this process; the check runs in tests/integration",
         "killed_at_every_step": "partitions in memory die with the process; the driver is killed in tests/integration",
     }
 
