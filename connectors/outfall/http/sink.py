@@ -18,7 +18,6 @@ from outfall.capabilities import (
     SupportsTarget,
     WriterInitContext,
 )
-from outfall.composite import DeadLetteringSink
 from outfall.encode import FormatOptions, check_schema
 from outfall.errors import ConfigurationError
 from outfall.http.answers import PerItem
@@ -62,17 +61,13 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, Supp
             task. Objects only. Like `auth` it costs speed: each request goes through `requests`.
         per_item: reads the answers to requests that were accepted in part: it is given the answer and the number of
             records, and returns one HTTP status for each. Objects only.
-        dead_letter: a sink for the records that are refused, with the columns of
-            `outfall.dead_letter.DEAD_LETTER_SCHEMA`; what is returned is then a `DeadLetteringSink`. Objects only.
+        dead_letter: a sink for the records that are refused; see `AsyncSink`.
 
     Raises:
         ConfigurationError: naming every option that is wrong.
     """
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        if options.get("dead_letter") is not None:
-            dead_letter = options.pop("dead_letter")
-            return DeadLetteringSink(cls(*args, **options), dead_letter)  # type: ignore[return-value]
         if cls is HttpSink and options.get("idempotency") == "content":
             return object.__new__(ContentHttpSink)  # type: ignore[return-value]
         return object.__new__(cls)
@@ -84,7 +79,6 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, Supp
         auth: AuthBase | None = None,
         session: requests.Session | None = None,
         per_item: PerItem | None = None,
-        dead_letter: Any = None,
         **options: Unpack[HttpArguments],
     ) -> None:
         self.http = made = make_options(HttpOptions, {"url": url} | options)

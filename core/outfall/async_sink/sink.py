@@ -8,6 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from outfall.async_sink.limiting import AimdLimiter, Limiter
+from outfall.async_sink.meta import AsyncSinkMeta
 from outfall.async_sink.options import AsyncSinkOptions
 from outfall.async_sink.partition import AsyncSinkPartition
 from outfall.async_sink.retrying import RetryBudget
@@ -36,10 +37,20 @@ class AsyncSink(
     SupportsHeldRows[BufferedRequests[E]],
     DeclaresGuarantee,
     Generic[E],
+    metaclass=AsyncSinkMeta,
 ):
     """Base of sinks for request/response destinations; a shim derives from it and from `AsyncSinkPartition`.
 
     It holds options and opens nothing; `open` runs in a task. `E` is the type of a request entry.
+
+    Args:
+        options: validated ones, for example from `make_options`.
+        dead_letter: every shim's constructor takes it by this name, without code of its own: a sink for the records
+            that are refused, with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. What is constructed is then
+            a `outfall.composite.DeadLetteringSink` of the two. Objects only; as options it is `dead_letter.sink`.
+
+    Raises:
+        CapabilityError: `dead_letter` cannot take what this sink refuses.
     """
 
     def __init__(self, options: AsyncSinkOptions) -> None:

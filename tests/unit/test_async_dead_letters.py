@@ -1,0 +1,134 @@
+"""`dead_letter=` of every sink on the asynchronous base, without code of the sink's own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from outfall.async_sink import AsyncSink
+from outfall.capabilities import SupportsPreWriteTopology
+from outfall.composite import DeadLetteringSink
+from outfall.errors import CapabilityError, ConfigurationError
+from outfall.file import FileSink
+from outfall.http import HttpSink
+from outfall.kinesis import FirehoseSink, KinesisSink
+from outfall.kinesis.aws import AwsSink
+from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig
+from tests.unit.support.fanned import NamedStagingSink
+from tests.unit.support.warehouse import Warehouse, rows_of
+from tests.unit.test_async_blocking import LinesSink
+
+LETTERS = FileSink("/letters")
+MAKERS: dict[str, Callable[..., Any]] = {
+    "a user's": lambda **more: LinesSink(None, **more),
+    "kinesis": lambda **more: KinesisSink("s", region="us-east-1", **more),
+    "firehose": lambda **more: FirehoseSink("d", region="us-east-1", **more),
+    "http": lambda **more: HttpSink("https://api.example/events", **more),
+}
+
+
+class Refusing(ByReference):
+    """A client of both services, that refuses calls which hold a minus sign."""
+
+    def __init__(self) -> None:
+        self.accepted: list[Any] = []
+
+    def _put(self, records: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        if any(b"-" in record["Data"] for record in records):
+            error = {"Code": "ValidationException", "Message": "below nought"}
+            raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}, "PutRecords")
+        self.accepted += [json.loads(record["Data"]) for record in records]
+        return [{} for _ in records]
+
+    def put_records(self, *, Records: Any, **rest: Any) -> dict[str, Any]:  # noqa: N803
+        return {"Records": self._put(Records)}
+
+    def put_record_batch(self, *, Records: Any, **rest: Any) -> dict[str, Any]:  # noqa: N803
+        return {"RequestResponses": self._put(Records)}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_constructor_takes_it(name: str) -> None:
+    sink = MAKERS[name](dead_letter=LETTERS)
+    assert isinstance(sink, DeadLetteringSink)
+    assert list(sink.children()) == ["sink", "dead_letters"]
+    inner = sink.children()["sink"]
+    assert isinstance(inner, AsyncSink)
+    assert type(inner) is type(MAKERS[name]())
+    assert sink.children()["dead_letters"] is LETTERS
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_with_none_a_sink_is_itself(name: str) -> None:
+    sink = MAKERS[name](dead_letter=None)
+    assert type(sink) is type(MAKERS[name]())
+    assert sink.options == MAKERS[name]().options
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_sinks_are_copied_and_pickled_with_it_and_without(name: str) -> None:
+    for sink in (MAKERS[name](), MAKERS[name](dead_letter=LETTERS)):
+        for other in (copy.copy(sink), pickle.loads(pickle.dumps(sink))):
+            assert type(other) is type(sink)
+            assert vars(other).keys() == vars(sink).keys()
+    again = pickle.loads(pickle.dumps(MAKERS[name](dead_letter=LETTERS)))
+    assert again.children()["sink"].options == MAKERS[name]().options
+
+
+def test_http_still_chooses_its_class_and_content_takes_any_letters() -> None:
+    by_content: dict[str, Any] = {"idempotency": "content", "body": "record"}
+    assert isinstance(HttpSink("https://api.example/events", **by_content), SupportsPreWriteTopology)
+    sink = HttpSink("https://api.example/events", dead_letter=LETTERS, **by_content)
+    assert isinstance(sink, SupportsPreWriteTopology)
+
+
+@pytest.mark.parametrize("kind", [KinesisSink, FirehoseSink])
+def test_what_aws_refuses_is_kept_and_the_others_go_through(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, letters = Refusing(), NamedStagingSink(Warehouse(), "letters")
+    monkeypatch.setattr(AwsSink, "client", lambda self: client)
+    sink = kind("name", region="us-east-1", dead_letter=letters)
+    counts = LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[{"id": 1}, {"id": -2}, {"id": 3}]]).counts
+    assert sorted(row["id"] for row in client.accepted) == [1, 3]
+    (letter,) = rows_of(letters.warehouse)
+    assert (json.loads(letter["row"]), letter["epoch"]) == ({"id": -2}, 0)
+    assert "ValidationException" in letter["reason"]
+    assert "below nought" in letter["reason"]
+    assert (counts["sent"], counts["dead_letters"]) == (2, 1)
+
+
+def test_a_users_shim_keeps_what_is_too_large_for_it() -> None:
+    seen: list[str] = []
+    letters = NamedStagingSink(Warehouse(), "letters")
+    sink = LinesSink(_Extend(seen), max_record_size_in_bytes=4, dead_letter=letters)
+    LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[{"text": "a"}, {"text": "too long"}]])
+    assert seen == ["a"]
+    assert [letter["row"] for letter in rows_of(letters.warehouse)] == ["too long"]
+
+
+class _Extend(ByReference):
+    def __init__(self, seen: list[str]) -> None:
+        self._seen = seen
+
+    def __call__(self, entries: Any) -> None:
+        self._seen.extend(entries)
+
+
+def test_wrong_arguments_are_refused_as_ever() -> None:
+    with pytest.raises(ConfigurationError, match="dead_leter: unknown"):
+        KinesisSink("s", dead_leter=LETTERS)  # type: ignore[call-arg]
+    with pytest.raises(CapabilityError, match="parts"):
+        KinesisSink("s", dead_letter=FileSink("/letters", parts=1))
+
+
+def test_help_names_the_arguments() -> None:
+    parameters = inspect.signature(KinesisSink).parameters
+    assert next(iter(parameters)) == "stream"
+    assert list(parameters)[-2:] == ["dead_letter", "settings"]
+    assert parameters["dead_letter"].default is None
