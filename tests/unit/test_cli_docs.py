@@ -52,6 +52,7 @@ def test_the_options_file_of_the_page_is_one() -> None:
 
 
 def test_what_the_page_says_of_sinks_is_true() -> None:
+    from outfall.kinesis import FirehoseSink, KinesisSink
     from outfall.postgres import PostgresSink
     from outfall.s3 import S3Sink
 
@@ -60,5 +61,5 @@ def test_what_the_page_says_of_sinks_is_true() -> None:
     lists = {"file": whole, "postgres": postgres, "s3": s3}
     assert {name for name, sink in lists.items() if isinstance(sink, SupportsLeftovers)} == {"file", "postgres", "s3"}
     assert not isinstance(growing, SupportsSweep)
-    for sink in (whole, growing, postgres, FileSink("memory://a")):
+    for sink in (whole, growing, postgres, s3, FileSink("memory://a"), KinesisSink("s"), FirehoseSink("d")):
         assert isinstance(sink, SupportsConnectionCheck)

@@ -1,4 +1,4 @@
-"""What the sinks of this package have in common: options, a client, and what its errors mean."""
+"""What the sinks of this package have in common: options, checks and a client."""
 
 from __future__ import annotations
 
@@ -9,34 +9,16 @@ from typing import Any
 import boto3
 import pyarrow as pa
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, SSLError
-from botocore.exceptions import ConnectionError as AwsConnectionError
+from botocore.exceptions import BotoCoreError
 from pydantic import Field
 
-from outfall.async_sink import (
-    AimdLimiter,
-    AsyncSink,
-    BlockingSinkPartition,
-    ErrorAction,
-    Limiter,
-    Outcome,
-    by_type,
-    first_of,
-)
-from outfall.capabilities import SupportsSchemaCheck, SupportsTarget
+from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter, Outcome
+from outfall.capabilities import SupportsConnectionCheck, SupportsSchemaCheck, SupportsTarget
 from outfall.durations import Duration
 from outfall.errors import ConfigurationError
+from outfall.kinesis.answers import classify
 from outfall.kinesis.records import Record, RecordSerializer
 from outfall.options import SinkOptions
-
-_AT_FAULT = {"ValidationException", "InvalidArgumentException", "SerializationException"}
-"""Codes for a request that holds something wrong, perhaps in one record."""
-
-_MAY_PASS = {
-    "InternalFailure", "InternalFailureException", "InternalServerError", "KMSThrottlingException",
-    "LimitExceededException", "ProvisionedThroughputExceededException", "RequestTimeout", "RequestTimeoutException",
-    "ServiceUnavailable", "ServiceUnavailableException", "SlowDown", "Throttling", "ThrottlingException",
-}  # fmt: skip
 
 
 class AwsOptions(SinkOptions):
@@ -56,22 +38,22 @@ class AwsOptions(SinkOptions):
     )
 
 
-def codes(error: BaseException) -> ErrorAction | None:
-    """Classify AWS's error codes (the "Errors" of each action in the API references)."""
-    if not isinstance(error, ClientError):
-        return None
-    if error.response.get("Error", {}).get("Code") in _AT_FAULT:
-        return ErrorAction.DEAD_LETTER
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    may_pass = error.response.get("Error", {}).get("Code") in _MAY_PASS or status == 429 or status >= 500
-    return ErrorAction.RETRY if may_pass else ErrorAction.FATAL
-
-
-class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
+class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, SupportsConnectionCheck):
     """A sink of records with bytes."""
 
     service: str
+    named_by: str
+    """The option with the stream's name."""
+    look: staticmethod[[Any, str], Sequence[str]]
+    """Looks at the stream by a client and its name; see `outfall.kinesis.streams`."""
     options: Any
+
+    def name(self) -> str:
+        """The stream's name."""
+        return str(getattr(self.options, self.named_by))
+
+    def target(self) -> str:
+        return f"{self.service}:{self.name()}"
 
     def columns(self) -> dict[str, str]:
         """The columns that options name, by option."""
@@ -103,6 +85,9 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck):
                 f"the data column {self.options.data!r} is {kind}, and data is bytes or text",
                 do="cast it, or leave data out to send rows as JSON",
             )
+
+    def check_connection(self) -> Sequence[str]:
+        return self.look(self.client(), self.name())
 
     def client(self) -> Any:
         """Return a client, which threads and tasks share. Credentials come from boto3's own chain.
@@ -144,11 +129,7 @@ class AwsPartition(BlockingSinkPartition[Record]):
 
     options: Any
 
-    classify = staticmethod(
-        first_of(
-            codes, by_type(ErrorAction.FATAL, SSLError), by_type(ErrorAction.RETRY, HTTPClientError, AwsConnectionError)
-        )
-    )
+    classify = staticmethod(classify)
 
     def __init__(self, sink: AwsSink) -> None:
         """Take a client."""

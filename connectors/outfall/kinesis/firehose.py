@@ -12,6 +12,7 @@ from pydantic import ByteSize, Field
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.records import Record, data_of
+from outfall.kinesis.streams import look_at_delivery_stream
 from outfall.options import SinkOptions, make_options
 
 _KIB = 1 << 10
@@ -51,12 +52,15 @@ class FirehoseSink(AwsSink):
 
     Args:
         delivery_stream: its name. See `FirehoseOptions`, as for all arguments.
+        dead_letter: a sink for the records that are refused; see `AsyncSink`.
 
     Raises:
         ConfigurationError: naming every option that is wrong.
     """
 
     service = "firehose"
+    named_by = "delivery_stream"
+    look = staticmethod(look_at_delivery_stream)
 
     def __init__(
         self,
@@ -71,9 +75,6 @@ class FirehoseSink(AwsSink):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in FirehoseOptions.model_fields}
         super().__init__(make_options(FirehoseOptions, given | settings))
-
-    def target(self) -> str:
-        return f"firehose:{self.options.delivery_stream}"
 
     def open(self) -> FirehosePartition:
         return FirehosePartition(self)

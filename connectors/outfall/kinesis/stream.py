@@ -15,6 +15,7 @@ from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
 from outfall.errors import ValueRefusedError
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.records import Record, data_of
+from outfall.kinesis.streams import addressed, look_at_stream
 from outfall.options import SinkOptions, make_options
 from outfall.values import to_values
 
@@ -70,12 +71,15 @@ class KinesisSink(AwsSink):
     Args:
         stream: its name or ARN. See `KinesisOptions`, as for all arguments.
         partition_key: also a function that takes the row as a dict and returns text; it must be picklable.
+        dead_letter: a sink for the records that are refused; see `AsyncSink`.
 
     Raises:
         ConfigurationError: naming every option that is wrong.
     """
 
     service = "kinesis"
+    named_by = "stream"
+    look = staticmethod(look_at_stream)
 
     def __init__(
         self,
@@ -96,9 +100,6 @@ class KinesisSink(AwsSink):
         if self.key_function is not None:
             given["partition_key"] = None
         super().__init__(make_options(KinesisOptions, given | settings))
-
-    def target(self) -> str:
-        return f"kinesis:{self.options.stream}"
 
     def columns(self) -> dict[str, str]:
         named = {name: getattr(self.options, name) for name in ("partition_key", "explicit_hash_key")}
@@ -129,8 +130,7 @@ class KinesisPartition(AwsPartition):
         return entry["PartitionKey"] if self.options.ordered else None
 
     def send(self, entries: Sequence[Record]) -> Outcome[Record]:
-        name = "StreamARN" if self.options.stream.startswith("arn:") else "StreamName"
-        answer = self.client.put_records(**{name: self.options.stream}, Records=list(entries))
+        answer = self.client.put_records(**addressed(self.options.stream), Records=list(entries))
         return self.outcome(entries, answer["Records"])
 
     def _keys(self, batch: pa.RecordBatch) -> Sequence[str]:

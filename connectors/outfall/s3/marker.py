@@ -115,7 +115,7 @@ class Markers:
             incarnation=incarnation,
             step=step,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            conditional=self._refuses_to_replace(incarnation),
+            conditional=self.refuses_to_replace(f"{self._root}.probe-{incarnation}"),
         )
         if not marker.conditional:
             log.warning(
@@ -129,13 +129,18 @@ class Markers:
         reached("s3: marker created")
         return marker
 
-    def _refuses_to_replace(self, incarnation: str) -> bool:
-        """Put an object twice, and complete an upload over it, under a key that is nobody else's.
+    def refuses_to_replace(self, key: str) -> bool:
+        """Put an object twice, and complete an upload over it, under a key that is nobody else's; then remove both.
 
         Both are asked: stores came to honour the condition in one before the other. An object that an earlier look has
         left is as good as a new one.
+
+        Args:
+            key: the key, below `_outfall/`.
+
+        Raises:
+            TransientError, TargetError: the store refuses for another reason.
         """
-        key = f"{self._root}.probe-{incarnation}"
         try:
             self._taken("put_object", key, Body=b"1")
             return self._taken("put_object", key, Body=b"2") and self._refuses_to_complete(key)

@@ -18,6 +18,7 @@ from outfall.capabilities import (
     Guarantee,
     HeldRows,
     SupportsCommitter,
+    SupportsConnectionCheck,
     SupportsHeldRows,
     SupportsLeftovers,
     SupportsPostCommitTopology,
@@ -37,6 +38,7 @@ from outfall.s3.answers import FAILURES
 from outfall.s3.attempt import Attempt
 from outfall.s3.client import SessionFactory
 from outfall.s3.commit import S3Committer
+from outfall.s3.connection import Connection
 from outfall.s3.failures import translated
 from outfall.s3.held import WriterState, names_in
 from outfall.s3.manifest import Manifest, Manifests
@@ -88,6 +90,7 @@ class S3Sink(
     SupportsWriterContext,
     SupportsTarget[Any],
     SupportsSchemaCheck,
+    SupportsConnectionCheck,
     SupportsCommitter[StagedObject],
     SupportsPostCommitTopology[StagedObject],
     SupportsSweep,
@@ -211,6 +214,9 @@ class S3Sink(
         self.options.customer_key()  # one that cannot be found is better told now
         Target(self.store, context).check()
         return {}
+
+    def check_connection(self) -> Sequence[str]:
+        return Connection(self.store).check()
 
     def open_target(self, context: TargetContext[Any]) -> None:
         Target(self.store, context).open()

@@ -128,7 +128,8 @@ class Store:
     def _added(self, request: str) -> dict[str, Any]:
         """What the options add to a request."""
         added = {name: value for name in _TAKES.get(request, ()) for name, value in self._argument(name).items()}
-        return added | ({"RequestPayer": "requester"} if self.options.requester_pays else {})
+        pays = self.options.requester_pays and request not in _OF_THE_BUCKET
+        return added | ({"RequestPayer": "requester"} if pays else {})
 
     def _argument(self, name: str) -> dict[str, Any]:
         options = self.options
@@ -159,6 +160,8 @@ def _customer(key: bytes, of: str) -> dict[str, str]:
     }
 
 
+_OF_THE_BUCKET = ("get_bucket_versioning",)
+"""Requests that only its owner pays for."""
 _CREATES = ("ACL", "ServerSideEncryption", "SSEKMSKeyId", "customer key", "ChecksumAlgorithm")
 _TAKES = {
     "create_multipart_upload": _CREATES,

@@ -64,6 +64,8 @@ class FakeS3(ByReference):
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.sessions = 0
         self.most_at_once = 0
+        self.versioning = ""
+        """The status of versioning, which is only told."""
         self.during: Callable[[str], None] = lambda request: None
         """Called while a request is under way."""
         self._page = page
@@ -188,6 +190,9 @@ class FakeS3(ByReference):
         body = self._found(CopySource["Key"], "NoSuchKey").body
         part = self._upload_part(Key=Key, UploadId=UploadId, PartNumber=PartNumber, Body=body)
         return {"CopyPartResult": {"ETag": part["ETag"], "ChecksumCRC32": "crc"}, "ServerSideEncryption": "AES256"}
+
+    def _get_bucket_versioning(self) -> Any:
+        return {"Status": self.versioning} if self.versioning else {}
 
     def _list_parts(self, *, Key: str, UploadId: str, **rest: Any) -> Any:  # noqa: N803
         return {"Parts": [{"PartNumber": number} for number in self._upload(Key, UploadId).parts]}
