@@ -97,8 +97,7 @@ def test_what_aws_refuses_is_kept_and_the_others_go_through(kind: Any, monkeypat
     counts = LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[{"id": 1}, {"id": -2}, {"id": 3}]]).counts
     assert sorted(row["id"] for row in client.accepted) == [1, 3]
     (letter,) = rows_of(letters.warehouse)
-    assert (json.loads(letter["row"]), letter["epoch"]) == ({"id": -2}, 0)
-    assert "ValidationException" in letter["reason"]
+    assert (json.loads(letter["row"]), letter["code"], letter["epoch"]) == ({"id": -2}, "ValidationException", 0)
     assert "below nought" in letter["reason"]
     assert (counts["sent"], counts["dead_letters"]) == (2, 1)
 

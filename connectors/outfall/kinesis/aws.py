@@ -16,7 +16,7 @@ from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Li
 from outfall.capabilities import SupportsConnectionCheck, SupportsSchemaCheck, SupportsTarget
 from outfall.durations import Duration
 from outfall.errors import ConfigurationError
-from outfall.kinesis.answers import classify
+from outfall.kinesis.answers import classify, code_of
 from outfall.kinesis.records import Record, RecordSerializer
 from outfall.options import SinkOptions
 
@@ -135,6 +135,9 @@ class AwsPartition(BlockingSinkPartition[Record]):
         """Take a client."""
         super().__init__(sink)
         self.client = sink.client()
+
+    def code_of(self, error: Exception) -> str:
+        return code_of(error) or super().code_of(error)
 
     def text_of(self, entry: Record) -> str:
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")

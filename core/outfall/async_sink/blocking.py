@@ -43,6 +43,10 @@ class BlockingSinkPartition(AsyncSinkPartition[E], Generic[E]):
             Exception: `classify` says what it means for the entries.
         """
 
+    def code_of(self, error: Exception) -> str:
+        """Return the destination's code in an error that `send` raised, for dead letters. The default is its type."""
+        return type(error).__name__
+
     def send_request(self, entries: Sequence[E], request: Request) -> Outcome[E] | None:
         """As `send`, with the request's id and how often it failed before. Override either."""
         return self.send(entries)
@@ -67,4 +71,4 @@ class BlockingSinkPartition(AsyncSinkPartition[E], Generic[E]):
         reason = f"{type(error).__name__}: {error}"
         if action is ErrorAction.RETRY:
             return Outcome(retry=entries, reason=reason)
-        return Outcome(split=entries, reason=reason, code=type(error).__name__)
+        return Outcome(split=entries, reason=reason, code=self.code_of(error))
