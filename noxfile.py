@@ -106,7 +106,7 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Run the fault suite and all long tests: fifty kills where the integration tests do two."""
+    """Run the fault suite and all long tests: fifty kills where the integration tests do one."""
     need_java(session)
     kills = os.environ.get("OUTFALL_TEST_KILLS", "50")
     session.run(

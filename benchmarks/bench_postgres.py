@@ -33,7 +33,7 @@ from outfall.testing.benchmark.runs import Job
 from outfall.testing.benchmark.scratch import Scratch
 from tests.integration.support.postgres import own_server
 
-DEFAULT = Given(rows=300_000, pairs=3)
+DEFAULT = Given(rows=3_000_000, pairs=3)
 JAR = Path("/usr/share/java/postgresql.jar")
 TYPES = {
     "bigint": "bigint",
@@ -140,7 +140,18 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
         pairs=given.pairs,
         started=started,
         machine=machine(),
+        notes=overheads(lines),
     )
+
+
+def overheads(lines: Iterable[Line]) -> list[str]:
+    """Say what ledger and recovery log add to the time of the same work without them."""
+    found = [(line, line.ratios[NO_LEDGER]) for line in lines if line.label == SINK and NO_LEDGER in line.ratios]
+    return [
+        f"{line.group}: ledger and recovery log cost {100 / ratio.median - 100:.0f} %"
+        f" ({100 / ratio.high - 100:.0f} to {100 / ratio.low - 100:.0f} %)."
+        for line, ratio in found
+    ]
 
 
 def _lines(name: str, base: Base, jobs: Mapping[str, Job], pairs: int, scratch: Scratch) -> list[Line]:

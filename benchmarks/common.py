@@ -55,9 +55,12 @@ def parse(description: str, default: Given, arguments: list[str]) -> Given:
 
 def finish(result: Result) -> None:
     """Print a result and keep it."""
-    console = Console()
+    # What goes into a file is not cut to the width of a terminal that is not there.
+    console = Console(width=None if sys.stdout.isatty() else 160)
     for found in tables(result):
         console.print(found)
+    for note in result.notes:
+        console.print(note, highlight=False)
     console.print(f"Kept in {os.path.relpath(result.save())}", highlight=False)
 
 

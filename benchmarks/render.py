@@ -69,6 +69,8 @@ def _section(result: Result) -> str:
         head, *rows = _cells(result, lines)
         rows = [[lines[0].group, *head[1:]], ["---"] * len(head), *rows]
         text += "\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    if result.notes:
+        text += "\n" + "".join(f"- {note}\n" for note in result.notes)
     return text
 
 
@@ -104,7 +106,9 @@ def _median(figure: Figure | None) -> str:
 def _short(figure: float) -> str:
     if figure >= 1_000_000:
         return f"{figure / 1_000_000:.2f} M"
-    return f"{figure / 1000:.0f} k" if figure >= 1000 else f"{figure:.3g}"
+    if figure >= 10_000:
+        return f"{figure / 1000:.0f} k"
+    return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
 
 
 def plot(results: list[Result], path: Path) -> None:

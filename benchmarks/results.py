@@ -88,6 +88,8 @@ class Result(BaseModel):
     pairs: int
     started: datetime
     machine: Machine
+    notes: list[str] = []
+    """What follows from the figures, a sentence each."""
 
     def save(self) -> Path:
         """Keep it beside those of other runs."""

@@ -69,6 +69,7 @@ def test_requests(scratch: Scratch, tmp_path: Path) -> None:
     assert set(bench_http.WANTED) == {name for line in result.lines for name in line.ratios}
 
 
+@pytest.mark.long
 def test_files(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
     result = bench_file.measure(spark, TINY, scratch)
     check(result, tmp_path)
@@ -124,6 +125,7 @@ def test_wrappers(spark: SparkSession, scratch: Scratch, tmp_path: Path, monkeyp
 
 
 @needs_options_door
+@pytest.mark.long
 def test_the_kit_measures_a_sink_object_through_the_options_door(spark: SparkSession, scratch: Scratch) -> None:
     found = compare(spark, make_sink, OptionsDoor(), Size(rows=100, pairs=1, epochs=2, epoch_rows=10), scratch)
     (run,) = found.runs[SINK]

@@ -20,7 +20,7 @@ from tests.integration.support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
-KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
+KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "1"))
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
