@@ -59,14 +59,38 @@ def test_a_fixed_limit_never_moves(jitter: float) -> None:
     assert Seen.mean(seen.in_flight) > 8
 
 
-@pytest.mark.parametrize("knee", [20, 50, 100])
-def test_the_gradient_limiter_ends_within_a_fifth_of_the_knee(knee: int) -> None:
-    limiter = GradientLimiter()
-    client = Client(Service(delay=0.02, knee=knee, knee_power=1.1), limiter)
-    client.run(10 * knee * knee)
+def settled(service: Service, limiter: Limiter, *, requests: int = 10_000) -> Seen:
+    """What is seen once the limiter has had its time."""
+    client = Client(service, limiter)
+    client.run(max(requests, 10 * (service.knee or 0) ** 2))
     client.seen = Seen()
-    seen = client.run(50 * knee)
+    return client.run(requests)
+
+
+@pytest.mark.parametrize(("knee", "jitter"), [(20, 0.0), (50, 0.0), (100, 0.0), (20, 0.1), (40, 0.1), (40, 0.5)])
+def test_the_gradient_limiter_ends_within_a_fifth_of_the_knee(knee: int, jitter: float) -> None:
+    seen = settled(Service(delay=0.02, knee=knee, jitter=jitter), GradientLimiter())
     assert 0.8 * knee <= Seen.mean(seen.limit) <= 1.2 * knee
+
+
+@pytest.mark.parametrize("knee", [3, 5, 10])
+def test_jitter_does_not_drive_the_gradient_limiter_far_above_a_small_knee(knee: int) -> None:
+    """Vector's rule alone ends at 27 for each of them, which halves what comes through."""
+    service = Service(knee=knee, jitter=0.1)
+    found, best = settled(service, GradientLimiter()), settled(service, FixedLimiter(knee))
+    assert Seen.mean(found.limit) <= knee + 9
+    assert best.seconds / found.seconds > 0.75
+
+
+def test_a_service_that_is_slower_or_faster_from_now_on_is_found_anew() -> None:
+    client = Client(Service(), GradientLimiter())
+    # Down it takes long: at the moment of the change nobody knows what a smaller limit would bring.
+    for knee, least, most in ((40, 32, 48), (10, 8, 30), (40, 32, 48)):
+        client.service = Service(knee=knee, jitter=0.05)
+        client.run(10_000)
+        client.seen = Seen()
+        found = Seen.mean(client.run(5_000).limit)
+        assert least <= found <= most, knee
 
 
 def test_the_gradient_limiter_keeps_to_its_bounds() -> None:

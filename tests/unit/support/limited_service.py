@@ -64,7 +64,7 @@ class Client:
     """Sends requests as they come, as many at a time as the limiter admits; sends refused ones again after a second."""
 
     def __init__(self, service: Service, limiter: Limiter, *, seed: int = 7) -> None:
-        self._service = service
+        self.service = service
         self._limiter = limiter
         self._chance = random.Random(seed)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -117,11 +117,11 @@ class Client:
         while self._recent[0] <= self._now - 1:
             self._recent.popleft()
         started = self._now
-        if not self._service.refuses(self._level, len(self._recent)):
-            seconds = self._service.seconds(self._level, self._chance)
+        if not self.service.refuses(self._level, len(self._recent)):
+            seconds = self.service.seconds(self._level, self._chance)
             self._at(self._now + seconds, lambda: self._end(self._now - started, at_service=True))
-        elif self._service.action == "defer":
-            self._at(self._now + self._service.seconds(1, self._chance), lambda: self._end(None, at_service=True))
+        elif self.service.action == "defer":
+            self._at(self._now + self.service.seconds(1, self._chance), lambda: self._end(None, at_service=True))
         else:
             self._level -= 1
             self._at(self._now + TIMEOUT, lambda: self._end(None, at_service=False))

@@ -14,6 +14,10 @@ class GradientLimiter:
     per mean round trip the mean of the last ones is compared with the moving average of all before. Up by one when it
     is no longer than that and the limit was reached; down by a factor when a request was refused, or when it is longer
     by some standard deviations.
+
+    Stricter than Vector in one thing. The moving average follows a latency that grows by small steps, and where round
+    trips vary the limit climbs to several times what the destination bears. So it goes up only where that has brought
+    more: see `_Yields`.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class GradientLimiter:
         self._deviations = deviations
         self._limit = initial
         self._past = _MovingAverage(ewma_alpha)
+        self._yields = _Yields()
         self._next_update = float("-inf")
         self._begin_interval()
 
@@ -94,10 +99,60 @@ class GradientLimiter:
     def _adjust(self, current: float | None, past: float) -> None:
         # Not when they are equal, as Vector has it: a service of constant latency has no deviation.
         too_long = current is not None and past < current and past + self._deviations * self._past.deviation <= current
-        if self._reached and not self._refused and current is not None and current <= past:
-            self._limit = min(self._limit + 1, self._largest)
-        elif self._refused or too_long:
+        if self._refused or too_long:
             self._limit = max(1, floor(self._limit * self._ratio))
+        elif self._reached and current is not None:
+            # Asked also where the limit will not grow: what is noted must not be the lucky round trips alone.
+            best = self._yields.best_after(self._limit, current)
+            if best < self._limit or current <= past:
+                self._limit = min(best, self._largest)
+
+
+class _Yields:
+    """The throughput that each limit has brought lately: requests by round trip (Little's law)."""
+
+    _LATELY = 300
+    """Times a limit was looked at, after which a destination may be another one."""
+    _SMALLER = 0.8
+    """A limit is compared with one this much smaller, so that the difference is more than chance."""
+    _SHARE = 0.5
+    """Which part of the larger limit's requests must come through, at least."""
+    _WEIGHT = 0.4
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[float, int]] = {}
+        self._now = 0
+        self._went_back = 0
+
+    def best_after(self, limit: int, seconds: float) -> int:
+        """Note a mean round trip and return the limit to try next.
+
+        One more while that brings more than a smaller limit did, the same where it does not, one less where it brings
+        less; and where it is too long ago that a smaller one was seen, that one, for comparison.
+        """
+        self._now += 1
+        rate = self._note(limit, limit / max(seconds, 1e-6))
+        smaller = [other for other in self._found if other <= limit * self._SMALLER and self._is_fresh(other)]
+        if smaller:
+            other = max(smaller)
+            before = self._found[other][0]
+            if rate < before:
+                return limit - 1
+            return limit + (rate >= before * (1 + self._SHARE * (limit / other - 1)))
+        if self._now - self._went_back <= self._LATELY:
+            return limit + 1
+        self._went_back = self._now
+        return max(1, floor(limit * self._SMALLER))
+
+    def _note(self, limit: int, rate: float) -> float:
+        if limit in self._found and self._is_fresh(limit):
+            before = self._found[limit][0]
+            rate = before + self._WEIGHT * (rate - before)
+        self._found[limit] = rate, self._now
+        return rate
+
+    def _is_fresh(self, limit: int) -> bool:
+        return self._now - self._found[limit][1] <= self._LATELY
 
 
 class _MovingAverage:
