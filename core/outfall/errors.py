@@ -35,14 +35,29 @@ class OutfallError(Exception):
         do: str | None = None,
     ) -> None:
         """Compose the text from its four parts."""
-        places = [("step", step), ("epoch", epoch), ("part", part)]
-        where = ", ".join(f"{name} {value!r}" for name, value in places if value is not None)
-        sentences = [f"[{where}] {what}" if where else what, why, f"What to do: {do}" if do else None]
+        sentences = [_where(step, epoch, part) + what, why, f"What to do: {do}" if do else None]
         super().__init__(" ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence))
         self.what = what
         self.step = step
         self.epoch = epoch
         self.part = part
+
+    def locate(self, *, step: str, epoch: int) -> None:
+        """Say where it happened, in an error that does not say it: for who knows, of one who could not know.
+
+        Args:
+            step: the step's id.
+            epoch: the epoch's number.
+        """
+        if self.step is None and self.epoch is None:
+            self.step, self.epoch = step, epoch
+            self.args = (_where(step, epoch, None) + str(self),)
+
+
+def _where(step: str | None, epoch: int | None, part: str | None) -> str:
+    places = [("step", step), ("epoch", epoch), ("part", part)]
+    where = ", ".join(f"{name} {value!r}" for name, value in places if value is not None)
+    return f"[{where}] " if where else ""
 
 
 class TerminalError(OutfallError):

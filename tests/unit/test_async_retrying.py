@@ -82,11 +82,13 @@ def test_a_deadline_beats_the_number_of_tries() -> None:
     assert policy.pause(1, 9.1, lambda: 1.0) is None
 
 
-def test_a_pause_asked_for_is_kept_or_the_try_given_up() -> None:
+def test_a_pause_asked_for_is_kept_with_jitter_on_top_and_cut_at_the_deadline() -> None:
     policy = RetryPolicy(deadline=60.0)
     assert policy.pause(1, 0.0, lambda: 0.0, at_least=30.0) == 30.0
-    assert policy.pause(1, 40.0, lambda: 0.0, at_least=30.0) is None
-    assert policy.pause(8, 0.0, lambda: 1.0, at_least=1.0) == pytest.approx(12.8)
+    assert policy.pause(1, 0.0, lambda: 0.5, at_least=30.0) == 30.05
+    assert policy.pause(8, 0.0, lambda: 1.0, at_least=1.0) == pytest.approx(13.8)
+    assert policy.pause(1, 40.0, lambda: 0.0, at_least=30.0) == 20.0
+    assert policy.pause(1, 60.0, lambda: 0.0, at_least=30.0) is None
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_partial_failures_cost_nothing_of_the_budget() -> None:
     assert destination.mailbox.now() < 60
 
 
-def test_after_an_outage_requests_do_not_come_in_a_herd() -> None:
+def test_pauses_before_retries_are_spread_over_the_time_that_they_may_take() -> None:
     """Retries of requests that failed together are spread over the time that they may wait."""
     chance = random.Random(5)
     backoff = Backoff(0.1, 20.0)

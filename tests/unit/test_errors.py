@@ -34,6 +34,14 @@ def test_what_is_unknown_is_left_out(error: OutfallError, text: str) -> None:
     assert str(error) == text
 
 
+def test_a_place_is_added_where_none_is_known_and_travels() -> None:
+    error = OutfallError("what", do="this")
+    error.locate(step="s", epoch=3)
+    error.locate(step="other", epoch=4)
+    assert str(error) == str(pickle.loads(pickle.dumps(error))) == "[step 's', epoch 3] what. What to do: this."
+    assert (error.step, error.epoch) == ("s", 3)
+
+
 @pytest.mark.parametrize("kind", FAMILY, ids=lambda kind: kind.__name__)
 def test_every_error_is_terminal_or_transient(kind: type[OutfallError]) -> None:
     assert issubclass(kind, TerminalError) != issubclass(kind, TransientError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,22 @@ def test_items_are_taken_one_by_one() -> None:
     assert isinstance(read(200, b"200 401 200", per_item=statuses).error, TargetError)
     assert isinstance(read(200, b"200", per_item=statuses).error, ConfigurationError)
     assert read(503, b"", per_item=statuses).retry == RECORDS
+
+
+def test_answers_that_have_no_body_by_their_status_are_not_asked_for_items() -> None:
+    def never(answer: Answer, count: int) -> list[int]:
+        raise AssertionError
+
+    assert read(204, per_item=never) == read(205, per_item=never) == Outcome()
+
+
+def test_a_per_item_that_raises_is_named_with_what_it_could_not_read() -> None:
+    error = read(200, b"<html>hunter2", per_item=lambda answer, count: json.loads(answer.body)).error
+    assert isinstance(error, TargetError)
+    assert "per_item cannot read what https://api.example/events answered with 200" in str(error)
+    assert "JSONDecodeError" in str(error)
+    assert "it says '<html>" in str(error)
+    assert isinstance(error.__cause__, json.JSONDecodeError)
 
 
 def test_items_of_an_answer_that_was_cut_are_not_guessed() -> None:

@@ -51,7 +51,8 @@ class AnswerReader:
     def read(self, answer: Answer, records: Sequence[Record]) -> Outcome[Record]:
         """Return what an answer means."""
         verdict = self._statuses.verdict(answer.status)
-        if verdict in (Verdict.COMPLETE, Verdict.PER_ITEM) and self._per_item is not None:
+        asked = verdict in (Verdict.COMPLETE, Verdict.PER_ITEM) and answer.status not in _BODILESS
+        if asked and self._per_item is not None:
             return self._items(self._per_item, answer, records)
         if verdict is Verdict.COMPLETE:
             return Outcome()
@@ -97,7 +98,16 @@ class AnswerReader:
                     do="raise max_response_bytes, or send fewer records per request",
                 )
             )
-        found = per_item(answer, len(records))
+        try:
+            found = per_item(answer, len(records))
+        except Exception as error:
+            failed = TargetError(
+                f"per_item cannot read what {self._place()} answered with {answer.status}",
+                why=f"it raised {type(error).__name__}: {self._hide(str(error))[:300]}; {self._says(answer)}",
+                do="correct per_item, or the server",
+            )
+            failed.__cause__ = error
+            return Outcome(error=failed)
         if len(found) != len(records):
             return Outcome(
                 error=ConfigurationError(
@@ -110,20 +120,18 @@ class AnswerReader:
         if stopped is not None:
             return Outcome(error=self._stop(answer, f"{self._place()} answered {stopped} for a record"))
         items = list(zip(records, found, verdicts, strict=True))
+        accepted = all(verdict is Verdict.COMPLETE for verdict in verdicts)
+        excerpt = None if accepted else self._hide(answer.excerpt())
         after = retry_after(answer.headers.get("retry-after"), longest=self._longest_pause)
         return Outcome(
             retry=[record for record, _, verdict in items if verdict is Verdict.RETRY],
             dead=[
-                Refusal(
-                    record,
-                    f"{self._place()} answered {status} for this record",
-                    str(status),
-                    self._hide(answer.excerpt()),
-                )
+                Refusal(record, f"{self._place()} answered {status} for this record", str(status), excerpt)
                 for record, status, verdict in items
                 if verdict in (Verdict.SPLIT, Verdict.DEAD_LETTER)
             ],
             reason=f"{self._place()} did not accept the record",
+            excerpt=excerpt,
             after=after,
             hold_host=after is not None,
         )
@@ -135,11 +143,16 @@ class AnswerReader:
             do = "pass per_item=, which reads the answer's items"
         elif location:
             do = f"correct the url, if it is {masked(location)[:200]!r} by now"
+        return TargetError(reason, why=self._says(answer), do=do)
+
+    def _says(self, answer: Answer) -> str:
         excerpt = self._hide(answer.excerpt())[:300].strip()
-        return TargetError(reason, why=f"it says {excerpt!r}" if excerpt else None, do=do)
+        return f"it says {excerpt!r}" if excerpt else "it says nothing more"
 
     def _place(self) -> str:
         return masked(self._options.url)
 
 
+_BODILESS = (204, 205)
+"""RFC 9110 §15.3.5 and §15.3.6: they say nothing of single records."""
 _STOPPING = (Verdict.STOP, Verdict.FOLLOW, Verdict.PER_ITEM)

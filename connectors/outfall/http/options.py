@@ -134,7 +134,8 @@ class HttpOptions(AsyncSinkOptions):
         default=timedelta(seconds=60), description="The longest pause before any retry."
     )
     retry_after_longest: Duration = Field(
-        default=timedelta(minutes=5), description="How much of a server's `Retry-After` is obeyed."
+        default=timedelta(minutes=5),
+        description="How much of a server's `Retry-After` is obeyed. What ends after `retry_deadline` is cut there.",
     )
     verify: bool = Field(default=True, description="Whether the server's certificate is verified.")
     ca_bundle: str | None = Field(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from outfall.async_sink.buffer import EntryBuffer, Held
-from outfall.async_sink.letters import LetterBox
+from outfall.async_sink.letters import LetterBox, said
 from outfall.async_sink.limiting import Answer
 from outfall.async_sink.requests import Underway
 from outfall.async_sink.result import Outcome, Refusal
@@ -93,6 +93,9 @@ class AnswerHandler(Generic[E]):
         elapsed = now - min(now if item.first_sent is None else item.first_sent for item in items)
         pause = self._policy.pause(tries, elapsed, self._jitter, at_least=outcome.after or 0.0)
         if pause is None:
+            if outcome.hold_host and outcome.after:
+                # For who comes next: the task's next attempt would ask again at once.
+                self._host.not_before.hold(now + outcome.after)
             raise self._exhausted(len(items), tries, elapsed, outcome)
         if outcome.hold_host:
             self._host.not_before.hold(now + pause)
@@ -104,10 +107,9 @@ class AnswerHandler(Generic[E]):
     def _exhausted(self, entries: int, tries: int, elapsed: float, outcome: Outcome[E]) -> TransientError:
         return TransientError(
             f"{self._sink} did not accept {entries} entries in {tries} tries and {elapsed:.0f} s",
-            why=f"its last answer was: {outcome.reason}" if outcome.reason else None,
+            why=_last_answer(outcome),
             do="see what the destination lacks, and start the query again: it sends the epoch's rows anew. For longer"
             " outages raise retry_deadline or max_retries",
-            **self._place(),
         )
 
     def _fatal(self, error: BaseException) -> BaseException:
@@ -117,16 +119,14 @@ class AnswerHandler(Generic[E]):
             f"{self._sink} refused a request for good",
             why=f"{type(error).__name__}: {error}",
             do="correct the options, the rights or the destination",
-            **self._place(),
         )
         fatal.__cause__ = error
         return fatal
 
-    def _place(self) -> _Place:
-        context = self._sink.context
-        return {"step": context.step_id, "epoch": context.epoch} if context else {}
 
-
-class _Place(TypedDict, total=False):
-    step: str
-    epoch: int
+def _last_answer(outcome: Outcome[E]) -> str | None:
+    """Say what a destination said last, and for how long it wanted to be left alone."""
+    if not outcome.reason:
+        return None
+    asked = f", and asked to wait {outcome.after:.0f} s" if outcome.after else ""
+    return f"its last answer was: {outcome.reason}{asked}{said(outcome.excerpt)}"

@@ -56,6 +56,16 @@ class LetterBox(Generic[E]):
             f"the record {self._text_of(refusal.entry)[:EXCERPT_CHARACTERS]} is refused{code}",
             step=self._context.step_id if self._context else None,
             epoch=self._context.epoch if self._context else None,
-            why=refusal.reason,
+            why=refusal.reason + said(refusal.excerpt),
             do="correct or leave out the row, or give the sink a dead_letter sink to keep such rows in",
         )
+
+
+def said(excerpt: str | None) -> str:
+    """Return what a destination said, for the end of an error's sentence; nothing if it said nothing."""
+    text = (excerpt or "")[:_SAID].strip()
+    return f", and says {text!r}" if text else ""
+
+
+_SAID = 300
+"""Characters of an answer in an error."""

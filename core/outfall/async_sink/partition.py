@@ -23,7 +23,7 @@ from outfall.async_sink.state import BufferedRequests
 from outfall.capabilities import Metrics
 from outfall.dead_letter import DeadLetter
 from outfall.encode import rows_to_batch
-from outfall.errors import CapabilityError
+from outfall.errors import CapabilityError, OutfallError
 from outfall.sinks import StatelessSinkPartition
 from outfall.values import to_values
 
@@ -225,4 +225,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
             yield
         except BaseException as error:
             self._failure = error
+            context = self.sink.context
+            if isinstance(error, OutfallError) and context is not None:
+                error.locate(step=context.step_id, epoch=context.epoch)
             raise

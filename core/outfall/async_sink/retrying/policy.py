@@ -56,7 +56,9 @@ class RetryPolicy:
     def pause(self, tries: int, elapsed: float, random: Callable[[], float], *, at_least: float = 0.0) -> float | None:
         """Return how many seconds to wait before the next try, or `None` to give up now.
 
-        It gives up rather than wait for a try that would come after the deadline.
+        It gives up rather than wait for a try that would come after the deadline; but what the destination asked for is
+        cut there, so that a long pause still ends in one more try. What comes on top of it is the random pause, or all
+        that were asked to wait would come back at once.
 
         Args:
             tries: how often it was tried, from 1.
@@ -66,7 +68,8 @@ class RetryPolicy:
         """
         if self.max_retries is not None and tries > self.max_retries:
             return None
-        pause = max(self.backoff.pause(tries, random), at_least)
-        if self.deadline is not None and elapsed + pause > self.deadline:
-            return None
-        return pause
+        pause = at_least + self.backoff.pause(tries, random)
+        left = float("inf") if self.deadline is None else self.deadline - elapsed
+        if pause <= left:
+            return pause
+        return left if at_least > 0 and left > 0 else None

@@ -1,0 +1,84 @@
+"""`HttpSink` in virtual time: a server that is a function of the moment, and no thread."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from outfall.async_sink import FixedLimiter, HostState
+from outfall.async_sink.workers import Job
+from outfall.http import Answer, HttpSink
+from outfall.http.exchange import Call
+from outfall.http.partition import HttpPartition
+from outfall.testing.virtual_time import VirtualMailbox
+
+URL = "https://api.example/events"
+
+Behaviour = Callable[[float], Answer]
+"""Answers a request by the moment at which it comes."""
+
+
+class Server:
+    """Answers after a quarter of a second, and notes when it was asked."""
+
+    def __init__(self, behave: Behaviour, mailbox: VirtualMailbox) -> None:
+        self.times: list[float] = []
+        self.bodies: list[bytes] = []
+        self._behave = behave
+        self._mailbox = mailbox
+
+    def exchange(self, call: Call) -> Answer:
+        self.times.append(self._mailbox.now())
+        self.bodies.append(call.body)
+        answer = self._behave(self._mailbox.now())
+        self._mailbox.advance(0.25)
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+class _Inline:
+    """Runs jobs where they are given."""
+
+    def run(self, job: Job) -> None:
+        job()
+
+    def close(self) -> None:
+        pass
+
+
+class TimedSink(HttpSink):
+    """Knows its host alone, or as another one does."""
+
+    def __init__(self, state: HostState | None = None, **options: Any) -> None:
+        super().__init__(URL, **options)
+        self._state = state or HostState(FixedLimiter(self.http.max_in_flight_requests))
+
+    def host_state(self) -> HostState:
+        return self._state
+
+
+def opened(
+    behave: Behaviour,
+    *,
+    sink: TimedSink | None = None,
+    mailbox: VirtualMailbox | None = None,
+    chance: random.Random | None = None,
+    **options: Any,
+) -> tuple[HttpPartition, Server]:
+    """A partition and its server.
+
+    Args:
+        behave: what the server does.
+        sink: what opens it; left out: one of `options`.
+        mailbox: its clock.
+        chance: where its jitter comes from; left out: always a half.
+    """
+    mailbox = mailbox or VirtualMailbox()
+    server = Server(behave, mailbox)
+    jitter = chance.random if chance else lambda: 0.5
+    partition = HttpPartition(sink or TimedSink(**options), transport=server, mailbox=mailbox, jitter=jitter)
+    partition._workers = _Inline()  # type: ignore[assignment]
+    return partition, server

@@ -1,0 +1,136 @@
+"""What `HttpSink` does when a server asks for a pause, in virtual time (scenarios H3 and H7)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from typing import Any
+
+import pytest
+
+from outfall.async_sink import FixedLimiter, HostState
+from outfall.contexts import WriterInitContext
+from outfall.errors import ConfigurationError, OutfallError, TransientError
+from outfall.http import Answer
+from outfall.http.exchange import ExchangeError, Fault
+from tests.unit.support.http_in_time import TimedSink, opened
+
+ROWS = [{"id": number} for number in range(20)]
+
+
+def busy(asks: str) -> Answer:
+    return Answer(429, {"retry-after": asks}, b"try later")
+
+
+def ids(bodies: list[bytes]) -> list[int]:
+    return [row["id"] for body in bodies for row in json.loads(body)]
+
+
+@pytest.mark.parametrize(
+    ("asks", "longest", "again"),
+    [
+        ("600", "5 minutes", 300.0),
+        ("36000", "10 minutes", 300.0),
+        ("600", "1 minute", 60.75),
+        ("7", "5 minutes", 7.75),
+        ("0", "5 minutes", 0.75),
+        ("-1", "5 minutes", 0.75),
+    ],
+)
+def test_a_pause_that_a_server_asks_for_is_capped_and_waited_for(asks: str, longest: str, again: float) -> None:
+    partition, server = opened(
+        lambda now: busy(asks) if now == 0 else Answer(200, {}, b""), retry_after_longest=longest
+    )
+    partition.write_batch(ROWS)
+    partition.flush(True)
+    assert server.times == [0.0, pytest.approx(again)]
+    assert partition.metrics.counts["sent"] == 20
+
+
+def test_a_server_that_asks_for_ten_minutes_again_and_again_ends_in_an_error_that_says_so() -> None:
+    partition, server = opened(lambda now: busy("600"))
+    partition.write_batch(ROWS)
+    with pytest.raises(TransientError, match=r"in 2 tries and 300 s.*answered 429, and asked to wait 300 s.*try later"):
+        partition.flush(True)
+    assert server.times == [0.0, 300.0]
+
+
+def test_who_comes_after_an_error_keeps_the_pause_too() -> None:
+    options: dict[str, Any] = {"max_retries": 0}
+    state = HostState(FixedLimiter(10))
+    partition, server = opened(lambda now: busy("60"), sink=TimedSink(state, **options))
+    partition.write_batch(ROWS)
+    with pytest.raises(TransientError, match="asked to wait 60 s"):
+        partition.flush(True)
+    assert server.times == [0.0]
+
+    again, server = opened(
+        lambda now: Answer(200, {}, b""),
+        sink=TimedSink(state, **options),
+        mailbox=partition._mailbox,  # type: ignore[arg-type]
+    )
+    again.write_batch(ROWS)
+    again.flush(True)
+    assert server.times == [60.25]
+
+
+def test_tasks_that_were_asked_to_wait_do_not_come_back_in_a_herd() -> None:
+    """Forty processes hear the same `Retry-After`; each has a request that was refused and others behind it."""
+    chance = random.Random(5)
+    moments: list[float] = []
+    for _ in range(40):
+        partition, server = opened(
+            lambda now: busy("30") if now < 30.25 else Answer(200, {}, b""),
+            max_batch_size=5, max_in_flight_requests=1, chance=chance,
+        )  # fmt: skip
+        partition.write_batch(ROWS)
+        partition.flush(True)
+        first, *later = server.times
+        assert first == 0
+        assert ids(server.bodies[1:]) == list(range(20))
+        assert min(later) >= 30.25
+        moments += later
+    moments.sort()
+    assert moments[-1] < 33
+    fullest = max(sum(1 for _ in group) for _, group in itertools.groupby(moments, key=lambda moment: int(moment * 10)))
+    assert len(moments) == 160
+    assert fullest < 40
+
+
+# What errors say, whatever the server answers.
+
+
+CONTEXT = WriterInitContext("events", "i" * 16, generation=1, epoch=7, part=None, attempt=0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (Answer(400, {}, b"distance is below nought"), "refused .400.*says 'distance is below nought'"),
+        (Answer(403, {}, b"not yours"), "answered 403.*it says 'not yours'"),
+        (Answer(503, {}, b"maintenance until noon"), "answered 503, and says 'maintenance until noon'"),
+        (ExchangeError(Fault.CONFIGURATION, "no such host"), "no such host"),
+        (ConfigurationError("no token"), "no token"),
+    ],
+)
+def test_errors_have_the_place_and_what_the_server_says(answer: Answer | Exception, text: str) -> None:
+    def behave(now: float) -> Answer:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    partition, _ = opened(behave, sink=TimedSink(max_retries=0).bind(CONTEXT))
+    partition.write_batch(ROWS[:1])
+    with pytest.raises(OutfallError, match=rf"(?s)^\[step 'events', epoch 7\] .*{text}") as caught:
+        partition.flush(True)
+    assert str(caught.value).count("epoch 7") == 1
+
+
+def test_a_request_that_may_not_time_out_says_where() -> None:
+    partition, _ = opened(lambda now: Answer(200, {}, b""), sink=TimedSink(fail_on_timeout=True).bind(CONTEXT))
+    partition.submit_request_entries = lambda entries, result: None  # type: ignore[method-assign]
+    partition._loop._submit = partition.submit_request_entries
+    partition.write_batch(ROWS)
+    with pytest.raises(TransientError, match=r"^\[step 'events', epoch 7\] the destination gave no answer"):
+        partition.flush(True)
