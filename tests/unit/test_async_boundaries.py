@@ -454,6 +454,7 @@ def test_counters_say_what_went_out() -> None:
         "num_records_out": 3,
         "num_bytes_out": 6,
         "sent": 2,
+        "bytes": 4,
         "failed": 1,
         "retried": 1,
         "max_in_flight": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfall.async_sink import BufferedRequests, BufferedRequestsSerializer
+from outfall.capabilities import HeldRows
 from outfall.errors import SerializationError, ValueRefusedError
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
@@ -37,19 +39,25 @@ class Raw(SimpleVersionedSerializer[bytes]):
     st.lists(st.recursive(st.text() | st.integers() | st.booleans() | st.none(), st.lists, max_leaves=3), max_size=8)
 )
 def test_entries_come_back_in_value_and_order(entries: list[Any]) -> None:
-    assert JSON.deserialize(1, JSON.serialize(BufferedRequests(entries))).entries == entries
+    assert JSON.deserialize(2, JSON.serialize(BufferedRequests(entries))).entries == entries
 
 
 @settings(max_examples=40)
 @given(st.lists(st.binary()))
 def test_bytes_come_back_through_a_serializer_of_their_own(entries: list[bytes]) -> None:
     serializer = BufferedRequestsSerializer(Raw())
-    assert serializer.deserialize(1, serializer.serialize(BufferedRequests(entries))).entries == entries
+    assert serializer.deserialize(2, serializer.serialize(BufferedRequests(entries))).entries == entries
 
 
 @pytest.mark.parametrize("entries", [[], [""], [{"key": "Zürich 𝄞", "data": "東京"}]])
 def test_no_entries_empty_ones_and_keys_that_are_not_ascii(entries: list[Any]) -> None:
-    assert JSON.deserialize(1, JSON.serialize(BufferedRequests(entries))).entries == entries
+    assert JSON.deserialize(2, JSON.serialize(BufferedRequests(entries))).entries == entries
+
+
+def test_the_time_of_the_oldest_comes_back_and_the_first_version_had_none() -> None:
+    held = BufferedRequests(["a"], datetime(2026, 11, 21, 12, 0, 0, 5, tzinfo=UTC))
+    assert JSON.deserialize(2, JSON.serialize(held)) == held
+    assert JSON.deserialize(1, b'{"version":1,"entries":["ImEi"]}') == BufferedRequests(["a"])
 
 
 def test_the_entries_own_version_is_stored_and_an_older_one_read() -> None:
@@ -63,11 +71,13 @@ def test_the_entries_own_version_is_stored_and_an_older_one_read() -> None:
 def test_damaged_state_is_an_error(data: bytes) -> None:
     with pytest.raises(SerializationError, match="damaged"):
         JSON.deserialize(1, data)
+    with pytest.raises(SerializationError, match="damaged"):
+        JSON.deserialize(2, b'{"version":1,"oldest":7,"entries":[]}')
 
 
 def test_a_newer_format_is_an_error() -> None:
-    with pytest.raises(SerializationError, match="reads versions 1 to 1 but found version 2"):
-        JSON.deserialize(2, JSON.serialize(BufferedRequests([])))
+    with pytest.raises(SerializationError, match="reads versions 1 to 2 but found version 3"):
+        JSON.deserialize(3, JSON.serialize(BufferedRequests([])))
 
 
 def test_several_states_follow_each_other_before_new_rows() -> None:
@@ -109,6 +119,72 @@ def test_a_record_over_a_lowered_limit_is_a_dead_letter_or_says_what_to_do() -> 
     partition.restore(BufferedRequests(["long"]))
     with pytest.raises(ValueRefusedError, match="it has 4 bytes, and max_record_size_in_bytes is 3"):
         partition.flush(True)
+
+
+# How long it may wait, whatever the epochs.
+
+
+def test_twenty_short_epochs_do_not_put_off_what_waits() -> None:
+    """Epochs of 4 s, each with a row: with 5 s in the buffer each second epoch sends what the one before held."""
+    destination = Destination()
+    sink = TextSink(destination, across_epochs=True, max_time_in_buffer_ms=5000)
+    serializer = sink.writer_state_serializer()
+    waiting: list[BufferedRequests[str]] = []
+    for epoch in range(20):
+        writer = sink.open()
+        for state in waiting:
+            writer.restore(state)
+        writer.write_batch([str(epoch)])
+        destination.mailbox.advance(4.0)
+        writer.flush(False)
+        waiting = [serializer.deserialize(2, serializer.serialize(state)) for state in writer.snapshot_state(epoch)]
+    assert destination.requests == [[str(epoch), str(epoch + 1)] for epoch in range(0, 20, 2)]
+
+
+def test_a_writer_without_rows_sends_what_has_waited_too_long_and_holds_the_rest() -> None:
+    destination = Destination()
+    sink = TextSink(destination, across_epochs=True, max_time_in_buffer_ms=5000)
+    now = destination.mailbox.utc()
+    for seconds in (4.9, 5.0):
+        writer = sink.open()
+        writer.restore(BufferedRequests([f"{seconds}"], now - timedelta(seconds=seconds)))
+        writer.flush(False)
+        held = writer.snapshot_state(0)
+        assert [entry for state in held for entry in state.entries] == (["4.9"] if seconds == 4.9 else [])
+    assert destination.requests == [["5.0"]]
+
+
+def test_what_is_held_says_since_when_however_often_it_is_held_again() -> None:
+    destination = Destination()
+    sink = TextSink(destination, across_epochs=True, max_time_in_buffer_ms=60_000)
+    beginning = destination.mailbox.utc()
+    writer = sink.open()
+    writer.write_batch(["a"])
+    destination.mailbox.advance(7.0)
+    writer.write_batch(["b"])
+    (state,) = writer.snapshot_state(0)
+    assert (state.oldest, sink.held_rows(state)) == (beginning, HeldRows(2, beginning))
+    for _ in range(2):
+        writer = sink.open()
+        writer.restore(state)
+        destination.mailbox.advance(7.0)
+        (state,) = writer.snapshot_state(0)
+    assert state.oldest == beginning
+    writer = sink.open()
+    writer.restore(BufferedRequests(["old"]))
+    (state,) = writer.snapshot_state(0)
+    assert state.oldest == destination.mailbox.utc(), "of version 1 it is not known"
+
+
+def test_a_clock_that_was_put_back_makes_nothing_wait_longer() -> None:
+    destination = Destination()
+    sink = TextSink(destination, across_epochs=True, max_time_in_buffer_ms=5000)
+    writer = sink.open()
+    writer.restore(BufferedRequests(["a"], destination.mailbox.utc() + timedelta(hours=1)))
+    writer.write_batch([])
+    destination.mailbox.advance(5.0)
+    writer.flush(False)
+    assert destination.requests == [["a"]]
 
 
 def test_states_recorded_with_across_epochs_are_delivered_without_it() -> None:

@@ -12,11 +12,13 @@ import pytest
 
 pytest.importorskip("click")
 
+from outfall.async_sink import Outcome
 from outfall.recovery import SqliteRecoveryConfig, copy_step, recovery_config
 from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry
 from outfall.recovery.values import store_state
 from outfall.serde import JsonSerializer
-from outfall.testing import crash_at
+from outfall.testing import LocalDriver, crash_at
+from tests.unit.support.async_destination import Destination, TextSink
 from tests.unit.support.command import FileStep, done, failed, parsed, rows, run, tree
 from tests.unit.support.hoarding import HoardingInParts
 
@@ -119,6 +121,13 @@ def test_rows_held_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     (shown,) = parsed("status", setup.recovery)["steps"]
     assert (shown["rows_held"], shown["held_since"]) == (2, "2026-11-21T12:00:00+00:00")
     assert "2, the oldest since 2026-11-21 12:00:00 UTC" in done("status", setup.recovery)
+
+
+def test_what_a_sink_on_the_asynchronous_base_sends_again_and_has_sent_is_counted(tmp_path: Path) -> None:
+    destination = Destination(lambda entries, number: (0.01, Outcome(retry=entries[:1] if number == 0 else [])))
+    LocalDriver(TextSink(destination), str(tmp_path)).run_epoch(0, [["aa", "ä", "b"]])
+    (shown,) = parsed("status", tmp_path)["steps"]
+    assert [(epoch["rows"], epoch["bytes"], epoch["retries"]) for epoch in shown["epochs"]] == [(3, 5, 1)]
 
 
 def test_watching_looks_again_until_it_is_interrupted(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ class Held(Generic[E]):
     size: int
     number: int
     """Its place among all entries."""
+    since: float = 0.0
+    """When it was written."""
     key: Hashable = None
     """Of two entries with the same key one is under way at a time. `None` for none."""
     tries: int = 0
@@ -86,9 +88,12 @@ class EntryBuffer(Generic[E]):
 
     def __iter__(self) -> Iterator[E]:
         """All entries in their order."""
-        aside = (part.items for part in chain(self._whole, self._waiting, self._unpaid))
-        items = chain(self._ready, *aside, *self._followers.values())
-        return (item.entry for item in sorted(items, key=_number))
+        return (item.entry for item in sorted(self._items(), key=_number))
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest entry was written; `None` when there is none."""
+        return min((item.since for item in self._items()), default=None)
 
     @property
     def ready(self) -> int:
@@ -132,13 +137,25 @@ class EntryBuffer(Generic[E]):
         """The place of the next entry to come."""
         return self._next_number
 
+    def _items(self) -> Iterator[Held[E]]:
+        """All entries, wherever they lie."""
+        aside = (part.items for part in chain(self._whole, self._waiting, self._unpaid))
+        return chain(self._ready, *aside, *self._followers.values())
+
     @property
     def _stopped(self) -> bool:
         return self._ordered and (bool(self._waiting) or bool(self._unpaid))
 
-    def add(self, entry: E, size: int, key: Hashable = None) -> None:
-        """Add an entry at the tail."""
-        item = Held(entry, size, self._next_number, key)
+    def add(self, entry: E, size: int, key: Hashable = None, since: float = 0.0) -> None:
+        """Add an entry at the tail.
+
+        Args:
+            entry: what is to be sent.
+            size: its bytes.
+            key: of two entries with the same key one is under way at a time; `None` for none.
+            since: when it was written, in seconds.
+        """
+        item = Held(entry, size, self._next_number, since, key)
         self._next_number += 1
         self._count += 1
         if key is not None:

@@ -8,11 +8,11 @@ from outfall.contexts import Metrics
 class Counters:
     """The counters of one partition. Whole numbers that add up over tasks, under Flink's names where it has one.
 
-    `num_records_out` and `num_bytes_out` count what was sent, each try anew; `sent` what was accepted, `failed` entries
-    whose request failed, `retried` those that were sent again, `dead_letters`, `timeouts` and `late_answers` what they
-    say, `requests` the requests. `send_time_ms` adds up the time from each request to its answer, so that by `requests`
-    it is the mean. Gauges do not add up: `max_in_flight`, `max_limit` and `max_send_time_ms` are the largest that any
-    task saw.
+    `num_records_out` and `num_bytes_out` count what was sent, each try anew; `sent` what was accepted, and `bytes` its
+    size, as every sink counts what it has written; `failed` entries whose request failed, `retried` those that were
+    sent again, `dead_letters`, `timeouts` and `late_answers` what they say, `requests` the requests. `send_time_ms`
+    adds up the time from each request to its answer, so that by `requests` it is the mean. Gauges do not add up:
+    `max_in_flight`, `max_limit` and `max_send_time_ms` are the largest that any task saw.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -31,12 +31,13 @@ class Counters:
         self._metrics.peak("max_in_flight", in_flight)
         self._metrics.peak("max_limit", limit)
 
-    def answered(self, seconds: float, accepted: int, failed: int) -> None:
-        """Count an answer."""
+    def answered(self, seconds: float, accepted: int, size: int, failed: int) -> None:
+        """Count an answer: how many entries were accepted, of how many bytes, and how many are sent again."""
         self.current_send_time = seconds
         self._metrics.peak("max_send_time_ms", round(seconds * 1000))
         self._metrics.add("send_time_ms", round(seconds * 1000))
         self._metrics.add("sent", accepted)
+        self._metrics.add("bytes", size)
         if failed:
             self._metrics.add("failed", failed)
 

@@ -47,7 +47,8 @@ class RequestLoop(Generic[E]):
         self._counters = counters
         self._requests: Requests[E] = Requests(mailbox, options.request_timeout_ms / 1000)
         self._timer: float | None = None
-        """When the one timer goes off: `max_time_in_buffer_ms` after the first entry of an empty buffer."""
+        """When the one timer goes off: `max_time_in_buffer_ms` after the first entry of an empty buffer was
+        written, perhaps in an earlier epoch."""
         self._send_below = 0
         """Entries before this one are sent although they do not fill a request: the timer went off over them."""
 
@@ -56,15 +57,15 @@ class RequestLoop(Generic[E]):
         """How many requests are under way."""
         return self._requests.count
 
-    def add(self, entry: E, size: int, key: Hashable) -> None:
-        """Add an entry, waiting while the buffer is full; send what fills a request."""
+    def add(self, entry: E, size: int, key: Hashable, since: float) -> None:
+        """Add an entry that was written at `since`, waiting while the buffer is full; send what fills a request."""
         while len(self._buffer) >= self._options.max_buffered_requests:
             self._send(self._buffer.next_number)
             if len(self._buffer) >= self._options.max_buffered_requests:
                 self._wait()
         if self._timer is None and not len(self._buffer):
-            self._timer = self._mailbox.now() + self._options.max_time_in_buffer_ms / 1000
-        self._buffer.add(entry, size, key)
+            self._timer = since + self._options.max_time_in_buffer_ms / 1000
+        self._buffer.add(entry, size, key, since)
         if self._is_full():
             self._send(self._send_below)
 
@@ -74,9 +75,12 @@ class RequestLoop(Generic[E]):
         self._send(self._send_below)
 
     def await_answers(self) -> None:
-        """Wait for what is under way, and start nothing."""
+        """Wait for what is under way, and start nothing but what has waited for too long."""
+        self._look_at_the_clock()
+        self._start_while(self._is_overdue)
         while self._requests.count:
             self._wait()
+            self._start_while(self._is_overdue)
 
     def drain(self) -> None:
         """Send everything, and wait until it has come to its end."""
@@ -89,7 +93,10 @@ class RequestLoop(Generic[E]):
         """Start as many requests as are admitted: full ones, and others while an entry before `below` is ready."""
         self._look_at_the_clock()
         below = max(below, self._send_below)
-        while self._may_start() and (self._is_full() or self._is_before(below)):
+        self._start_while(lambda: self._is_full() or self._is_before(below))
+
+    def _start_while(self, due: Callable[[], bool]) -> None:
+        while self._may_start() and due():
             batch = self._buffer.take(self._batch_limit(), self._options.max_batch_size_in_bytes)
             if batch is None:
                 return
@@ -106,6 +113,9 @@ class RequestLoop(Generic[E]):
     def _is_before(self, number: int) -> bool:
         first = self._buffer.first_number
         return first is not None and first < number
+
+    def _is_overdue(self) -> bool:
+        return self._is_before(self._send_below)
 
     def _batch_limit(self) -> int:
         return self._host.limiter.batch_size(self._options.max_batch_size)
@@ -171,9 +181,10 @@ class RequestLoop(Generic[E]):
 
     def _answered(self, underway: Underway[E], outcome: Outcome[E]) -> None:
         self._requests.end(underway)
-        failed = len(outcome.retry)
-        accepted = len(underway.batch.items) - failed - len(outcome.split) - len(outcome.dead)
-        self._counters.answered(underway.seconds, accepted, failed)
+        batch = underway.batch
+        named = [*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)]
+        size = batch.size - sum(item.size for item in underway.find(named))
+        self._counters.answered(underway.seconds, len(batch.items) - len(named), size, len(outcome.retry))
         self._answers.handle(underway, outcome, self._mailbox.now())
 
     def _timed_out(self, underway: Underway[E], now: float) -> None:

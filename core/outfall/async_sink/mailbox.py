@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 
 Letter = Callable[[], None]
@@ -23,6 +24,10 @@ class Mailbox:
     def now(self) -> float:
         """Return seconds since some fixed moment. Any thread may ask."""
         return time.monotonic()
+
+    def utc(self) -> datetime:
+        """Return the time, for what is stored: of another process `now` means nothing."""
+        return datetime.now(UTC)
 
     def put(self, letter: Letter) -> None:
         """Add a letter. Any thread may."""

@@ -7,6 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -77,8 +78,9 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
             counters=self._counters,
         )
         self._has_keys = type(self).ordering_key is not AsyncSinkPartition.ordering_key
-        self._restored: list[E] = []
-        """Taken in with the first call, when it is known where refused entries go."""
+        self._restored: list[tuple[Sequence[E], float]] = []
+        """With the moments since when they wait. Taken in with the first call, when it is known where refused entries
+        go."""
         self._failure: BaseException | None = None
 
     # What a shim implements.
@@ -135,7 +137,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         self._accept(self.convert(batch))
 
     def flush(self, end_of_input: bool) -> None:
-        """Send everything and see it to its end; or with `across_epochs` wait for what is under way, and start nothing.
+        """Send everything, or with `across_epochs` what has waited for too long; and wait for what is under way.
 
         Args:
             end_of_input: whether nothing may be held back; with `across_epochs` something may otherwise.
@@ -152,12 +154,19 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
 
     def snapshot_state(self, epoch: int) -> Sequence[BufferedRequests[E]]:
         """Return what is held back, if anything is."""
-        entries = [*self._buffer, *self._restored]
-        return [BufferedRequests(entries)] if entries else []
+        entries = [*self._buffer, *self._restored_entries()]
+        if not entries:
+            return []
+        moments = [since for _, since in self._restored]
+        oldest = min(moments if self._buffer.oldest is None else [self._buffer.oldest, *moments])
+        return [BufferedRequests(entries, self._mailbox.utc() - timedelta(seconds=self._mailbox.now() - oldest))]
 
     def restore(self, state: BufferedRequests[E]) -> None:
         """Take over what another writer held back. Called before the first row, once per state."""
-        self._restored.extend(state.entries)
+        waited = 0.0 if state.oldest is None else (self._mailbox.utc() - state.oldest).total_seconds()
+        since = self._mailbox.now() - max(waited, 0.0)  # a clock may have been put back
+        if state.entries:
+            self._restored.append((state.entries, since))
 
     def close(self) -> None:
         """Release resources. What is under way is not waited for."""
@@ -188,7 +197,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
     @property
     def buffered(self) -> int:
         """How many entries are held back, those that wait for a retry among them."""
-        return len(self._buffer) + len(self._restored)
+        return len(self._buffer) + len(self._restored_entries())
 
     @property
     def limit(self) -> int:
@@ -208,13 +217,17 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
     def _take_in(self, entries: Iterable[E]) -> None:
         largest = int(self.options.max_record_size_in_bytes)
         restored, self._restored = self._restored, []
-        for entry in chain(restored, entries):
-            size = self.size_in_bytes(entry)
-            if size > largest:
-                reason = f"it has {size} bytes, and max_record_size_in_bytes is {largest}"
-                self._letters.put([Refusal(entry, reason, "too_large")])
-            else:
-                self._loop.add(entry, size, self.ordering_key(entry) if self._has_keys else None)
+        for written, since in chain(restored, [(entries, self._mailbox.now())]):
+            for entry in written:
+                size = self.size_in_bytes(entry)
+                if size > largest:
+                    reason = f"it has {size} bytes, and max_record_size_in_bytes is {largest}"
+                    self._letters.put([Refusal(entry, reason, "too_large")])
+                else:
+                    self._loop.add(entry, size, self.ordering_key(entry) if self._has_keys else None, since)
+
+    def _restored_entries(self) -> list[E]:
+        return [entry for entries, _ in self._restored for entry in entries]
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

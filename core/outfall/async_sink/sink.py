@@ -112,7 +112,7 @@ class AsyncSink(
         return partition
 
     def held_rows(self, state: BufferedRequests[E]) -> HeldRows:
-        return HeldRows(len(state.entries))
+        return HeldRows(len(state.entries), state.oldest)
 
     def writer_state_serializer(self) -> SimpleVersionedSerializer[BufferedRequests[E]]:
         return BufferedRequestsSerializer(self.entry_serializer())

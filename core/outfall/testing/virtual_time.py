@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from outfall.async_sink import Mailbox
 
 Letter = Callable[[], None]
+_BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class VirtualMailbox(Mailbox):
@@ -29,6 +31,10 @@ class VirtualMailbox(Mailbox):
     def now(self) -> float:
         """Return the seconds waited so far."""
         return self.seconds
+
+    def utc(self) -> datetime:
+        """Return the time, where second 0 is the beginning of 2026."""
+        return _BEGINNING + timedelta(seconds=self.seconds)
 
     def put(self, letter: Letter) -> None:
         """Add a letter."""
