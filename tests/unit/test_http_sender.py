@@ -152,6 +152,31 @@ def test_a_header_that_would_become_two_is_refused_without_its_value(value: str)
     assert repr(value) not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["a\nb", "abc\r\nX-Evil: 1", "a\0", "a ", "€", ""])
+def test_a_token_that_would_become_two_headers_is_refused_without_its_value(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="bearer_token holds a character") as caught:
+        credentials(options(bearer_token=SecretStr(value)))
+    assert len(value) < 3 or value not in str(caught.value)
+
+
+def test_a_token_that_is_renewed_by_one_that_makes_no_header_stops_the_query(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    server = Server(401)
+    made = sender(server, options(bearer_token=f"file:{file}"))
+    file.write_text("new\r\nX-Evil: 1\n")
+    with pytest.raises(ConfigurationError, match="bearer_token holds a character"):
+        made.send(URL, b"", None)
+    assert len(server.calls) == 1
+
+
+def test_what_is_hidden_leaves_other_words_alone() -> None:
+    given = options(url=f"{URL}?v=1&a={{id}}&key=geheim", body="record", password="pä/ss", username="me")
+    hide = sender(Server(), given).hide
+    assert hide("line 1 of /events?v=1&a=7&key=geheim") == "line 1 of /events?***&a=7&key=***"
+    assert hide('pä/ss p%C3%A4%2Fss "p\\u00e4/ss"') == '*** *** "***"'
+
+
 def test_basic_authentication() -> None:
     server = Server(200)
     sender(server, options(username="mé", password="pä:ss")).send(URL, b"", None)

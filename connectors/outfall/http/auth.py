@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from outfall.http.exchange import Headers
+from outfall.http.headers import checked
 from outfall.http.options import HttpOptions
 from outfall.options import resolve_secret
 
@@ -168,11 +169,11 @@ def credentials(options: HttpOptions) -> Credentials:
     """Make what the options ask for.
 
     Raises:
-        ConfigurationError: a secret cannot be read here.
+        ConfigurationError: a secret cannot be read here, or makes no header.
     """
     bearer, name, password = options.bearer_token, options.username, options.password
     if bearer is not None:
-        return Static(lambda: f"Bearer {resolve_secret(bearer)}")
+        return Static(lambda: checked("bearer_token", f"Bearer {resolve_secret(bearer)}"))
     if name is not None and password is not None:
         return Static(lambda: _basic(name, resolve_secret(password)))
     if options.oauth2_token_url is not None:

@@ -15,6 +15,7 @@ from outfall.http.auth import credentials
 from outfall.http.bodies import BodyMaker
 from outfall.http.direct import DirectTransport, Work
 from outfall.http.exchange import Answer, Call, ExchangeError, Transport
+from outfall.http.hidden import in_session
 from outfall.http.keys import ContentKeys, fresh_key
 from outfall.http.records import Record, RecordMaker
 from outfall.http.sender import Sender
@@ -55,7 +56,12 @@ class HttpPartition(BlockingSinkPartition[Record]):
         self._simple = self._transport if simple and isinstance(self._transport, DirectTransport) else None
         """Where requests may go without a thread each, since nothing about them takes long."""
         self._sender = Sender(
-            options, self._transport, credentials(options), statuses, content_type=self._bodies.content_type
+            options,
+            self._transport,
+            credentials(options),
+            statuses,
+            content_type=self._bodies.content_type,
+            secrets=list(in_session(sink.session, sink.auth)),
         )
         self._reader = AnswerReader(options, statuses, sink.per_item, self._sender.hide)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import requests.utils
 
-from outfall.errors import ConfigurationError, TargetError
+from outfall.errors import TargetError
 from outfall.http.auth import Credentials
 from outfall.http.exchange import Answer, Call, Headers, Transport
+from outfall.http.headers import checked
+from outfall.http.hidden import Hidden, in_url
 from outfall.http.keys import header_value
 from outfall.http.options import HttpOptions
 from outfall.http.statuses import Statuses, Verdict
@@ -19,7 +20,6 @@ from outfall.http.templates import origin
 from outfall.location import masked
 from outfall.options import resolve_secret
 
-_BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|^\s|\s$")
 _IDEMPOTENT = ("PUT", "DELETE")
 """RFC 9110 §9.2.2, of the methods that we send."""
 
@@ -33,6 +33,7 @@ class Sender:
         credentials: who we are.
         statuses: tells redirects that are followed.
         content_type: of the bodies.
+        secrets: what the transport sends that no answer may bring into a text, beside what the options say.
         clock: seconds, the transport's own.
 
     Raises:
@@ -47,6 +48,7 @@ class Sender:
         statuses: Statuses,
         *,
         content_type: str,
+        secrets: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
@@ -59,11 +61,14 @@ class Sender:
         self._public: Headers = (("Content-Type", content_type), ("Accept-Encoding", "identity"))
         if options.compression != "none":
             self._public += (("Content-Encoding", options.compression),)
-        given = tuple((name, _secret_header(name, resolve_secret(value))) for name, value in options.headers.items())
+        given = tuple(
+            (name, checked(f"the value of the header {name}", resolve_secret(value)))
+            for name, value in options.headers.items()
+        )
         if all(name.lower() != "user-agent" for name, _ in given):
             self._public += (("User-Agent", "outfall"),)
         self._given: Headers = given
-        self._secrets = [value for _, value in given] + [resolve_secret(value) for value in options.query.values()]
+        self._hidden = Hidden([*_secrets(options), *in_url(options.url), *(value for _, value in given), *secrets])
 
     def send(self, url: str, body: bytes, key: str | None) -> Answer:
         """Send a request and return its last answer.
@@ -125,11 +130,10 @@ class Sender:
         )
 
     def hide(self, text: str) -> str:
-        """Take the values of headers, query and credentials out of a text."""
-        proof = [value.partition(" ")[2] or value for _, value in self._credentials.ready() or ()]
-        for secret in filter(None, self._secrets + proof):
-            text = text.replace(secret, "***")
-        return text
+        """Take the values of headers, queries and credentials out of a text."""
+        return self._hidden.hide(
+            text, [value.partition(" ")[2] or value for _, value in self._credentials.ready() or ()]
+        )
 
     def _with_query(self, url: str) -> str:
         if not self._query:
@@ -156,22 +160,12 @@ class Sender:
         return TargetError(f"{masked(place)} redirects, and the redirect cannot be followed", why=why, do=do)
 
 
+def _secrets(options: HttpOptions) -> list[str]:
+    """What the options say that only the server should know."""
+    given = [options.password, *options.query.values()]
+    return [resolve_secret(value) for value in given if value is not None]
+
+
 def _query(options: HttpOptions) -> str:
     pairs = [(name, resolve_secret(value)) for name, value in options.query.items()]
     return urlencode(pairs, quote_via=quote)
-
-
-def _secret_header(name: str, value: str) -> str:
-    """Check a header's value, which may be a secret (RFC 9110 §5.5)."""
-    try:
-        value.encode("latin-1")
-        bad = _BAD_VALUE.search(value)
-    except UnicodeEncodeError:
-        bad = re.match("", "")
-    if bad:
-        raise ConfigurationError(
-            f"the value of the header {name} holds a character that no header may hold",
-            do="take out line breaks, blanks at its ends and characters beyond Latin-1; a file's last line break is"
-            " taken off by itself",
-        )
-    return value

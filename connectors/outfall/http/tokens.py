@@ -8,6 +8,7 @@ from urllib.parse import quote_plus
 import requests
 
 from outfall.errors import ConfigurationError, TransientError
+from outfall.http.headers import checked
 from outfall.http.options import HttpOptions
 from outfall.http.tls import client_certificate, trusted_file
 from outfall.options import resolve_secret
@@ -29,7 +30,7 @@ class TokenRequest:
         """Return a token and the seconds for which it is good, `None` where the server does not say.
 
         Raises:
-            ConfigurationError: the server refuses the client.
+            ConfigurationError: the server refuses the client, or its token makes no header.
             TransientError: it does not answer, or is in trouble.
         """
         status, answer = self._ask()
@@ -45,6 +46,7 @@ class TokenRequest:
                 why=f"it answered {status}" + (f", {str(code)[:100]!r}" if code else ""),
                 do="correct oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_token_url",
             )
+        checked(f"the token of {self._options.oauth2_token_url}", f"Bearer {token}")
         seconds = answer.get("expires_in")
         try:
             return token, None if seconds is None else float(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 import pytest
 import requests
@@ -236,6 +238,44 @@ def test_a_server_that_says_secrets_back_does_not_bring_them_into_errors(trial: 
     with pytest.raises(TargetError, match=r"answered 403.*Bearer \*\*\*") as caught:
         trial.run(behave, bearer_token="hunter2", headers={"X-Api-Key": "hunter3"}, query={"key": "hunter4"})
     assert "hunter" not in str(caught.value)
+
+
+SESSION_SECRETS: list[dict[str, Any]] = [
+    {"username": "me", "password": "hunter5"},
+    {"auth": ("X", "hunter6")},
+    {"header": ("X-Api-Key", "hunter7")},
+    {"cookie": "hunter8"},
+    {},
+]
+
+
+@pytest.mark.parametrize("status", [403, 400, 503])
+@pytest.mark.parametrize("secret", SESSION_SECRETS)
+def test_no_secret_comes_back_whoever_gave_it_and_however_it_is_written(
+    trial: Trial, secret: dict[str, Any], status: int
+) -> None:
+    def behave(request: Received) -> Reply:
+        basic = request.headers.get("authorization", "").removeprefix("Basic ")
+        said = {
+            "path": request.path, "query": unquote_plus(request.path), "plain": base64.b64decode(basic).decode(),
+            "headers": {name: request.headers.get(name) for name in ("authorization", "x-api-key", "cookie")},
+        }  # fmt: skip
+        return refused(status, body=json.dumps(said).encode())
+
+    options = {name: value for name, value in secret.items() if name in ("username", "password")}
+    if secret and not options:
+        options["session"] = session = requests.Session()
+        session.auth = secret.get("auth")
+        session.headers.update([secret["header"]] if "header" in secret else [])
+        session.cookies.update({"id": secret["cookie"]} if "cookie" in secret else {})
+    with pytest.raises(OutfallError) as caught:
+        trial.run(
+            behave, rows=1, path="?token=hunter1%2F%C3%A4&n=1", query={"key": "hunter2/ö"}, max_retries=0, **options
+        )
+    assert "says" in str(caught.value)
+    assert "hunter" not in str(caught.value)
+    assert "?token=***" in str(caught.value)
+    assert trial.target.requests
 
 
 def test_an_error_that_lasts_ends_in_an_error_that_says_so(trial: Trial) -> None:
