@@ -9,19 +9,23 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
 from outfall.async_sink import AsyncSink
 from outfall.capabilities import SupportsPreWriteTopology
 from outfall.composite import DeadLetteringSink
-from outfall.errors import CapabilityError, ConfigurationError
+from outfall.contexts import WriterInitContext
+from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.file import FileSink
-from outfall.http import HttpSink
+from outfall.http import Answer, HttpSink
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.kinesis.aws import AwsSink
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig
+from tests.unit.support.async_destination import Destination, Letters, TextPartition, TextSink
 from tests.unit.support.fanned import NamedStagingSink
+from tests.unit.support.http_in_time import TimedSink, opened
 from tests.unit.support.warehouse import Warehouse, rows_of
 from tests.unit.test_async_blocking import LinesSink
 
@@ -100,6 +104,103 @@ def test_what_aws_refuses_is_kept_and_the_others_go_through(kind: Any, monkeypat
     assert (json.loads(letter["row"]), letter["code"], letter["epoch"]) == ({"id": -2}, "ValidationException", 0)
     assert "below nought" in letter["reason"]
     assert (counts["sent"], counts["dead_letters"]) == (2, 1)
+
+
+def _key_of(row: Mapping[str, Any]) -> Any:
+    return row["key"]
+
+
+URL = "https://api.example/events"
+BAD_ROWS: list[tuple[dict[str, Any], list[dict[str, Any]], str]] = [
+    ({"url": URL + "/{name}"}, [{"name": None}, {"name": ""}, {"name": ".."}], "url"),
+    ({"idempotency": "row", "key_column": "name"}, [{"name": None}, {"name": "x" * 256}], "idempotency key"),
+    ({"idempotency": "item", "key_column": "name"}, [{"name": None}], "name of an item"),
+]
+
+
+def accept(now: float) -> Answer:
+    return Answer(200, {}, b"")
+
+
+def by_record(**options: Any) -> Any:
+    writer = WriterInitContext("s", "i" * 16, generation=1, epoch=3, part=None, attempt=0)
+    given: dict[str, Any] = {"body": "record", "max_in_flight_requests": 1} | options
+    return TimedSink(**given).bind(writer)
+
+
+@pytest.mark.parametrize(("options", "bad", "why"), BAD_ROWS)
+def test_rows_that_make_no_request_are_kept_and_the_others_are_sent_once_in_order(
+    options: dict[str, Any], bad: list[dict[str, Any]], why: str
+) -> None:
+    good = [{"id": number, "name": f"n{number}"} for number in range(9)]
+    rows = good[:4] + [good[0] | row for row in bad] + good[4:] + [good[8] | bad[0]]
+    partition, server = opened(accept, sink=by_record(**options))
+    letters = Letters()
+    partition.dead_letters_to(letters)
+    partition.write_batch(rows)
+    partition.flush(True)
+    assert [json.loads(body)["id"] for body in server.bodies] == list(range(9))
+    assert [json.loads(letter.row)["name"] for letter in letters.all] == [row["name"] for row in [*bad, bad[0]]]
+    assert all(why in letter.reason for letter in letters.all)
+    assert {(letter.code, letter.step, letter.epoch) for letter in letters.all} == {("not_convertible", "s", 3)}
+    assert partition.metrics.counts["dead_letters"] == len(letters.all)
+
+
+def test_content_keys_are_counted_once_although_a_batch_is_converted_again() -> None:
+    partition, _ = opened(accept, sink=by_record(url=URL + "/{name}", idempotency="content"))
+    partition.dead_letters_to(Letters())
+    names = ["a", "a", None, "a", "a"]
+    records: Any = partition._converted(pa.RecordBatch.from_pylist([{"name": name} for name in names]))
+    assert [record.key.rpartition("-")[2] for record in records] == ["0", "1", "2", "3"]
+
+
+def test_a_row_that_makes_no_request_stops_the_query_where_nobody_takes_it() -> None:
+    partition, server = opened(accept, sink=by_record(url=URL + "/{name}"))
+    with pytest.raises(ValueRefusedError, match=r"^\[step 's', epoch 3\] column 'name' is NULL.*in row 1 of the batch"):
+        partition.write_batch([{"name": "a"}, {"name": None}])
+    assert not server.bodies
+
+
+KEYED_ROWS: list[tuple[dict[str, Any], list[Any]]] = [
+    ({"partition_key": "key"}, ["a", None, "", "k" * 257, "b"]),
+    ({"partition_key": _key_of}, ["a", None, "", "k" * 257, "b"]),
+    ({"explicit_hash_key": "key"}, ["1", None, "2"]),
+    ({"data": "key"}, ["1", None, "2"]),
+    ({"partition_key": "key", "data": "key"}, [b"1", b"\xff", b"2"]),
+]
+
+
+@pytest.mark.parametrize(("options", "keys"), KEYED_ROWS)
+def test_rows_that_make_no_record_of_kinesis_are_kept(
+    options: dict[str, Any], keys: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, letters = Refusing(), NamedStagingSink(Warehouse(), "letters")
+    monkeypatch.setattr(AwsSink, "client", lambda self: client)
+    sink = KinesisSink("name", region="us-east-1", dead_letter=letters, **options)
+    rows = [{"id": number, "key": key} for number, key in enumerate(keys)]
+    counts = LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [rows]).counts
+    assert (counts["sent"], counts["dead_letters"]) == (2, len(keys) - 2)
+    assert len(client.accepted) == 2
+    assert len(rows_of(letters.warehouse)) == len(keys) - 2
+
+
+class OddNumbers(TextPartition):
+    """Converts row by row, and not every row."""
+
+    def convert_row(self, row: Any) -> str:
+        if row % 2 == 0:
+            raise ValueRefusedError(f"{row} is even", do="leave it out")
+        return str(row)
+
+
+def test_a_shim_that_converts_row_by_row_refuses_single_rows() -> None:
+    destination = Destination()
+    partition, letters = OddNumbers(TextSink(destination)), Letters()
+    partition.dead_letters_to(letters)
+    partition.write_batch([1, 2, 3])
+    partition.flush(True)
+    assert destination.requests == [["1", "3"]]
+    assert [(letter.row, letter.reason) for letter in letters.all] == [("2", "2 is even")]
 
 
 def test_a_users_shim_keeps_what_is_too_large_for_it() -> None:

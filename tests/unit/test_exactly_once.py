@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -130,6 +131,23 @@ def test_a_row_of_which_nobody_knows_whether_it_was_written_stops_the_query() ->
     with pytest.raises(ValueRefusedError, match=r"offset 1, and what was seen up to offset .* is not known any more"):
         run(sink, recovery, 1, batch(1))
     assert offsets_in(target) == before
+
+
+def test_rows_that_do_not_say_where_they_come_from_become_dead_letters_and_the_others_go_through() -> None:
+    target, letters, recovery = staged(), Letters(), MemoryRecoveryConfig()
+    rows = pa.RecordBatch.from_pylist(
+        [{"topic": f"{partition}/{offset}", "partition": partition, "offset": offset}
+         for partition, offset in [(0, 1), (0, None), (None, 2), (1, 3), (None, None)]], SCHEMA,
+    )  # fmt: skip
+    only = rows.slice(1, 1)
+    counts = run(once(target, dead_letter=letters), recovery, 0, rows, only)
+    assert offsets_in(target) == [1, 3]
+    refused = sorted((json.loads(letter["row"])["topic"], letter["reason"]) for letter in rows_of(letters.warehouse))
+    assert [topic for topic, _ in refused] == ["0/None", "0/None", "None/2", "None/None"]
+    assert refused[0][1] == "its 'offset' is NULL, which tells where it comes from"
+    assert refused[2][1] == "its 'partition' is NULL, which tells where it comes from"
+    assert counts["dead_letters"] == 4
+    assert "duplicates" not in counts
 
 
 def test_a_row_of_which_nobody_knows_becomes_a_dead_letter_and_the_others_go_through() -> None:

@@ -103,7 +103,7 @@ def test_a_value_stays_one_segment_of_the_path(value: str) -> None:
     [
         ("https://x/{a}", {"a": ".."}, "segment"),
         ("https://x/{a}{b}/y", {"a": ".", "b": "."}, "segment"),
-        ("https://x/{a}", {"a": ""}, "NULL or empty in row 0"),
+        ("https://x/{a}", {"a": ""}, "NULL or empty, and the url needs it. it is so in row 0"),
         ("https://x/{a}/{b}", {"a": "1", "b": None}, "column 'b' is NULL"),
     ],
 )

@@ -80,12 +80,33 @@ def test_null_in_a_column_that_decides_is_refused(options: dict[str, str]) -> No
         entries(stream(**options), batch)
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [([None], "a NoneType"), ([7], "a int"), ([""], "a text of 0"), (["a", "k" * 257], "a text of 257")],
+)
+def test_a_function_whose_key_will_not_do_is_told_so(keys: list[Any], text: str) -> None:
+    found = iter(keys)
+    with pytest.raises(ValueRefusedError, match=f"the partition key of a row is {text}"):
+        entries(stream(partition_key=lambda row: next(found)))
+    longest = "ä" * 256
+    assert entries(stream(partition_key=lambda row: longest))[0][0]["PartitionKey"] == longest
+
+
+def test_a_key_that_is_no_text_is_told_so() -> None:
+    with pytest.raises(ValueRefusedError, match="'key', which decides the shard, is not UTF-8 in a row"):
+        entries(stream(partition_key="key"), pa.RecordBatch.from_pydict({"key": [b"a", b"\xff"]}))
+
+
 def test_columns_are_looked_at_before_the_first_row() -> None:
     with pytest.raises(ConfigurationError, match="partition_key names the column 'kee', and the rows have id, key"):
         stream(partition_key="kee").check_schema(ROWS.schema)
     with pytest.raises(ConfigurationError, match="is int64, and data is bytes or text"):
         FirehoseSink("d", data="id").check_schema(ROWS.schema)
     stream(partition_key="key", explicit_hash_key="id", data="data").check_schema(ROWS.schema)
+    listed = pa.schema([("key", pa.list_(pa.string()))])
+    for option in ("partition_key", "explicit_hash_key"):
+        with pytest.raises(ConfigurationError, match=rf"{option} names the column 'key', and list<.*> has no text"):
+            stream(**{option: "key"}).check_schema(listed)
 
 
 @pytest.mark.parametrize(

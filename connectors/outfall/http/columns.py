@@ -51,7 +51,8 @@ def texts(batch: pa.RecordBatch, name: str, use: str) -> list[str]:
     if pc.any(empty).as_py():
         row = pc.index(empty, True).as_py()
         raise ValueRefusedError(
-            f"column {name!r} is NULL or empty in row {row} of the batch, and {use} needs it",
+            f"column {name!r} is NULL or empty, and {use} needs it",
+            why=f"it is so in row {row} of the batch",
             do="leave such rows out, or give them a value",
         )
     try:

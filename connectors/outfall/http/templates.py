@@ -45,8 +45,8 @@ class UrlTemplate:
         for row, url in enumerate(urls):
             if _moves(url):
                 raise ValueRefusedError(
-                    f"row {row} of the batch makes a url with a segment '.' or '..', in {masked(self.url)}",
-                    why="servers take such segments for another directory",
+                    f"a value makes a url with a segment '.' or '..', in {masked(self.url)}",
+                    why=f"servers take such segments for another directory; it is in row {row} of the batch",
                     do="leave such rows out, or write text around the column in the url",
                 )
         return urls

@@ -8,6 +8,7 @@ from typing import Any
 
 import boto3
 import pyarrow as pa
+import pyarrow.compute as pc
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from pydantic import Field
@@ -78,6 +79,11 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, Suppo
                 raise ConfigurationError(
                     f"{option} names the column {column!r}, and the rows have {', '.join(schema.names)}",
                     do=f"correct the option {option}",
+                )
+            kind = schema.field(column).type
+            if option != "data" and not _has_text(kind):
+                raise ConfigurationError(
+                    f"{option} names the column {column!r}, and {kind} has no text", do="name another one, or cast it"
                 )
         kind = schema.field(self.options.data).type if self.options.data else pa.string()
         if not any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, _is_binary)):
@@ -150,6 +156,14 @@ class AwsPartition(BlockingSinkPartition[Record]):
         answer = failed[0][1]
         reason = f"{answer['ErrorCode']}: {answer.get('ErrorMessage', '')}"
         return Outcome(retry=[entry for entry, _ in failed], reason=reason, code=answer["ErrorCode"])
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    try:
+        pc.cast(pa.array([], kind), pa.string())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import NotRequired, TypedDict
+from collections.abc import Iterable
+from typing import Any, NotRequired, TypedDict
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from outfall.encode import FormatOptions, encoder
 from outfall.errors import SerializationError, ValueRefusedError
@@ -34,6 +36,43 @@ def data_of(batch: pa.RecordBatch, column: str | None, *, end: bytes = b"") -> l
     if values.null_count:
         raise ValueRefusedError(f"the data column {column!r} is NULL in a row", do="filter such rows out")
     return values.cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
+
+
+def texts_of(batch: pa.RecordBatch, column: str) -> list[str]:
+    """Return the texts of a column that decides the shard.
+
+    Raises:
+        ValueRefusedError: one is NULL, or no UTF-8.
+    """
+    try:
+        values = pc.cast(batch.column(column), pa.string())
+        if values.null_count:
+            raise ValueRefusedError(f"the column {column!r}, which decides the shard, is NULL in a row", do="fill it")
+        return values.to_pylist()  # type: ignore[no-any-return]
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise ValueRefusedError(
+            f"the column {column!r}, which decides the shard, is not UTF-8 in a row", do="encode it, as hex() does"
+        ) from error
+
+
+def partition_keys(keys: Iterable[Any]) -> list[str]:
+    """Return partition keys that the service takes (PutRecordsRequestEntry in its API reference).
+
+    Raises:
+        ValueRefusedError: one is no text, empty or too long.
+    """
+    found = list(keys)
+    for key in found:
+        if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+            what = f"a text of {len(key)} characters" if isinstance(key, str) else f"a {type(key).__name__}"
+            raise ValueRefusedError(
+                f"the partition key of a row is {what}, and Kinesis takes texts of 1 to {_LONGEST_KEY} characters",
+                do="correct the column or the function that partition_key names, or leave such rows out",
+            )
+    return found
+
+
+_LONGEST_KEY = 256
 
 
 class RecordSerializer(SimpleVersionedSerializer[Record]):

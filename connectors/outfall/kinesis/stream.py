@@ -8,13 +8,11 @@ from datetime import timedelta
 from typing import Any, Unpack
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import ByteSize, Field
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
-from outfall.errors import ValueRefusedError
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
-from outfall.kinesis.records import Record, data_of
+from outfall.kinesis.records import Record, data_of, partition_keys, texts_of
 from outfall.kinesis.streams import addressed, look_at_stream
 from outfall.options import SinkOptions, make_options
 from outfall.values import to_values
@@ -119,7 +117,7 @@ class KinesisPartition(AwsPartition):
         data = data_of(batch, options.data)
         records = [Record(Data=item, PartitionKey=key) for item, key in zip(data, self._keys(batch), strict=True)]
         if options.explicit_hash_key is not None:
-            for record, place in zip(records, _texts(batch, options.explicit_hash_key), strict=True):
+            for record, place in zip(records, texts_of(batch, options.explicit_hash_key), strict=True):
                 record["ExplicitHashKey"] = place
         return records
 
@@ -135,14 +133,7 @@ class KinesisPartition(AwsPartition):
 
     def _keys(self, batch: pa.RecordBatch) -> Sequence[str]:
         if self.sink.key_function is not None:
-            return [self.sink.key_function(row) for row in to_values(batch, None)]
+            return partition_keys(map(self.sink.key_function, to_values(batch, None)))
         if self.options.partition_key is not None:
-            return _texts(batch, self.options.partition_key)
+            return partition_keys(texts_of(batch, self.options.partition_key))
         return [f"{random.getrandbits(128):032x}" for _ in range(batch.num_rows)]
-
-
-def _texts(batch: pa.RecordBatch, column: str) -> list[str]:
-    values = pc.cast(batch.column(column), pa.string())
-    if values.null_count:
-        raise ValueRefusedError(f"the column {column!r}, which decides the shard, is NULL in a row", do="fill it")
-    return values.to_pylist()  # type: ignore[no-any-return]

@@ -69,7 +69,8 @@ class ExactlyOnceSink(Composite):
         source_partition: the column that names the source partition, or several, as `["topic", "partition"]`.
         parts: how many tasks write.
         window: how many offsets a row may at least come late.
-        dead_letter: a sink for the rows below the window, and for what the target refuses; without it they are errors.
+        dead_letter: a sink for the rows below the window or without an offset, and for what the target refuses; without
+            it they are errors.
 
     Raises:
         ConfigurationError: naming every option that is wrong.
@@ -204,8 +205,12 @@ class ExactlyOncePartition(CompositePartition):
         """Write the rows that were not seen, in their order.
 
         Raises:
-            ValueRefusedError: a row has no offset, or is below the window and there is no dead-letter sink.
+            ValueRefusedError: a row has no offset or no source, or is below the window, and there is no dead-letter
+                sink.
         """
+        batch = self._with_source(batch)
+        if not batch.num_rows:
+            return
         seen: SeenPart = self.children[SEEN].partition
         new, below, added = [], [], []
         for name, offsets, positions in self._by_source(batch):
@@ -223,7 +228,7 @@ class ExactlyOncePartition(CompositePartition):
             known.add(runs)
         late = _rows(batch, below)
         if late.num_rows:
-            self._hand_over(late)
+            self._hand_over(late, "below the window: it is not known whether the row was written")
         dropped = batch.num_rows - kept.num_rows - late.num_rows
         if dropped:
             self._context.metrics.add("duplicates", dropped)
@@ -246,15 +251,28 @@ class ExactlyOncePartition(CompositePartition):
             positions = pc.indices_nonzero(mask).cast(pa.int64())
             yield name, offsets.take(positions), positions
 
+    def _with_source(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that say where they come from; the others are handed over."""
+        for name in (self._options.offset, *self._options.source_partition):
+            column = self._column(batch, name)
+            if not column.null_count:
+                continue
+            if self._take is None:
+                raise ValueRefusedError(
+                    f"a row's {name!r} is NULL",
+                    step=self._context.step_id,
+                    epoch=self._context.epoch,
+                    why="it tells where the row comes from",
+                    do="leave such rows out, or give dead_letter= a sink for them",
+                )
+            self._hand_over(batch.filter(column.is_null()), f"its {name!r} is NULL, which tells where it comes from")
+            batch = batch.filter(column.is_valid())
+        return batch
+
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         if name not in batch.schema.names:
             raise ValueRefusedError(f"a row has no column {name!r}", do="give the sink rows, and no value= of its own")
-        column = batch.column(name)
-        if column.null_count:
-            raise ValueRefusedError(
-                f"a row's {name!r} is NULL", why="it tells where the row comes from", do="leave such rows out"
-            )
-        return column
+        return batch.column(name)
 
     def _check_below(self, name: str, known: SeenOffsets, offsets: pa.Array) -> None:
         if self._take is None:
@@ -267,12 +285,12 @@ class ExactlyOncePartition(CompositePartition):
                 do="give dead_letter= a sink for such rows, or a larger window before it comes to that",
             )
 
-    def _hand_over(self, late: pa.RecordBatch) -> None:
+    def _hand_over(self, rows: pa.RecordBatch, reason: str) -> None:
         if self._take is None:
             return
-        context, reason = self._context, "below the window: it is not known whether the row was written"
-        self._take([DeadLetter(text, reason, context.step_id, context.epoch, context.part) for text in row_texts(late)])
-        context.metrics.add("dead_letters", late.num_rows)
+        context = self._context
+        self._take([DeadLetter(text, reason, context.step_id, context.epoch, context.part) for text in row_texts(rows)])
+        context.metrics.add("dead_letters", rows.num_rows)
 
 
 def _rows(batch: pa.RecordBatch, positions: Sequence[pa.Array]) -> pa.RecordBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from outfall.async_sink.counters import Counters
 from outfall.async_sink.result import Refusal
@@ -12,6 +12,9 @@ from outfall.dead_letter import EXCERPT_CHARACTERS, DeadLetter
 from outfall.errors import ValueRefusedError
 
 E = TypeVar("E")
+
+NOT_CONVERTIBLE = "not_convertible"
+"""The code of rows of which no entry could be made."""
 
 
 class LetterBox(Generic[E]):
@@ -35,13 +38,29 @@ class LetterBox(Generic[E]):
             return
         if self.take is None:
             raise self._refused(refusals[0])
-        self.take([self._letter(refusal) for refusal in refusals])
+        self.take([self._letter(self._text_of(refusal.entry), refusal) for refusal in refusals])
         self._counters.dead(len(refusals))
 
-    def _letter(self, refusal: Refusal[E]) -> DeadLetter:
+    def put_row(self, text: str, error: ValueRefusedError) -> None:
+        """Hand over a row that did not become an entry.
+
+        Args:
+            text: the row as JSON text.
+            error: why not.
+
+        Raises:
+            ValueRefusedError: the error, when there is nobody to take the row.
+            Exception: whatever the taker raises.
+        """
+        if self.take is None:
+            raise error
+        self.take([self._letter(text, Refusal(None, error.what, NOT_CONVERTIBLE))])
+        self._counters.dead(1)
+
+    def _letter(self, row: str, refusal: Refusal[Any]) -> DeadLetter:
         context = self._context
         return DeadLetter(
-            row=self._text_of(refusal.entry),
+            row=row,
             reason=refusal.reason,
             step=context.step_id if context else "",
             epoch=context.epoch if context else None,

@@ -22,9 +22,9 @@ from outfall.async_sink.mailbox import Mailbox
 from outfall.async_sink.result import Refusal, RequestResult
 from outfall.async_sink.state import BufferedRequests
 from outfall.capabilities import Metrics
-from outfall.dead_letter import DeadLetter
+from outfall.dead_letter import DeadLetter, row_texts
 from outfall.encode import rows_to_batch
-from outfall.errors import CapabilityError, OutfallError
+from outfall.errors import CapabilityError, OutfallError, ValueRefusedError
 from outfall.sinks import StatelessSinkPartition
 from outfall.values import to_values
 
@@ -86,11 +86,21 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
     # What a shim implements.
 
     def convert(self, batch: pa.RecordBatch) -> Sequence[E]:
-        """Turn rows into request entries, one each: override this, or `convert_row` where rows are easier."""
+        """Turn rows into request entries, one each: override this, or `convert_row` where rows are easier.
+
+        Raises:
+            ValueRefusedError: of a row no entry can be made. With a taker for dead letters it is called again with the
+                halves of the batch, down to that row, which becomes a dead letter: so until it is through it must
+                change nothing that a further call would meet.
+        """
         return [self.convert_row(row) for row in to_values(batch, None)]
 
     def convert_row(self, row: Any) -> E:
-        """Turn one row, a dict of its columns, into a request entry."""
+        """Turn one row, a dict of its columns, into a request entry.
+
+        Raises:
+            ValueRefusedError: it makes none; the row becomes a dead letter.
+        """
         raise CapabilityError(
             f"{type(self).__name__} turns neither rows nor batches into entries", do="override convert or convert_row"
         )
@@ -128,13 +138,13 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
     def write_batch(self, values: list[Any]) -> None:
         """Buffer rows, and send what fills a request. Waits while the buffer is full."""
         if type(self).convert is AsyncSinkPartition.convert:
-            self._accept(map(self.convert_row, values))
+            self._accept(lambda: self._converted_rows(values))
         else:
-            self._accept(self.convert(rows_to_batch(values)))
+            self._accept(lambda: self._converted(rows_to_batch(values)))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """As `write_batch`, for Arrow."""
-        self._accept(self.convert(batch))
+        self._accept(lambda: self._converted(batch))
 
     def flush(self, end_of_input: bool) -> None:
         """Send everything, or with `across_epochs` what has waited for too long; and wait for what is under way.
@@ -209,10 +219,29 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         """Seconds between the last answered request and its answer; `None` before the first."""
         return self._counters.current_send_time
 
-    def _accept(self, entries: Iterable[E]) -> None:
+    def _accept(self, entries: Callable[[], Iterable[E]]) -> None:
         with self._failing():
-            self._take_in(entries)
+            self._take_in(entries())
             self._loop.turn()
+
+    def _converted(self, batch: pa.RecordBatch) -> Iterable[E]:
+        try:
+            return self.convert(batch)
+        except ValueRefusedError as error:
+            if self._letters.take is None or batch.num_rows <= 1:
+                self._letters.put_row("".join(row_texts(batch)), error)
+                return ()
+        half = batch.num_rows // 2
+        return [*self._converted(batch.slice(0, half)), *self._converted(batch.slice(half))]
+
+    def _converted_rows(self, values: Sequence[Any]) -> Iterator[E]:
+        for value in values:
+            try:
+                entry = self.convert_row(value)
+            except ValueRefusedError as error:
+                self._letters.put_row(json.dumps(value, ensure_ascii=False, default=str), error)
+            else:
+                yield entry
 
     def _take_in(self, entries: Iterable[E]) -> None:
         largest = int(self.options.max_record_size_in_bytes)

@@ -53,7 +53,7 @@ class TimedSink(HttpSink):
     """Knows its host alone, or as another one does."""
 
     def __init__(self, state: HostState | None = None, **options: Any) -> None:
-        super().__init__(URL, **options)
+        super().__init__(**({"url": URL} | options))
         self._state = state or HostState(FixedLimiter(self.http.max_in_flight_requests))
 
     def host_state(self) -> HostState:
