@@ -5,12 +5,15 @@ from __future__ import annotations
 import http.client
 import io
 import itertools
+import socket
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outfall.http.connection import Connection
 from outfall.http.response import Read, ResponseReader, Unusual
 
 ANSWER = b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\nX-A: 1\r\nx-a:  2 \r\nContent-Length: 5\r\n\r\nhello"
@@ -55,6 +58,28 @@ def test_garbage_is_never_an_answer_and_never_an_error(data: bytes) -> None:
         assert reader.take(data) is None or data.startswith(b"HTTP/1.")
     except Unusual:
         return
+
+
+def test_interim_answers_are_skipped_and_the_connection_is_kept() -> None:
+    hints = (
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
+    )
+    with pytest.raises(Unusual):
+        read([hints + ANSWER])
+    here, there = socket.socketpair()
+    connection = Connection(("http", "x", 80), None, connect_timeout=1, read_timeout=1)
+    connection.socket = here
+    with here, there:
+        for _ in range(2):
+            there.sendall(hints + ANSWER)
+            answer, again = connection.exchange(b"", b"", method="POST", deadline=time.monotonic() + 5, longest=100)
+            assert (answer.status, answer.body, again) == (429, b"hello", True)
+            assert "link" not in answer.headers
+        answer, again = connection.read_on(hints + ANSWER, method="POST", deadline=time.monotonic() + 5, longest=100)
+        assert (answer.status, answer.body, again) == (429, b"hello", True)
+        there.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
+        answer, again = connection.exchange(b"", b"", method="POST", deadline=time.monotonic() + 5, longest=100)
+        assert answer.status == 101
 
 
 def test_an_answer_is_not_whole_before_its_last_byte() -> None:

@@ -24,6 +24,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from outfall.http.exchange import Answer, ExchangeError, Fault
 
 _PIECE = 1 << 18
+_SWITCHING_PROTOCOLS = 101
 
 
 class Connection:
@@ -147,7 +148,7 @@ class Connection:
             view = view[self.socket.send(view[:_PIECE]) :]
 
     def _answer(self, method: str, longest: int, broken: OSError | None, begun: bytes = b"") -> tuple[Answer, bool]:
-        response = http.client.HTTPResponse(_Timed(self, begun), method=method)  # type: ignore[arg-type]
+        response = _Response(_Timed(self, begun), method=method)  # type: ignore[arg-type]
         try:
             response.begin()
         except (OSError, http.client.HTTPException) as error:
@@ -183,6 +184,19 @@ class Connection:
             raise TimeoutError("the time for one request is over")
         self.socket.settimeout(min(self._read_timeout, left))
         return int(self.socket.recv_into(buffer))
+
+
+class _Response(http.client.HTTPResponse):
+    """Skips every interim answer (RFC 9110 §15.2), such as 103; `http.client` skips 100 alone.
+
+    Not 101, which is final: after it the server speaks another protocol, which nobody has asked for.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        while _SWITCHING_PROTOCOLS < self.status < 200:
+            self.headers = None  # type: ignore[assignment] # so that it begins anew
+            super().begin()
 
 
 class _Timed(io.RawIOBase):

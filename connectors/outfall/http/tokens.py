@@ -6,11 +6,13 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import requests
+import urllib3
 
 from outfall.errors import ConfigurationError, TransientError
 from outfall.http.headers import checked
 from outfall.http.options import HttpOptions
 from outfall.http.tls import client_certificate, trusted_file
+from outfall.location import masked
 from outfall.options import resolve_secret
 
 _LONGEST = 1 << 16
@@ -25,6 +27,7 @@ class TokenRequest:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
+        self._place = masked(str(options.oauth2_token_url))
 
     def __call__(self) -> tuple[str, float | None]:
         """Return a token and the seconds for which it is good, `None` where the server does not say.
@@ -42,11 +45,11 @@ class TokenRequest:
             # Of the answer only the code: what else it holds may be a token.
             code = answer.get("error") if isinstance(answer.get("error"), str) else None
             raise ConfigurationError(
-                f"{self._options.oauth2_token_url} gives no bearer token",
+                f"{self._place} gives no bearer token",
                 why=f"it answered {status}" + (f", {str(code)[:100]!r}" if code else ""),
                 do="correct oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_token_url",
             )
-        checked(f"the token of {self._options.oauth2_token_url}", f"Bearer {token}")
+        checked(f"the token of {self._place}", f"Bearer {token}")
         seconds = answer.get("expires_in")
         try:
             return token, None if seconds is None else float(seconds)
@@ -75,12 +78,12 @@ class TokenRequest:
                 return response.status_code, answer if isinstance(answer, dict) else {}
         except requests.exceptions.JSONDecodeError:
             return response.status_code, {}
-        except (requests.exceptions.RequestException, OSError) as error:
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise self._failed(type(error).__name__) from error
 
     def _failed(self, why: str) -> TransientError:
         return TransientError(
-            f"{self._options.oauth2_token_url} gave no token",
+            f"{self._place} gave no token",
             why=why,
             do="nothing, if it passes: the task is tried again; else see why it does not answer",
         )

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 from urllib.request import urlopen
 
 import pyarrow as pa
@@ -53,6 +54,8 @@ class Received:
     def records(self) -> list[Any]:
         if self.headers["content-type"] == "application/x-ndjson":
             return [json.loads(line) for line in self.body.splitlines()]
+        if self.headers["content-type"] == "application/x-www-form-urlencoded":
+            return [dict(parse_qsl(self.body.decode()))]
         value = json.loads(self.body)
         if isinstance(value, dict) and isinstance(value.get("events"), list):
             return list(value["events"])
@@ -70,7 +73,8 @@ class Reply:
     """Whether the records are accepted first, or which of them."""
     manner: str = "whole"
     """`whole`, `reset` (no answer), `close` (the connection ends after it, unannounced), `dribble` (a byte now and
-    then), `endless` (a body without end), `chunked`, `until_close` (a body whose end is the connection's)."""
+    then), `short` (the body ends before its length), `endless` (a body without end), `chunked`, `until_close` (a body
+    whose end is the connection's)."""
 
 
 Behaviour = Callable[[Received], Reply]
@@ -250,6 +254,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _close(self, reply: Reply) -> None:
         self._whole(reply)
+        self.close_connection = True
+
+    def _short(self, reply: Reply) -> None:
+        self.send_header("Content-Length", str(len(reply.body) + 1))
+        self.end_headers()
+        self.wfile.write(reply.body)
         self.close_connection = True
 
     def _chunked(self, reply: Reply) -> None:
