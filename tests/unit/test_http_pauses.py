@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import random
+import uuid
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ import pytest
 from outfall.async_sink import FixedLimiter, HostState
 from outfall.contexts import WriterInitContext
 from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.http import Answer
+from outfall.http import Answer, HttpSink
 from outfall.http.exchange import ExchangeError, Fault
+from outfall.testing.virtual_time import VirtualMailbox
 from tests.unit.support.http_in_time import TimedSink, opened
 
 ROWS = [{"id": number} for number in range(20)]
@@ -96,6 +99,49 @@ def test_tasks_that_were_asked_to_wait_do_not_come_back_in_a_herd() -> None:
     fullest = max(sum(1 for _ in group) for _, group in itertools.groupby(moments, key=lambda moment: int(moment * 10)))
     assert len(moments) == 160
     assert fullest < 40
+
+
+# What a worker process knows of a host, from one task and epoch to the next.
+
+
+def host() -> str:
+    """One that no other test has asked: what is known of it lasts as long as the process."""
+    return f"https://{uuid.uuid4()}.example"
+
+
+def test_the_next_task_keeps_the_pause_that_one_was_asked_for_and_other_hosts_do_not() -> None:
+    url, options = f"{host()}/events", {"max_retries": 0}
+    mailbox = VirtualMailbox()
+    partition, _ = opened(lambda now: busy("30"), sink=HttpSink(url, **options), mailbox=mailbox)  # type: ignore[arg-type]
+    partition.write_batch(ROWS)
+    with pytest.raises(TransientError):
+        partition.flush(True)
+
+    times: dict[str, list[float]] = {}
+    for name, address in (("other host", f"{host()}/events"), ("same host", url.replace("events", "others"))):
+        sink = pickle.loads(pickle.dumps(HttpSink(address, **options)))  # type: ignore[arg-type]
+        task, server = opened(lambda now: Answer(200, {}, b""), sink=sink, mailbox=mailbox)
+        task.write_batch(ROWS)
+        task.flush(True)
+        times[name] = server.times
+    assert times == {"other host": [0.25], "same host": [30.25]}
+
+
+def test_the_next_task_goes_on_with_the_limit_that_one_has_learned() -> None:
+    def accept(now: float) -> Answer:
+        return Answer(200, {}, b"")
+
+    options: dict[str, Any] = {"max_batch_size": 1, "max_in_flight_requests": 20}
+    sink = HttpSink(f"{host()}/events", **options)
+    learning, _ = opened(accept, sink=sink)
+    assert learning.limit == 1
+    learning.write_batch(ROWS)
+    learning.flush(True)
+    assert learning.limit > 1
+    going_on, _ = opened(accept, sink=pickle.loads(pickle.dumps(sink)))
+    assert going_on.limit == learning.limit
+    elsewhere, _ = opened(accept, sink=HttpSink(f"{host()}/events", **options))
+    assert elsewhere.limit == 1
 
 
 # What errors say, whatever the server answers.

@@ -63,7 +63,7 @@ class TimedSink(HttpSink):
 def opened(
     behave: Behaviour,
     *,
-    sink: TimedSink | None = None,
+    sink: HttpSink | None = None,
     mailbox: VirtualMailbox | None = None,
     chance: random.Random | None = None,
     **options: Any,
