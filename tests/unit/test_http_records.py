@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -70,6 +73,36 @@ def test_bodies_are_compressed_alike_each_time() -> None:
 def test_the_content_type_says_what_it_is(shape: Any, kind: str) -> None:
     assert BodyMaker(options(body=shape)).content_type == kind
     assert BodyMaker(options(body=shape, content_type="text/x")).content_type == "text/x"
+
+
+UTC_TIME = pa.timestamp("us", "UTC")
+MIDNIGHT = datetime(2026, 1, 1)  # noqa: DTZ001 - one without a zone is tried too
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (float("nan"), pa.float64(), '"NaN"'),
+        (float("inf"), pa.float32(), '"Infinity"'),
+        (float("-inf"), pa.float64(), '"-Infinity"'),
+        (Decimal("1.5"), pa.decimal128(10, 2), "1.50"),
+        (Decimal(0), pa.decimal128(38, 10), "0E-10"),
+        (Decimal("-1e-10"), pa.decimal128(38, 10), "-1E-10"),
+        (2**63 - 1, pa.int64(), "9223372036854775807"),
+        (b"\xff\0", pa.binary(), '"/wA="'),
+        (MIDNIGHT, UTC_TIME, '"2026-01-01T00:00:00.000Z"'),
+        (MIDNIGHT.replace(microsecond=7), UTC_TIME, '"2026-01-01T00:00:00.000007Z"'),
+        (MIDNIGHT, pa.timestamp("us"), '"2026-01-01T00:00:00.000"'),
+        (MIDNIGHT.date(), pa.date32(), '"2026-01-01"'),
+    ],
+)
+def test_values_are_written_as_the_documentation_says(value: Any, kind: pa.DataType, text: str) -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "http.md").read_text()
+    table = page.partition("<!-- values -->\n")[2].partition("<!-- /values -->")[0]
+    (record,) = RecordMaker(options()).make(pa.RecordBatch.from_pydict({"v": pa.array([value], kind)}))
+    assert record.body == f'{{"v":{text}}}'.encode()
+    assert f"`{text}`" in table
+    json.loads(record.body)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

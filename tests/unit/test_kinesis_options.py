@@ -48,6 +48,12 @@ def test_documented_options_are_those_of_the_models(page: str, models: list[Any]
     assert tables == [options_table(model) for model in models]
 
 
+@pytest.mark.parametrize("shim", ["stream", "firehose"])
+def test_a_shim_is_as_short_as_the_documentation_says(shim: str) -> None:
+    assert len((ROOT / f"connectors/outfall/kinesis/{shim}.py").read_text().splitlines()) < 150
+    assert "each under 150 lines" in (ROOT / "docs" / "async-sinks.md").read_text()
+
+
 def test_a_record_is_the_row_as_json_or_a_column() -> None:
     assert entries(stream(partition_key="key")) == [
         ({"Data": b'{"id":1,"key":"\xc3\xa4","data":"x"}', "PartitionKey": "ä"}, 32),
