@@ -226,6 +226,8 @@ def explained(error: BaseException, place: str) -> tuple[Fault, str]:
     An unknown host name and a certificate that is not trusted will not; a name server that does not answer may.
     """
     causes = causes_of(error)
+    if any(isinstance(cause, urllib3.exceptions.ProxyError) for cause in causes):
+        place = f"the proxy on the way to {place}"
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return Fault.CONFIGURATION, f"the certificate of {place} is not trusted: {cause.verify_message}"
@@ -243,7 +245,9 @@ def explained(error: BaseException, place: str) -> tuple[Fault, str]:
         return Fault.NOT_SENT, f"{place} cannot be reached ({errno.errorcode.get(codes[0], codes[0])})"
     if any(isinstance(cause, TimeoutError | urllib3.exceptions.ConnectTimeoutError) for cause in causes):
         return Fault.NOT_SENT, f"{place} does not accept a connection in time"
-    return Fault.NOT_SENT, f"{place} cannot be reached ({type(error).__name__})"
+    # `http.client` says so, and in no other way, what a proxy answered that opens no tunnel.
+    told = next((str(cause) for cause in causes if type(cause) is OSError), type(error).__name__)
+    return Fault.NOT_SENT, f"{place} cannot be reached ({told})"
 
 
 def causes_of(error: BaseException) -> list[BaseException]:

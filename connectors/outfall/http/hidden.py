@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 
@@ -54,6 +54,14 @@ def in_session(session: requests.Session | None, auth: Any) -> Iterator[str]:
             yield from _long(
                 _text(value) for name, value in getattr(each, "__dict__", {}).items() if name != "username"
             )
+
+
+def in_proxies(*proxies: Mapping[str, str]) -> Iterator[str]:
+    """What the addresses of proxies, by scheme, make their requests carry: passwords, and these in Basic's form."""
+    for proxy in (address for by_scheme in proxies for address in by_scheme.values()):
+        user, password = requests.utils.get_auth_from_url(proxy)
+        if password:
+            yield from (password, requests.auth._basic_auth_str(user, password).partition(" ")[2])
 
 
 def _long(values: Iterable[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import requests
 
 from outfall.async_sink import BlockingSinkPartition, Outcome, Request, RequestResult
 from outfall.errors import OutfallError
@@ -15,7 +16,7 @@ from outfall.http.auth import credentials
 from outfall.http.bodies import BodyMaker
 from outfall.http.direct import DirectTransport, Work
 from outfall.http.exchange import Answer, Call, ExchangeError, Transport
-from outfall.http.hidden import in_session
+from outfall.http.hidden import in_proxies, in_session
 from outfall.http.keys import ContentKeys, fresh_key
 from outfall.http.records import Record, RecordMaker
 from outfall.http.sender import Sender
@@ -61,7 +62,7 @@ class HttpPartition(BlockingSinkPartition[Record]):
             credentials(options),
             statuses,
             content_type=self._bodies.content_type,
-            secrets=list(in_session(sink.session, sink.auth)),
+            secrets=_secrets(sink),
         )
         self._reader = AnswerReader(options, statuses, sink.per_item, self._sender.hide)
 
@@ -133,6 +134,13 @@ class HttpPartition(BlockingSinkPartition[Record]):
     def close(self) -> None:
         super().close()
         self._transport.close()
+
+
+def _secrets(sink: HttpSink) -> Sequence[str]:
+    """What requests carry that stands in none of the options."""
+    proxies = requests.utils.get_environ_proxies(sink.http.url)
+    own = sink.session.proxies if sink.session is not None else {}
+    return [*in_session(sink.session, sink.auth), *in_proxies(proxies, own)]
 
 
 def _transport(sink: HttpSink) -> Transport:
