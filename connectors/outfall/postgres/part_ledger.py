@@ -20,6 +20,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from outfall.postgres.connection import Connection
+from outfall.postgres.ledger import LedgerRow
 from outfall.postgres.names import TableName
 
 
@@ -61,6 +62,7 @@ class PartLedger:
     def __init__(self, metadata_schema: str, incarnation: str, table: TableName) -> None:
         self.table = TableName(metadata_schema, "parts")
         self._name = self.table.identifier()
+        self._steps = TableName(metadata_schema, "ledger").identifier()
         self._key = {"incarnation": incarnation, "target": str(table)}
 
     def read(
@@ -79,6 +81,19 @@ class PartLedger:
             query += sql.SQL(" ORDER BY part FOR UPDATE")
         with connection.cursor(row_factory=class_row(PartRow)) as cursor:
             return {row.part: row for row in cursor.execute(query, values).fetchall()}
+
+    def published_by_others(self, connection: Connection, step: str) -> LedgerRow | None:
+        """Return the row of the same step and table under whose incarnation a part was published last, if not ours.
+
+        Its epoch is that of the part.
+        """
+        query = sql.SQL(
+            "SELECT steps.generation, steps.begun, part.epoch, steps.revoked FROM {} AS part"
+            " JOIN {} AS steps USING (incarnation, target) WHERE steps.step = %(step)s AND target = %(target)s"
+            " AND incarnation <> %(incarnation)s AND part.epoch IS NOT NULL ORDER BY part.changed DESC LIMIT 1"
+        ).format(self._name, self._steps)
+        with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
+            return cursor.execute(query, self._key | {"step": step}).fetchone()
 
     def begin(self, connection: Connection, offsets: Mapping[str, int]) -> None:
         """Make rows for parts that have none, with the offsets they start from."""

@@ -8,11 +8,20 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql
 
-from outfall.capabilities import PartSeal, SealContext, SupportsSeal, SupportsStateSerializer, TargetContext
+from outfall.capabilities import (
+    PartSeal,
+    SealContext,
+    SupportsLeftovers,
+    SupportsSeal,
+    SupportsStateSerializer,
+    SupportsSweep,
+    SweepContext,
+    TargetContext,
+)
 from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.failures import explained
-from outfall.postgres.ledger import ledger_ddl
+from outfall.postgres.ledger import Ledger, ledger_ddl
 from outfall.postgres.offset_part import OffsetPart, PartState
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.part_ledger import part_ledger_ddl
@@ -25,7 +34,12 @@ from outfall.sinks import FixedPartitionedSink
 
 
 class PartSink(
-    PostgresSink, FixedPartitionedSink[Any, PartState], SupportsSeal[PartState], SupportsStateSerializer[PartState]
+    PostgresSink,
+    FixedPartitionedSink[Any, PartState],
+    SupportsSeal[PartState],
+    SupportsStateSerializer[PartState],
+    SupportsSweep,
+    SupportsLeftovers,
 ):
     """`PostgresSink(dsn, table, delivery="offset", parts=N)`: see there.
 
@@ -75,6 +89,17 @@ class PartSink(
         offsets = {part.part: part.state.next_offset for part in parts}
         with explained(self.database, f"sealing {self.table}", context.step_id):
             seal_parts(self.database, self.table, context, offsets)
+
+    def sweep(self, context: SweepContext) -> int:
+        """End the ledger of a batch job that nobody comes back to. Lost attempts leave nothing."""
+        if context.final:
+            ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
+            with explained(self.database, f"ending the ledger of {self.table}", context.step_id):
+                self.database.run("ending the ledger of", ledger.end)
+        return 0
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        return ()
 
     @property
     def _table_options(self) -> PostgresOptions:

@@ -88,6 +88,12 @@ class PartTarget(OffsetTarget):
                 do="run the query with the former parts until the epoch is completed, then change them",
             )
 
+    def _others(self, connection: Connection) -> LedgerRow | None:
+        # Parts are in the table before their epoch is closed: a job that was killed in between has written too.
+        if (found := super()._others(connection)) is not None or not read_columns(connection, self._part_ledger.table):
+            return found
+        return self._part_ledger.published_by_others(connection, self._context.step_id)
+
     def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
         parts = self._part_ledger.table
         made = [] if read_columns(connection, parts) else part_ledger_ddl(self._database.options.metadata_schema)

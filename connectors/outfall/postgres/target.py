@@ -58,8 +58,12 @@ class Target:
             self._check_row(found)
             return
         self._check_not_emptied()
-        others = self._ledger.published_by_others(connection, self._context.step_id) if has_ledger else None
+        others = self._others(connection) if has_ledger else None
         self._check_rows(connection, others)
+
+    def _others(self, connection: Connection) -> LedgerRow | None:
+        """What this step wrote under a checkpoint that is not this one."""
+        return self._ledger.published_by_others(connection, self._context.step_id)
 
     def open(self, schema: pa.Schema | None) -> None:
         """Make what the tasks need, and tell the ledger which generation writes from now on.

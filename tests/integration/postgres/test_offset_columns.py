@@ -70,6 +70,12 @@ def test_rows_that_are_there_stay_as_they_are(target: Target, recovery: str) -> 
     assert result.counts["rows_changed"] == 1
 
 
+def test_a_checkpoint_that_was_lost_does_no_harm_while_offsets_come_again(target: Target, tmp_path: Path) -> None:
+    for checkpoint in ("lost", "new"):
+        run(sink_of(target), str(tmp_path / checkpoint), 0, numbered(1, 2))
+    assert target.ids() == [1, 2]
+
+
 def test_a_zombie_of_an_older_generation_changes_nothing(target: Target, recovery: str) -> None:
     sink = sink_of(target)
     older = LocalDriver(sink, recovery)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import (
     ConfigurationError,
     FencedError,
@@ -330,6 +332,39 @@ def test_all_of_it_goes_through_a_pooler_in_transaction_mode(target: Target, rec
         for epoch in range(3):
             run(sink, recovery, epoch, *range(10 * epoch, 10 * epoch + 10))
     assert target.ids() == list(range(30))
+
+
+# --- batch jobs that are never resumed
+
+
+def job(sink: PostgresSink, recovery: Path, *ids: int) -> None:
+    """Run a batch job as `outfall.spark.write` does without a recovery location."""
+    LocalDriver(sink, str(recovery), options=EpochOptions(final=True)).run_epoch(0, [keyed(*ids)])
+
+
+@pytest.mark.parametrize("keys", ["columns", "ledger"])
+def test_batch_jobs_follow_each_other_and_leave_no_ledger_rows(dsn: str, tmp_path: Path, keys: str) -> None:
+    numbers = 'partition_id integer, "offset" bigint, PRIMARY KEY (partition_id, "offset"),'
+    target = Target(dsn, f"CREATE TABLE t ({numbers if keys == 'columns' else ''} id bigint, name text)")
+    for number in range(3):
+        job(parts_sink(target, offset_keys=keys), tmp_path / str(number), 10 * number, 10 * number + 1)
+    assert target.ids() == [0, 1, 10, 11, 20, 21]
+    assert target.run("SELECT (SELECT count(*) FROM outfall.ledger), (SELECT count(*) FROM outfall.parts)") == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("step", "published"), [("postgres: publishing", False), ("after collect", True), ("before COMPLETED", True)]
+)
+def test_a_batch_job_that_was_killed_is_noticed_if_it_had_published(
+    target: Target, tmp_path: Path, step: str, published: bool
+) -> None:
+    job(parts_sink(target), tmp_path / "first", 0)
+    with crash_at(step) as seen:
+        job(parts_sink(target), tmp_path / "killed", 1)
+    assert step in seen
+    with pytest.raises(TargetNotEmptyError, match="killed after it had published") if published else nullcontext():
+        job(parts_sink(target), tmp_path / "again", 1)
+    assert target.ids() == [0, 1]
 
 
 # --- the table and the log
