@@ -152,6 +152,45 @@ def test_a_dsn_that_cannot_be_read_is_told_without_it() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "app:hun@ter2@db.example:6432/w", "app:hun@@ter2@db.example/w", "app:@hunter2@db.example/w",
+        "app:hun/ter2@db.example/w", "app:/hunter2@db.example/w", "app:hunter2/@db.example/w", "app:12/hunter2@db/w",
+        "app:hun@x/ter2@db/w", "app:hun/x@ter2@db/w", "app:hun?x/ter2@db/w", "app:hun/te?r2@db/w", "app:hun,t/er2@db/w",
+        "app:hun%ter2@db.example/w", "app:hun ter2@db.example/w", "app:hunter2",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_a_password_that_is_not_percent_encoded_is_never_printed(scheme: str, dsn: str) -> None:
+    sink = PostgresSink(f"{scheme}://{dsn}", "t")
+    for call in (sink.target, sink.database.name, sink.database._conninfo):
+        with pytest.raises(ConfigurationError, match=r"(?s)the dsn cannot be read.*percent-encoded") as caught:
+            call()
+        for secret in ("hun", "ter2", "db"):
+            assert secret not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("secret", ["hun#ter2", "hun?ter2", "hun:ter2", "hun'ter2", "h%40u%2Fn%25", "hun%20ter2", ""])
+def test_passwords_that_can_be_read_are_kept_to_themselves(secret: str) -> None:
+    sink = PostgresSink(f"postgresql://app:{secret}@db.example:6432/w", "t")
+    assert (sink.target(), sink.database.name()) == ("postgres:w/t", "db.example:6432/w")
+
+
+@pytest.mark.parametrize(
+    ("dsn", "name"),
+    [
+        ("postgresql://app@a:1,b:2/w", "w"), ("postgresql://db/a%40b", "a@b"), ("host=@abstract dbname=a@b", "a@b"),
+        ("postgresql://db/w?user=me@host", "w"), ("postgresql://app@%2Fvar%2Frun/w", "w"),
+        ("host=/var/run/postgresql dbname=w", "w"), ("user=app", "app"),
+    ],
+)  # fmt: skip
+def test_a_target_is_a_database_and_a_table_wherever_the_server_is(dsn: str, name: str) -> None:
+    assert PostgresSink(dsn, "t").target() == f"postgres:{name}/t"
+
+
 def test_a_dsn_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     sink = PostgresSink("env:OUTFALL_DSN", "t")
     monkeypatch.setenv("OUTFALL_DSN", DSN)
@@ -167,6 +206,8 @@ def test_a_dsn_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
         ("postgresql://127.0.0.1/x", None, None),
         ("host=/var/run/postgresql dbname=x", None, None),
         ("dbname=x", None, None),
+        ("host=127.0.0.1,localhost dbname=x", None, None),
+        ("host=localhost,db.example dbname=x", "verify-full", "system"),
     ],
 )
 def test_certificates_are_verified_unless_the_dsn_says_otherwise(dsn: str, mode: str | None, root: str | None) -> None:
@@ -174,6 +215,36 @@ def test_certificates_are_verified_unless_the_dsn_says_otherwise(dsn: str, mode:
     found = conninfo_to_dict(database._conninfo())
     assert (found.get("sslmode"), found.get("sslrootcert")) == (mode, root)
     assert found["client_encoding"] == "UTF8"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "mode", "root"),
+    [
+        ("PGHOST", "db.example", "verify-full", "system"),
+        ("PGHOSTADDR", "192.0.2.1", "verify-full", "system"),
+        ("PGHOST", "/var/run/postgresql", None, None),
+        ("PGSSLMODE", "require", None, None),
+        ("PGSSLROOTCERT", "/ca.pem", None, None),
+    ],
+)
+def test_the_environment_names_hosts_and_ways_to_verify_them(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, mode: str | None, root: str | None
+) -> None:
+    monkeypatch.setenv(name, value)
+    found = conninfo_to_dict(PostgresSink("dbname=x", "t").database._conninfo())
+    assert (found.get("sslmode"), found.get("sslrootcert")) == (mode, root)
+
+
+def test_an_authority_that_the_environment_names_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSSLROOTCERT", "/ca.pem")
+    found = conninfo_to_dict(PostgresSink(DSN, "t").database._conninfo())
+    assert (found["sslmode"], found.get("sslrootcert")) == ("verify-full", None)
+
+
+@pytest.mark.parametrize(("dsn", "told"), [(DSN, True), (f"{DSN}?sslmode=require", False), ("dbname=x", False)])
+def test_who_did_not_choose_to_verify_is_told_why_a_connection_failed(dsn: str, told: bool) -> None:
+    error = psycopg.OperationalError("server does not support SSL, but SSL was required")
+    assert ("sslmode=prefer" in str(translated(PostgresSink(dsn, "t").database, "writing", error))) is told
 
 
 # --- names

@@ -55,7 +55,21 @@ class Database:
         given = self._parameters()
         host = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "localhost"
         port = given.get("port") or os.environ.get("PGPORT") or 5432
-        return f"{host}:{port}/{given.get('dbname') or given.get('user') or os.environ.get('PGDATABASE') or ''}"
+        return f"{host}:{port}/{_database_of(given)}"
+
+    def database_name(self) -> str:
+        """Return the database's own name, wherever its server is."""
+        return _database_of(self._parameters())
+
+    def tls_advice(self) -> str:
+        """Say what verifies the server's certificate where the dsn does not ask for it; nothing where it does."""
+        if not self._verified():
+            return ""
+        return (
+            "; since the dsn names no sslmode, the server must have a certificate that is verified"
+            " (sslmode=verify-full): give sslrootcert=FILE for an authority of your own, and for a server without TLS"
+            " sslmode=prefer"
+        )
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -110,7 +124,8 @@ class Database:
                 f"{doing} {self.options.table} in {self.name()} failed for {seconds:g} s",
                 why=describe(error),
                 do="see why the server does not answer, or has no connection left: the sink asks for"
-                f" {self.connections_wanted()}; what is recorded is finished by the next run of the query",
+                f" {self.connections_wanted()}{self.tls_advice()}; what is recorded is finished by the next run of the"
+                " query",
             ) from error
         return result
 
@@ -138,7 +153,9 @@ class Database:
     def _log_retry(self, doing: str, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         why = describe(error) if isinstance(error, psycopg.Error) else str(error)
-        _log.warning("%s %s in %s failed and is tried again: %s", doing, self.options.table, self.name(), why)
+        # A server without TLS is told from one that is away by the client's words only.
+        advice = self.tls_advice() if isinstance(error, psycopg.Error) and error.sqlstate is None else ""
+        _log.warning("%s %s in %s failed and is tried again: %s%s", doing, self.options.table, self.name(), why, advice)
 
     def _connect(self, conninfo: str) -> Connection:
         try:
@@ -151,13 +168,19 @@ class Database:
             raise
 
     def _parameters(self) -> dict[str, Any]:
+        dsn = resolve_secret(self.options.dsn)
         try:
-            return conninfo_to_dict(resolve_secret(self.options.dsn))
+            given = conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:
-            # Its text quotes what it could not read, which may be a password.
+            given = None
+        if given is None or _is_misread(dsn, given):
+            # Nothing is quoted, nor a cause kept, since what could not be read may be a password.
             raise ConfigurationError(
-                "the dsn cannot be read", do="write postgresql://user@host:5432/database, or key=value pairs"
-            ) from None
+                "the dsn cannot be read",
+                do="write postgresql://user@host:5432/database, with user and password percent-encoded (@ as %40, / as"
+                " %2F, % as %25), or key=value pairs",
+            )
+        return given
 
     def _conninfo(self) -> str:
         given = self._parameters()
@@ -166,10 +189,18 @@ class Database:
             "application_name": given.get("application_name") or "outfall",
             "client_encoding": "UTF8",  # what COPY is given
         }
-        host = str(given.get("host") or given.get("hostaddr") or "")
-        if "sslmode" not in given and not os.environ.get("PGSSLMODE") and host and not _is_here(host):
-            fixed |= {"sslmode": "verify-full"} | ({} if "sslrootcert" in given else {"sslrootcert": "system"})
+        if self._verified():
+            rooted = "sslrootcert" in given or os.environ.get("PGSSLROOTCERT")
+            fixed |= {"sslmode": "verify-full"} | ({} if rooted else {"sslrootcert": "system"})
         return make_conninfo(**(given | fixed))
+
+    def _verified(self) -> bool:
+        """Whether the certificate is verified without being asked for."""
+        given = self._parameters()
+        hosts = (given.get(name) or os.environ.get(f"PG{name.upper()}") for name in ("host", "hostaddr"))
+        host = next((str(found) for found in hosts if found), "")
+        said = "sslmode" in given or os.environ.get("PGSSLMODE")
+        return bool(host) and not said and not all(map(_is_here, host.split(",")))
 
 
 MOST_IDLE = 4
@@ -230,5 +261,20 @@ def _try_again(error: BaseException, *, starting: bool) -> bool:
     return isinstance(error, psycopg.Error) and may_pass(error) and not refused
 
 
+def _database_of(given: dict[str, Any]) -> str:
+    return str(given.get("dbname") or given.get("user") or os.environ.get("PGDATABASE") or "")
+
+
+def _is_misread(dsn: str, given: dict[str, Any]) -> bool:
+    """Whether a password with @ or / in it was taken for a host, a port or a database: these are printed."""
+    scheme, found, rest = dsn.partition("://")
+    if found and scheme in ("postgresql", "postgres"):
+        authority, _, path = rest.partition("/")
+        if authority.count("@") > 1 or "@" in path.partition("?")[0]:
+            return True
+    ports = str(given.get("port") or "").split(",")
+    return "://" in str(given.get("dbname") or "") or any(port and not port.isdecimal() for port in ports)
+
+
 def _is_here(host: str) -> bool:
-    return host.startswith(("/", "@")) or host in _HERE
+    return not host or host.startswith(("/", "@")) or host in _HERE

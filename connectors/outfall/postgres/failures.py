@@ -37,7 +37,7 @@ def translated(database: Database, doing: str, error: psycopg.Error, step: str |
             step=step,
             why=why,
             do="nothing, if it passes: the task or the query is tried again; else correct the dsn, or give the server"
-            f" max_connections for what the sink asks for: {database.connections_wanted()}",
+            f" max_connections for what the sink asks for: {database.connections_wanted()}{database.tls_advice()}",
         )
     if may_pass(error):
         return TransientError(

@@ -16,8 +16,9 @@ class PostgresOptions(SinkOptions):
 
     dsn: SecretStr = Field(
         description="The connection: a URL `postgresql://user@host/database` or libpq's `key=value` pairs. Accepts"
-        " `env:NAME` and `file:PATH`, resolved where a connection is made. Without `sslmode` the server's certificate"
-        " is verified, unless it is this host."
+        " `env:NAME` and `file:PATH`, resolved where a connection is made. User and password in"
+        " a URL are percent-encoded. Without `sslmode` the server's certificate is verified, unless the host is this"
+        " one, or stands in a service file."
     )
     table: str = Field(
         min_length=1,

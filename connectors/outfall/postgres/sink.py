@@ -133,7 +133,7 @@ class PostgresSink(
 
     def target(self) -> str:
         # Neither host nor port: a server may move, and the ledger proves that it is the same database.
-        return f"postgres:{self.database.name().partition('/')[2]}/{self.table}"
+        return f"postgres:{self.database.database_name()}/{self.table}"
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
