@@ -41,7 +41,7 @@ class Ledger:
     """The ledger's row of one step and table. Every call runs in the caller's transaction."""
 
     def __init__(self, metadata_schema: str, incarnation: str, table: TableName) -> None:
-        self._name = TableName(metadata_schema, "ledger").identifier()
+        self._name = TableName(metadata_schema, "ledger").escaped()
         self._key = {"incarnation": incarnation, "target": str(table)}
 
     def read(self, connection: Connection, *, lock: bool = False) -> LedgerRow | None:

@@ -46,7 +46,7 @@ class DeadLetters:
         if not letters:
             return
         statement = sql.SQL("INSERT INTO {} ({}, {}) VALUES ({})").format(
-            self._waiting.identifier(),
+            self._waiting.escaped(),
             sql.Identifier(STAGE),
             _NAMES,
             sql.SQL(", ").join([sql.Placeholder()] * (1 + len(_COLUMNS))),
@@ -59,7 +59,7 @@ class DeadLetters:
     def counts(self, connection: Connection, stages: Collection[int]) -> dict[int, int]:
         """Return how many letters of each attempt wait."""
         query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
-            sql.Identifier(STAGE), self._waiting.identifier()
+            sql.Identifier(STAGE), self._waiting.escaped()
         )
         found: dict[int, int] = dict(connection.execute(query, (list(stages),)).fetchall())
         return {stage: found.get(stage, 0) for stage in stages}
@@ -67,7 +67,7 @@ class DeadLetters:
     def publish(self, connection: Connection, stages: Collection[int]) -> int:
         """Move the letters of attempts that have won; return how many there were."""
         statement = sql.SQL("INSERT INTO {} ({names}) SELECT {names} FROM {} WHERE {} = ANY(%s)").format(
-            self.table.identifier(), self._waiting.identifier(), sql.Identifier(STAGE), names=_NAMES
+            self.table.escaped(), self._waiting.escaped(), sql.Identifier(STAGE), names=_NAMES
         )
         return connection.execute(statement, (list(stages),)).rowcount
 

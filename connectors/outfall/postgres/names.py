@@ -45,8 +45,25 @@ class TableName:
         """Return the name as SQL, quoted."""
         return sql.Identifier(self.name) if self.schema is None else sql.Identifier(self.schema, self.name)
 
+    def escaped(self) -> sql.SQL:
+        """Return the name as SQL, quoted, for a statement that is executed with parameters."""
+        return escaped(self.name) if self.schema is None else escaped(self.schema, self.name)
+
     def __str__(self) -> str:
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+def escaped(*name: str) -> sql.SQL:
+    """Quote a name, of one part or several, for a statement that is executed with parameters.
+
+    There psycopg takes % for the beginning of a placeholder, also within quotes; without parameters it does not.
+    """
+    return escaped_sql(sql.Identifier(*name).as_string(None))
+
+
+def escaped_sql(text: str) -> sql.SQL:
+    """Take a piece of SQL as it is into a statement that is executed with parameters."""
+    return sql.SQL(text.replace("%", "%%"))
 
 
 def staging_name(metadata_schema: str, table: TableName, step_id: str, extra: Sequence[str] = ()) -> TableName:

@@ -61,8 +61,8 @@ class PartLedger:
 
     def __init__(self, metadata_schema: str, incarnation: str, table: TableName) -> None:
         self.table = TableName(metadata_schema, "parts")
-        self._name = self.table.identifier()
-        self._steps = TableName(metadata_schema, "ledger").identifier()
+        self._name = self.table.escaped()
+        self._steps = TableName(metadata_schema, "ledger").escaped()
         self._key = {"incarnation": incarnation, "target": str(table)}
 
     def read(

@@ -1,4 +1,4 @@
-"""The statements that move staged rows into the target."""
+"""The statements that move staged rows into the target. All are executed with parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from outfall.postgres.names import TableName
+from outfall.postgres.names import TableName, escaped, escaped_sql
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging import MARKER, ROW, STAGE
 
@@ -49,19 +49,19 @@ def before(options: PostgresOptions, staging: TableName) -> sql.Composed:
     """
     alike = sql.SQL(" AND ").join(
         sql.SQL("{0} IS NOT DISTINCT FROM (SELECT {0} FROM {1} WHERE ctid = %(place)s::tid)").format(
-            sql.Identifier(key), staging.identifier()
+            escaped(key), staging.escaped()
         )
         for key in options.key_columns
     )
     return sql.SQL(
         "SELECT ctid::text FROM {staging} WHERE {stage} = ANY(%(stages)s) AND ctid <> ALL(%(without)s::tid[])"
         " AND {alike} ORDER BY {order} LIMIT 1"
-    ).format(staging=staging.identifier(), stage=sql.Identifier(STAGE), alike=alike, order=_order(options))
+    ).format(staging=staging.escaped(), stage=escaped(STAGE), alike=alike, order=_order(options))
 
 
 def _append(table: TableName, staging: TableName, columns: Sequence[str], partly: bool) -> sql.Composed:
     return sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {these}").format(
-        table=table.identifier(), columns=_list(columns), staging=staging.identifier(), these=_these(partly)
+        table=table.escaped(), columns=_list(columns), staging=staging.escaped(), these=_these(partly)
     )
 
 
@@ -70,16 +70,16 @@ def _delete(options: PostgresOptions, table: TableName, staging: TableName, part
     return sql.SQL(
         "DELETE FROM {table} AS target USING (SELECT DISTINCT {keys} FROM {staging} WHERE {these}) AS gone WHERE {same}"
     ).format(
-        table=table.identifier(),
+        table=table.escaped(),
         keys=_list(keys),
-        staging=staging.identifier(),
+        staging=staging.escaped(),
         these=_these(partly),
         same=_same(keys, "gone"),
     )
 
 
 def _these(partly: bool) -> sql.Composed:
-    these = sql.SQL("{} = ANY(%(stages)s)").format(sql.Identifier(STAGE))
+    these = sql.SQL("{} = ANY(%(stages)s)").format(escaped(STAGE))
     return these + sql.SQL(" AND ") + sql.SQL(_BETWEEN).format(sql.SQL("ctid")) if partly else these
 
 
@@ -95,7 +95,7 @@ def _upsert(
         keys=_list(options.key_columns),
         columns=_list(columns),
         removal=_removal(options, table) if options.delete_marker else sql.SQL(""),
-        table=table.identifier(),
+        table=table.escaped(),
         conflict=_conflict(options),
         action=_action(options, columns),
     )
@@ -106,8 +106,8 @@ def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str]
     given = {
         "keys": _list(options.key_columns),
         "columns": _list(columns),
-        "marker": sql.Identifier(MARKER) if options.delete_marker else sql.SQL("false"),
-        "staging": staging.identifier(),
+        "marker": escaped(MARKER) if options.delete_marker else sql.SQL("false"),
+        "staging": staging.escaped(),
         "all": _these(partly=False),
         "order": _order(options),
     }
@@ -116,7 +116,7 @@ def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str]
             "latest AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS gone FROM {staging}"
             " WHERE {all} ORDER BY {order})"
         ).format(**given)
-    nulls = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(key)) for key in options.key_columns)
+    nulls = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(escaped(key)) for key in options.key_columns)
     return sql.SQL(
         "candidates AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS gone, ctid AS {place}"
         " FROM {staging} WHERE {all} AND ctid <> ALL(%(without)s::tid[])"
@@ -124,21 +124,19 @@ def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str]
         " AND (({keys}) IN (SELECT {keys} FROM {staging} WHERE {these}) OR {nulls}) ORDER BY {order}),"
         " latest AS (SELECT * FROM candidates WHERE {between})"
     ).format(
-        place=sql.Identifier(PLACE),
+        place=escaped(PLACE),
         these=_these(partly=True),
         nulls=nulls,
-        between=sql.SQL(_BETWEEN).format(sql.Identifier(PLACE)),
+        between=sql.SQL(_BETWEEN).format(escaped(PLACE)),
         **given,
     )
 
 
 def _order(options: PostgresOptions) -> sql.Composed:
     """The last of each key first: by the ordering column, then as they were written."""
-    keys = [sql.Identifier(key) for key in options.key_columns]
-    latest = (
-        [sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(options.order_column))] if options.order_column else []
-    )
-    written = [sql.SQL("{} DESC").format(sql.Identifier(STAGE)), sql.SQL("{} DESC").format(sql.Identifier(ROW))]
+    keys = [escaped(key) for key in options.key_columns]
+    latest = [sql.SQL("{} DESC NULLS LAST").format(escaped(options.order_column))] if options.order_column else []
+    written = [sql.SQL("{} DESC").format(escaped(STAGE)), sql.SQL("{} DESC").format(escaped(ROW))]
     return sql.SQL(", ").join([*keys, *latest, *written])
 
 
@@ -146,7 +144,7 @@ def _removal(options: PostgresOptions, table: TableName) -> sql.Composed:
     return sql.SQL(
         ", removed AS (DELETE FROM {table} AS target USING latest WHERE latest.gone AND {same}{newer})"
     ).format(
-        table=table.identifier(),
+        table=table.escaped(),
         same=_same(options.key_columns, "latest"),
         newer=_newer(options, "latest", sql.SQL(" AND ")),
     )
@@ -154,11 +152,11 @@ def _removal(options: PostgresOptions, table: TableName) -> sql.Composed:
 
 def _conflict(options: PostgresOptions) -> sql.Composed:
     if options.conflict_constraint:
-        return sql.SQL("ON CONSTRAINT {}").format(sql.Identifier(options.conflict_constraint))
+        return sql.SQL("ON CONSTRAINT {}").format(escaped(options.conflict_constraint))
     target = sql.SQL("({})").format(_list(options.key_columns))
     if options.conflict_where:
         # The user's own SQL, as its option says.
-        target += sql.SQL(" WHERE ({})").format(sql.SQL(options.conflict_where))
+        target += sql.SQL(" WHERE ({})").format(escaped_sql(options.conflict_where))
     return target
 
 
@@ -166,7 +164,7 @@ def _action(options: PostgresOptions, columns: Sequence[str]) -> sql.Composable:
     changed = options.update_columns or [name for name in columns if name not in options.key_columns]
     if not changed:
         return sql.SQL("DO NOTHING")
-    pairs = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in changed]
+    pairs = [sql.SQL("{0} = EXCLUDED.{0}").format(escaped(name)) for name in changed]
     return sql.SQL("DO UPDATE SET {}{}").format(
         sql.SQL(", ").join(pairs), _newer(options, "excluded", sql.SQL(" WHERE "))
     )
@@ -177,15 +175,13 @@ def _newer(options: PostgresOptions, rows: str, joined_by: sql.SQL) -> sql.Compo
     if not options.order_column:
         return sql.SQL("")
     return joined_by + sql.SQL("(target.{0} IS NULL OR target.{0} <= {1}.{0})").format(
-        sql.Identifier(options.order_column), sql.Identifier(rows)
+        escaped(options.order_column), escaped(rows)
     )
 
 
 def _same(keys: Sequence[str], rows: str) -> sql.Composed:
-    return sql.SQL(" AND ").join(
-        sql.SQL("target.{0} = {1}.{0}").format(sql.Identifier(key), sql.Identifier(rows)) for key in keys
-    )
+    return sql.SQL(" AND ").join(sql.SQL("target.{0} = {1}.{0}").format(escaped(key), escaped(rows)) for key in keys)
 
 
 def _list(columns: Sequence[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, columns))
+    return sql.SQL(", ").join(map(escaped, columns))

@@ -8,7 +8,7 @@ from psycopg import sql
 from outfall.capabilities import SupportsFlush, WriterInitContext
 from outfall.errors import ValueRefusedError
 from outfall.postgres.connection import Connection, Database
-from outfall.postgres.names import TableName
+from outfall.postgres.names import TableName, escaped
 from outfall.postgres.part import StagingPart
 from outfall.postgres.staging import STAGE, Staging
 from outfall.steps import reached
@@ -58,17 +58,17 @@ class SourcePart(StagingPart, SupportsFlush):
 
     def _insert(self, connection: Connection, columns: tuple[str, ...]) -> int:
         self._database.limit(connection)
-        listed = sql.SQL(", ").join(map(sql.Identifier, columns))
-        offsets = sql.SQL(", ").join(map(sql.Identifier, self._database.options.offset_columns))
+        listed = sql.SQL(", ").join(map(escaped, columns))
+        offsets = sql.SQL(", ").join(map(escaped, self._database.options.offset_columns))
         # In the order of the keys, so that two attempts that bring the same rows wait for each other one way only.
         statement = sql.SQL(
             "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {stage} = %s ORDER BY {offsets}"
             " ON CONFLICT ({offsets}) DO NOTHING"
         ).format(
-            table=self._table.identifier(),
+            table=self._table.escaped(),
             columns=listed,
-            staging=self._staging.name,
-            stage=sql.Identifier(STAGE),
+            staging=self._staging.table.escaped(),
+            stage=escaped(STAGE),
             offsets=offsets,
         )
         reached("postgres: publishing")

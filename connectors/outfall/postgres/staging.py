@@ -52,15 +52,15 @@ class Staging:
     def __init__(self, metadata_schema: str, table: TableName) -> None:
         self.table = table
         self.name = table.identifier()
-        self._attempts = TableName(metadata_schema, "attempts").identifier()
-        self._ledger = TableName(metadata_schema, "ledger").identifier()
+        self._attempts = TableName(metadata_schema, "attempts")
+        self._ledger = TableName(metadata_schema, "ledger").escaped()
 
     def register(self, connection: Connection, context: WriterInitContext, staged: StagedRows) -> None:
         """Write whose rows these are, in the transaction that writes the rows."""
         statement = sql.SQL(
             "INSERT INTO {} (stage, staging, incarnation, generation, epoch, attempt, rows)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s)"
-        ).format(self._attempts)
+        ).format(self._attempts.escaped())
         connection.execute(
             statement,
             (
@@ -77,14 +77,14 @@ class Staging:
     def counts(self, connection: Connection, stages: Collection[int]) -> dict[int, int]:
         """Return how many rows of each attempt are there."""
         query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
-            sql.Identifier(STAGE), self.name
+            sql.Identifier(STAGE), self.table.escaped()
         )
         found: dict[int, int] = dict(connection.execute(query, (list(stages),)).fetchall())
         return {stage: found.get(stage, 0) for stage in stages}
 
     def forget(self, connection: Connection, stages: Collection[int]) -> None:
         """Give up attempts, whose rows are cleared away later."""
-        statement = sql.SQL("DELETE FROM {} WHERE stage = ANY(%s)").format(self._attempts)
+        statement = sql.SQL("DELETE FROM {} WHERE stage = ANY(%s)").format(self._attempts.escaped())
         connection.execute(statement, (list(stages),))
 
     def forget_older(self, connection: Connection, context: SweepContext) -> int:
@@ -93,14 +93,14 @@ class Staging:
         And those of any incarnation that has no ledger row, which are never published: a task of a batch job may finish
         after its job did.
         """
-        statement = sql.SQL("DELETE FROM {} AS old WHERE {}").format(self._attempts, self._is_older())
+        statement = sql.SQL("DELETE FROM {} AS old WHERE {}").format(self._attempts.escaped(), self._is_older())
         return connection.execute(statement, self._bounds(context)).rowcount
 
     def older(self, connection: Connection, context: SweepContext) -> list[str]:
         """Name the attempts that `forget_older` would give up."""
         query = sql.SQL(
             "SELECT incarnation, generation, epoch, attempt, rows FROM {} AS old WHERE {} ORDER BY 1, 2, 3, 4"
-        ).format(self._attempts, self._is_older())
+        ).format(self._attempts.escaped(), self._is_older())
         return [
             f"{self.table}: {rows} rows of attempt {attempt}, epoch {epoch}, generation {generation} of {incarnation}"
             for incarnation, generation, epoch, attempt, rows in connection.execute(query, self._bounds(context))
@@ -127,7 +127,7 @@ class Staging:
         """
         size, live = connection.execute(
             sql.SQL("SELECT pg_relation_size(%s::regclass), EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(
-                self._attempts
+                self._attempts.escaped()
             ),
             (self.name.as_string(connection), str(self.table)),
         ).fetchone() or (0, True)
@@ -136,7 +136,7 @@ class Staging:
         if size:
             statement = sql.SQL(
                 "DELETE FROM {0} WHERE NOT EXISTS (SELECT 1 FROM {1} AS live WHERE live.stage = {0}.{2})"
-            ).format(self.name, self._attempts, sql.Identifier(STAGE))
+            ).format(self.name, self._attempts.identifier(), sql.Identifier(STAGE))
             connection.execute(statement)
 
     def _truncate(self, connection: Connection) -> bool:
@@ -145,7 +145,7 @@ class Staging:
                 # An attempt that is writing holds a lock until it commits; its rows are nobody's business yet.
                 connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(self.name))
                 live = connection.execute(
-                    sql.SQL("SELECT EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(self._attempts),
+                    sql.SQL("SELECT EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(self._attempts.escaped()),
                     (str(self.table),),
                 ).fetchone()
                 if live is None or live[0]:

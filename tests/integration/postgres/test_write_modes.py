@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from outfall.errors import CommitRefusedError
+from outfall.postgres import PostgresSink
 from outfall.postgres.columns import read_columns
 from outfall.postgres.names import TableName
 from outfall.testing import LocalDriver
@@ -80,6 +83,58 @@ def test_the_index_of_a_conflict_can_be_named(dsn: str, recovery: str, ddl: str,
     for epoch, name in enumerate("ab"):
         run(sink, recovery, epoch, [{"id": 1, "name": name, "version": 1}])
     assert target.run("SELECT name FROM t") == [("b",)]
+
+
+ODD = '"50%s"."t%(s"'
+ODD_DDL = f"""
+CREATE SCHEMA "50%s"; CREATE TABLE {ODD} ("100%s" bigint PRIMARY KEY, "a%" text CHECK ("a%" <> 'no'));
+CREATE UNIQUE INDEX ON {ODD} ("100%s") WHERE "a%" LIKE '%_%s'
+"""
+UPSERT = {"write_mode": "upsert", "key_columns": "100%s"}
+
+
+@pytest.mark.parametrize(
+    ("options", "rows_of"),
+    [
+        ({}, list),
+        (
+            UPSERT | {"order_column": "a%", "delete_marker": "%gone"},
+            lambda made: [row | {"%gone": False} for row in made],
+        ),
+        (UPSERT | {"conflict_where": "\"a%\" LIKE '%_%s'"}, list),
+        ({"delivery": "offset", "offset_columns": "100%s"}, list),
+        ({"delivery": "offset", "parts": 2, "offset_keys": "ledger"}, lambda made: [("key", row) for row in made]),
+    ],
+    ids=["append", "upsert", "partial index", "offset columns", "parts"],
+)
+def test_percent_signs_in_names_are_signs_like_others(
+    dsn: str, recovery: str, options: dict[str, Any], rows_of: Callable[[list[dict[str, Any]]], list[Any]]
+) -> None:
+    target = Target(dsn, ODD_DDL)
+    sink = PostgresSink(dsn, ODD, metadata_schema="meta%s", **options)
+    for epoch in (0, 1):
+        run(sink, recovery, epoch, rows_of([{"100%s": epoch, "a%": "a%s"}]))
+    assert target.run(f'SELECT "100%s", "a%" FROM {ODD} ORDER BY 1') == [(0, "a%s"), (1, "a%s")]
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT])
+def test_percent_signs_in_names_are_found_in_dead_letters(dsn: str, recovery: str, options: dict[str, Any]) -> None:
+    target = Target(dsn, ODD_DDL)
+    sink = PostgresSink(dsn, ODD, metadata_schema="meta%s", dead_letter_table='"50%s"."dead%s"', **options)
+    run(sink, recovery, 0, [{"100%s": 1, "a%": "a"}, {"100%s": 2, "a%": "no"}, {"100%s": 3, "a%": "\0"}])
+    assert target.run(f'SELECT "100%s" FROM {ODD}') == [(1,)]
+    letters = target.run('SELECT row, part FROM "50%s"."dead%s" ORDER BY row')
+    assert letters == [('{"100%s":2,"a%":"no"}', None), ('{"100%s":3,"a%":"\\u0000"}', "writer 0")]
+
+
+def test_percent_signs_in_names_of_keys_are_found_by_deletes_and_errors(dsn: str, recovery: str) -> None:
+    target = Target(dsn, ODD_DDL)
+    target.run(f"INSERT INTO {ODD} VALUES (1, NULL), (2, NULL)")
+    sink = PostgresSink(dsn, ODD, write_mode="delete", key_columns="100%s")
+    run(sink, recovery, 0, [{"100%s": 1}])
+    assert target.run(f'SELECT "100%s" FROM {ODD}') == [(2,)]
+    with pytest.raises(CommitRefusedError, match=r'row with key \{"100%s":2\}'):
+        run(PostgresSink(dsn, ODD, on_existing="resume"), f"{recovery}-other", 0, [{"100%s": 2, "a%": "x"}])
 
 
 def test_deletes_remove_rows_by_their_key(dsn: str, recovery: str) -> None:
