@@ -300,9 +300,13 @@ def test_upserts_take_the_last_of_each_key_in_the_order_of_keys() -> None:
     made = text(write_mode="upsert", key_columns=["id"], order_column="v", delete_marker="gone")
     assert 'DISTINCT ON ("id")' in made
     assert 'ORDER BY "id", "v" DESC NULLS LAST, "_outfall_stage" DESC, "_outfall_row" DESC' in made
-    assert 'DELETE FROM "s"."T" AS target USING latest WHERE latest.gone AND target."id" = "latest"."id"' in made
-    assert 'WHERE NOT gone ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "a b" = EXCLUDED."a b"' in made
-    assert made.endswith('WHERE (target."v" IS NULL OR target."v" <= "excluded"."v")')
+    assert (
+        'DELETE FROM "s"."T" AS target USING (SELECT "id" AS "_outfall_0", "v" AS "_outfall_1" FROM latest'
+        ' WHERE "_outfall_gone")'
+        ' AS gone WHERE target."id" = gone."_outfall_0" AND (target."v" IS NULL OR target."v" <= gone."_outfall_1"))'
+    ) in made
+    assert 'WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "a b" = EXCLUDED."a b"' in made
+    assert made.endswith('WHERE (target."v" IS NULL OR target."v" <= excluded."v")')
 
 
 # --- errors

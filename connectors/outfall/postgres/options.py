@@ -71,7 +71,9 @@ class PostgresOptions(SinkOptions):
         " them. With `create_table` the primary key.",
     )
     update_columns: Names = Field(
-        default=(), description="`upsert`: which columns of an existing row are updated. Default: all but the keys."
+        default=(),
+        description="`upsert`: which columns of an existing row are updated, beside `order_column`. Default: all but"
+        " the keys.",
     )
     order_column: str | None = Field(
         default=None,
@@ -81,7 +83,7 @@ class PostgresOptions(SinkOptions):
     delete_marker: str | None = Field(
         default=None,
         description="`upsert`: a boolean column that is not written; where it is true, the row with this key is"
-        " removed.",
+        " removed; with `conflict_where` only where that holds for it.",
     )
     conflict_constraint: str | None = Field(
         default=None,

@@ -13,6 +13,9 @@ from outfall.postgres.staging import MARKER, ROW, STAGE
 PLACE = "_outfall_place"
 """Where a row stands in staging, as a statement carries it along."""
 
+GONE = "_outfall_gone"
+"""Whether a row of an upsert is one that removes, as a statement carries it along."""
+
 _BETWEEN = "{0} >= %(low)s::tid AND {0} < %(high)s::tid"
 
 
@@ -88,7 +91,7 @@ def _upsert(
 ) -> sql.Composed:
     return sql.SQL(
         "WITH {latest}{removal}"
-        " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT gone ORDER BY {keys}"
+        " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {gone} ORDER BY {keys}"
         " ON CONFLICT {conflict} {action}"
     ).format(
         latest=_latest(options, staging, columns, partly),
@@ -96,6 +99,7 @@ def _upsert(
         columns=_list(columns),
         removal=_removal(options, table) if options.delete_marker else sql.SQL(""),
         table=table.escaped(),
+        gone=sql.Identifier(GONE),
         conflict=_conflict(options),
         action=_action(options, columns),
     )
@@ -110,15 +114,16 @@ def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str]
         "staging": staging.escaped(),
         "all": _these(partly=False),
         "order": _order(options),
+        "gone": sql.Identifier(GONE),
     }
     if not partly:
         return sql.SQL(
-            "latest AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS gone FROM {staging}"
+            "latest AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS {gone} FROM {staging}"
             " WHERE {all} ORDER BY {order})"
         ).format(**given)
     nulls = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(escaped(key)) for key in options.key_columns)
     return sql.SQL(
-        "candidates AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS gone, ctid AS {place}"
+        "candidates AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS {gone}, ctid AS {place}"
         " FROM {staging} WHERE {all} AND ctid <> ALL(%(without)s::tid[])"
         # IN never finds a NULL, and what finds it cannot be hashed.
         " AND (({keys}) IN (SELECT {keys} FROM {staging} WHERE {these}) OR {nulls}) ORDER BY {order}),"
@@ -141,12 +146,22 @@ def _order(options: PostgresOptions) -> sql.Composed:
 
 
 def _removal(options: PostgresOptions, table: TableName) -> sql.Composed:
+    """Delete what is gone. The predicate names columns without a table: beside the target none may have these names."""
+    names = [name for name in dict.fromkeys([*options.key_columns, options.order_column]) if name is not None]
+    own = {name: escaped(f"_outfall_{number}") for number, name in enumerate(names)}
+    conditions = [sql.SQL("target.{} = gone.{}").format(escaped(key), own[key]) for key in options.key_columns]
+    if options.order_column:
+        conditions.append(_not_newer(options.order_column, sql.SQL("gone.{}").format(own[options.order_column])))
+    if options.conflict_where:
+        conditions.append(sql.SQL("({})").format(escaped_sql(options.conflict_where)))
     return sql.SQL(
-        ", removed AS (DELETE FROM {table} AS target USING latest WHERE latest.gone AND {same}{newer})"
+        ", removed AS (DELETE FROM {table} AS target USING (SELECT {columns} FROM latest WHERE {gone}) AS gone"
+        " WHERE {conditions})"
     ).format(
         table=table.escaped(),
-        same=_same(options.key_columns, "latest"),
-        newer=_newer(options, "latest", sql.SQL(" AND ")),
+        gone=sql.Identifier(GONE),
+        columns=sql.SQL(", ").join(sql.SQL("{} AS {}").format(escaped(name), own[name]) for name in names),
+        conditions=sql.SQL(" AND ").join(conditions),
     )
 
 
@@ -161,22 +176,22 @@ def _conflict(options: PostgresOptions) -> sql.Composed:
 
 
 def _action(options: PostgresOptions, columns: Sequence[str]) -> sql.Composable:
-    changed = options.update_columns or [name for name in columns if name not in options.key_columns]
+    # With what orders it, or the row would seem older than what it holds now.
+    wanted = [*options.update_columns, options.order_column] if options.update_columns else columns
+    changed = [name for name in dict.fromkeys(wanted) if name is not None and name not in options.key_columns]
     if not changed:
         return sql.SQL("DO NOTHING")
     pairs = [sql.SQL("{0} = EXCLUDED.{0}").format(escaped(name)) for name in changed]
-    return sql.SQL("DO UPDATE SET {}{}").format(
-        sql.SQL(", ").join(pairs), _newer(options, "excluded", sql.SQL(" WHERE "))
-    )
+    newer: sql.Composable = sql.SQL("")
+    if options.order_column:
+        theirs = sql.SQL("excluded.{}").format(escaped(options.order_column))
+        newer = sql.SQL(" WHERE ") + _not_newer(options.order_column, theirs)
+    return sql.SQL("DO UPDATE SET {}{}").format(sql.SQL(", ").join(pairs), newer)
 
 
-def _newer(options: PostgresOptions, rows: str, joined_by: sql.SQL) -> sql.Composable:
+def _not_newer(column: str, theirs: sql.Composable) -> sql.Composed:
     """The condition that the table's row is not newer."""
-    if not options.order_column:
-        return sql.SQL("")
-    return joined_by + sql.SQL("(target.{0} IS NULL OR target.{0} <= {1}.{0})").format(
-        escaped(options.order_column), escaped(rows)
-    )
+    return sql.SQL("(target.{0} IS NULL OR target.{0} <= {1})").format(escaped(column), theirs)
 
 
 def _same(keys: Sequence[str], rows: str) -> sql.Composed:

@@ -62,6 +62,44 @@ def test_only_the_columns_that_are_named_are_updated(dsn: str, recovery: str) ->
     assert target.run("SELECT * FROM t") == [(1, "b", 0)]
 
 
+@pytest.mark.parametrize("columns", ["name", "name, version"])
+def test_a_late_row_is_refused_also_where_few_columns_are_updated(dsn: str, recovery: str, columns: str) -> None:
+    target = Target(dsn, KEYED)
+    sink = target.sink(write_mode="upsert", key_columns="id", update_columns=columns, order_column="version")
+    for epoch, (name, version) in enumerate([("a", 1), ("c", 3), ("b", 2)]):
+        run(sink, recovery, epoch, [{"id": 1, "name": name, "version": version}])
+    assert target.run("SELECT * FROM t") == [(1, "c", 3)]
+
+
+@pytest.mark.parametrize("dead", [None, "dead"])
+def test_a_delete_marker_removes_nothing_outside_the_index_that_its_keys_are_of(
+    dsn: str, recovery: str, dead: str | None
+) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, name text, version bigint CHECK (version < 100))")
+    target.run("CREATE UNIQUE INDEX ON t (id) WHERE version > 0")
+    target.run("INSERT INTO t VALUES (1, 'old', 0), (1, 'older', -1), (1, 'live', 1), (2, 'live', 1), (3, 'live', 1)")
+    sink = target.sink(
+        write_mode="upsert",
+        key_columns="id",
+        delete_marker="gone",
+        conflict_where="version > 0",
+        dead_letter_table=dead,
+    )
+    made = [keyed(1, "x", 5, gone=True), keyed(2, "y", 5)] + ([keyed(3, "z", 100)] if dead else [])
+    run(sink, recovery, 0, made)
+    left = target.run("SELECT id, name FROM t ORDER BY id, version")
+    assert left == [(1, "older"), (1, "old"), (2, "y"), (3, "live")]
+
+
+def test_a_column_may_have_any_name(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (latest bigint PRIMARY KEY, gone boolean, target text, removed text)")
+    sink = target.sink(write_mode="upsert", key_columns="latest", delete_marker="deleted")
+    for epoch, deleted in enumerate((False, True)):
+        row = {"gone": True, "target": "a", "removed": "b"}
+        run(sink, recovery, epoch, [row | {"latest": 1, "deleted": deleted}, row | {"latest": 2, "deleted": False}])
+    assert target.run("SELECT * FROM t") == [(2, True, "a", "b")]
+
+
 def test_rows_of_keys_alone_are_inserted_once(dsn: str, recovery: str) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY)")
     sink = target.sink(write_mode="upsert", key_columns="id")
