@@ -94,6 +94,13 @@ class PartTarget(OffsetTarget):
             return found
         return self._part_ledger.published_by_others(connection, self._context.step_id)
 
+    def _has_written(self, connection: Connection, found: LedgerRow) -> bool:
+        if super()._has_written(connection, found):
+            return True
+        if not read_columns(connection, self._part_ledger.table):
+            return False
+        return any(row.epoch is not None for row in self._part_ledger.read(connection).values())
+
     def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
         parts = self._part_ledger.table
         made = [] if read_columns(connection, parts) else part_ledger_ddl(self._database.options.metadata_schema)

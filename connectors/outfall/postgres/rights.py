@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from outfall.errors import TargetError
 from outfall.postgres.connection import Connection
+from outfall.postgres.names import TableName
+from outfall.postgres.options import PostgresOptions
 
 if TYPE_CHECKING:
     from outfall.postgres.sink import PostgresSink
 
-_NEEDED = {"append": ("INSERT",), "upsert": ("INSERT", "UPDATE", "SELECT"), "delete": ("DELETE", "SELECT")}
+_NEEDED = {"append": ["INSERT"], "upsert": ["INSERT", "UPDATE", "SELECT"], "delete": ["DELETE", "SELECT"]}
 """What is needed on the table, by `write_mode`."""
+
+
+def needed_rights(options: PostgresOptions) -> list[str]:
+    """Return what is needed on a table that is there; `on_existing="check"` reads it only to refuse to start."""
+    found = list(_NEEDED[options.write_mode])
+    numbered = options.parts is not None and options.offset_keys == "columns"
+    # ON CONFLICT reads the columns of its index (manual, INSERT).
+    if options.offset_columns or numbered or options.on_existing == "error":
+        found.append("SELECT")
+    if options.delete_marker or options.on_existing == "overwrite":
+        found.append("DELETE")
+    return list(dict.fromkeys(found))
 
 
 def check_rights(connection: Connection, sink: PostgresSink) -> Sequence[str]:
@@ -23,15 +39,31 @@ def check_rights(connection: Connection, sink: PostgresSink) -> Sequence[str]:
     """
     version, user = connection.execute("SELECT current_setting('server_version'), current_user").fetchone() or ("", "")
     found = [f"{sink.database.name()} answers, PostgreSQL {version}, as {user}"]
-    table = sink.table.identifier().as_string(connection)
-    if _ask(connection, "to_regclass(%s) IS NOT NULL", table):
-        needed = _NEEDED[sink.options.write_mode]
-        missing = [right for right in needed if not _has_on_table(connection, table, right)]
-        if missing:
-            raise _missing(f"{', '.join(missing)} on {sink.table}", f"GRANT {', '.join(missing)} ON {table} TO {user}")
-        found.append(f"{', '.join(needed)} on {sink.table} granted")
+    found += _on_table(connection, sink.table, needed_rights(sink.options), user)
+    if sink.letters is not None:
+        found += _on_table(connection, sink.letters.table, ["INSERT"], user)
     found.append(_on_schema(connection, sink.options.metadata_schema, user, sink.options.create_staging == "never"))
     return found
+
+
+def _on_table(connection: Connection, name: TableName, needed: Sequence[str], user: str) -> list[str]:
+    if name.schema is not None and _ask(
+        connection, "EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", name.schema
+    ):
+        _check_schema_right(connection, name.schema, user)
+    table = name.identifier().as_string(connection)
+    if not _ask(connection, "to_regclass(%s) IS NOT NULL", table):
+        return []
+    missing = [right for right in needed if not _has_on_table(connection, table, right)]
+    if missing:
+        raise _missing(f"{', '.join(missing)} on {name}", f"GRANT {', '.join(missing)} ON {table} TO {user}")
+    return [f"{', '.join(needed)} on {name} granted"]
+
+
+def _check_schema_right(connection: Connection, schema: str, user: str, right: str = "USAGE") -> None:
+    if not _ask(connection, "has_schema_privilege(%s, %s)", schema, right):
+        quoted = sql.Identifier(schema).as_string(connection)
+        raise _missing(f"{right} on schema {schema}", f"GRANT {right} ON SCHEMA {quoted} TO {user}")
 
 
 def _on_schema(connection: Connection, schema: str, user: str, made_by_others: bool) -> str:
@@ -39,8 +71,7 @@ def _on_schema(connection: Connection, schema: str, user: str, made_by_others: b
         return f"what is in schema {schema} is made by others (create_staging)"
     if _ask(connection, "EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", schema):
         for right in ("USAGE", "CREATE"):
-            if not _ask(connection, "has_schema_privilege(%s, %s)", schema, right):
-                raise _missing(f"{right} on schema {schema}", f"GRANT {right} ON SCHEMA {schema} TO {user}")
+            _check_schema_right(connection, schema, user, right)
         return f"CREATE on schema {schema} granted"
     if not _ask(connection, "has_database_privilege(current_database(), %s)", "CREATE"):
         raise _missing(f"CREATE on the database, to make schema {schema}", f"have a DBA run CREATE SCHEMA {schema}")

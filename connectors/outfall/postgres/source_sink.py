@@ -42,7 +42,8 @@ class SourceSink(StagedSink, DynamicSink[Any]):
 
     def _check_schema(self, connection: Connection, schema: pa.Schema) -> None:
         super()._check_schema(connection, schema)
-        check_unique(connection, self.table, self.options.offset_columns)
+        why = "nothing else tells a row that comes again from a new one"
+        check_unique(connection, self.table, self.options.offset_columns, why=why)
 
     @property
     def _table_options(self) -> PostgresOptions:

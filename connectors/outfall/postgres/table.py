@@ -15,6 +15,7 @@ from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging import own_columns, staging_ddl
 from outfall.postgres.types import new_column_type, why_not
+from outfall.postgres.unique_index import check_constraint, check_unique
 
 
 class Table:
@@ -29,7 +30,7 @@ class Table:
 
         Raises:
             ConfigurationError: naming every column that does not fit.
-            TargetError: there is no such table.
+            TargetError: there is no such table, or no index that an upsert's keys are of.
         """
         columns = {column.name: column for column in read_columns(connection, self._name)}
         if not columns:
@@ -37,7 +38,7 @@ class Table:
             return
         problems = [
             *(self._problem(field, columns) for field in self._fields(schema)),
-            *self._missing_names(schema, columns),
+            *self._missing_names(schema),
             *self._not_given(schema, columns),
         ]
         told = [problem for problem in problems if problem]
@@ -45,6 +46,7 @@ class Table:
             raise ConfigurationError(
                 f"the rows do not fit {self._name}: {'; '.join(told)}", do="change the columns, or the table"
             )
+        self._check_conflict(connection)
 
     def prepare(self, connection: Connection, schema: pa.Schema) -> None:
         """Create the table, or add columns to it, as the options allow."""
@@ -88,6 +90,16 @@ class Table:
         """Return all that is made beside the table."""
         return ledger_ddl(self._options.metadata_schema) + self.staging_ddl(connection, staging)
 
+    def _check_conflict(self, connection: Connection) -> None:
+        options = self._options
+        if options.write_mode != "upsert":
+            return
+        if options.conflict_constraint:
+            check_constraint(connection, self._name, options.conflict_constraint, options.key_columns)
+        else:
+            why = "an upsert finds the row of a key by it"
+            check_unique(connection, self._name, options.key_columns, why=why, where=options.conflict_where)
+
     def _fields(self, schema: pa.Schema) -> list[pa.Field]:
         return [field for field in schema if field.name != self._options.delete_marker]
 
@@ -96,9 +108,14 @@ class Table:
             raise TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
         for field in self._fields(schema):
             new_column_type(field.type, field.name)
-        missing = [name for name in self._options.key_columns if name not in schema.names]
-        if missing:
-            raise ConfigurationError(f"the key column {missing[0]!r} is not among the rows' columns", do="add it")
+        problems = self._missing_names(schema)
+        named = self._options.conflict_constraint
+        if named and named != f"{self._name.name}_pkey":
+            problems.append(f"the table that is made would have no constraint {named!r}, only its primary key")
+        if problems:
+            raise ConfigurationError(
+                f"the table {self._name} cannot be made: {'; '.join(problems)}", do="correct the columns or the options"
+            )
 
     def _problem(self, field: pa.Field, columns: dict[str, TableColumn]) -> str | None:
         column = columns.get(field.name)
@@ -110,10 +127,10 @@ class Table:
             return f"the table has no column {field.name!r}" + (f", did you mean {near[0]!r}?" if near else "")
         if not column.writable:
             return f"{field.name!r} is a column that the server fills itself"
-        reason = why_not(field.type, column)
+        reason = why_not(field.type, column, json=field.name == self._options.payload_column)
         return f"{field.name!r}: {reason}" if reason else None
 
-    def _missing_names(self, schema: pa.Schema, columns: dict[str, TableColumn]) -> list[str]:
+    def _missing_names(self, schema: pa.Schema) -> list[str]:
         options = self._options
         needed = [
             *options.key_columns,

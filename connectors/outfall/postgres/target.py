@@ -56,6 +56,8 @@ class Target:
         found = self._ledger.read(connection) if has_ledger else None
         if found is not None:
             self._check_row(found)
+            if self._context.completed is not None or self._has_written(connection, found):
+                self._check_there(connection)
             return
         self._check_not_emptied()
         others = self._others(connection) if has_ledger else None
@@ -107,7 +109,7 @@ class Target:
         return self._ledger.begin(connection, step=context.step_id, generation=context.generation, epoch=epoch)
 
     def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
-        shared = [] if self._has_ledger(connection) else ledger_ddl(self._database.options.metadata_schema)
+        shared = [] if self._has_ledger(connection) else self._shared_ddl(connection)
         letters = [] if self._letters is None else self._letters.missing_ddl(connection)
         staging = [] if self._staging is None else self._table.staging_ddl(connection, self._staging.table)
         return [*shared, *letters, *staging]
@@ -130,10 +132,35 @@ class Target:
                 do="restore the database, or start the query with a new checkpoint",
             )
 
+    def _shared_ddl(self, connection: Connection) -> Sequence[sql.Composed]:
+        schema = self._database.options.metadata_schema
+        found = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", (schema,)
+        ).fetchone()
+        statements = ledger_ddl(schema)
+        # IF NOT EXISTS asks for the right to make a schema also where there is one.
+        return statements[1:] if found and found[0] else statements
+
+    def _has_written(self, connection: Connection, found: LedgerRow) -> bool:
+        """Tell whether rows of this query are in the table, as the ledger knows it."""
+        return found.epoch is not None
+
+    def _check_there(self, connection: Connection) -> None:
+        """Refuse to make a table anew whose rows are recorded."""
+        if not read_columns(connection, self._name):
+            raise TargetLostError(
+                f"there is no table {self._name} any more, and this query wrote to it",
+                step=self._context.step_id,
+                why="it was dropped or renamed, or the search_path is another one",
+                do="restore the table, or start the query with a new checkpoint",
+            )
+
     def _check_rows(self, connection: Connection, others: LedgerRow | None) -> None:
         """Refuse rows that are not to be mixed with ours."""
         choice = self._database.options.on_existing
-        if choice not in ("check", "error") or not self._table.holds_rows(connection):
+        # Who may only insert is not to be asked for the right to look where nothing would follow from it.
+        looks = choice == "error" or (choice == "check" and others is not None)
+        if not looks or not self._table.holds_rows(connection):
             return
         if others is not None:
             raise TargetNotEmptyError(

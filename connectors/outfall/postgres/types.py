@@ -37,6 +37,7 @@ from outfall.postgres.columns import Kind, TableColumn
 
 _INTEGERS = frozenset({"int2", "int4", "int8"})
 _JSON = frozenset({"json", "jsonb"})
+_AS_JSON = Kind("json", None)
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,16 @@ def new_column_type(kind: pa.DataType, name: str) -> str:
     )
 
 
-def why_not(kind: pa.DataType, column: TableColumn) -> str | None:
-    """Tell why values of a type cannot go into a column, and what to do; `None` when they can."""
-    problem = _why_not(kind, column.kind, column.name)
+def why_not(kind: pa.DataType, column: TableColumn, *, json: bool = False) -> str | None:
+    """Tell why values of a type cannot go into a column, and what to do; `None` when they can.
+
+    Args:
+        kind: their type.
+        column: the column.
+        json: whether they are to be JSON, in a column of text too.
+    """
+    target = _AS_JSON if json and column.kind.name == "text" else column.kind
+    problem = _why_not(kind, target, column.name)
     return None if problem is None else f"{kind} does not go into {column.type}: {problem}"
 
 

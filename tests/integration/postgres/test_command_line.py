@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from outfall.errors import TargetError
+from outfall.postgres import PostgresSink
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, rows, run
 from tests.unit.support.command import done, failed, parsed
@@ -38,6 +41,44 @@ def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str) -> Non
     finally:
         target.run("DROP OWNED BY doctor_test")
         target.run("DROP ROLE doctor_test")
+
+
+@pytest.mark.parametrize(
+    ("options", "rights"),
+    [
+        ({}, "INSERT"),
+        ({"on_existing": "error"}, "INSERT, SELECT"),
+        ({"on_existing": "overwrite"}, "INSERT, DELETE"),
+        ({"delivery": "offset", "offset_columns": "id"}, "INSERT, SELECT"),
+        ({"delivery": "offset", "parts": 2}, "INSERT, SELECT"),
+        ({"delivery": "offset", "parts": 2, "offset_keys": "ledger"}, "INSERT"),
+        ({"write_mode": "upsert", "key_columns": "id"}, "INSERT, UPDATE, SELECT"),
+        ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "gone"}, "INSERT, UPDATE, SELECT, DELETE"),
+        ({"write_mode": "delete", "key_columns": "id"}, "DELETE, SELECT"),
+    ],
+)
+def test_all_rights_that_the_options_need_are_asked_for(dsn: str, options: dict[str, Any], rights: str) -> None:
+    target = Target(dsn, "CREATE SCHEMA s; CREATE TABLE s.t (id bigint PRIMARY KEY); CREATE TABLE s.dead (id bigint)")
+    target.run("DROP ROLE IF EXISTS doctor_test")
+    target.run("CREATE ROLE doctor_test LOGIN; CREATE SCHEMA outfall AUTHORIZATION doctor_test")
+    dead = {} if "delivery" in options else {"dead_letter_table": "s.dead"}
+    sink: Any = PostgresSink(make_conninfo(dsn, user="doctor_test"), "s.t", **options, **dead)
+
+    def missing(what: str) -> None:
+        with pytest.raises(TargetError, match=f"the right is missing: {what}"):
+            sink.check_connection()
+
+    try:
+        missing("USAGE on schema s")
+        target.run("GRANT USAGE ON SCHEMA s TO doctor_test")
+        missing(f"{rights} on s.t")
+        target.run(f"GRANT {rights} ON s.t TO doctor_test")
+        if dead:
+            missing("INSERT on s.dead")
+            target.run("GRANT INSERT ON s.dead TO doctor_test")
+        assert f"{rights} on s.t granted" in sink.check_connection()
+    finally:
+        target.run("DROP OWNED BY doctor_test CASCADE; DROP ROLE doctor_test")
 
 
 def test_staging_of_lost_attempts_is_listed_and_cleared(dsn: str, tmp_path: Path) -> None:

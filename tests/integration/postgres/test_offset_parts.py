@@ -92,6 +92,26 @@ def test_a_row_as_json_beside_its_part_and_number(dsn: str, recovery: str) -> No
     assert target.run("SELECT * FROM t ORDER BY n") == [("0", 0, numbered(1)[0]), ("0", 1, numbered(2)[0])]
 
 
+@pytest.mark.parametrize("kind", ["text", "json", "jsonb"])
+def test_a_row_as_json_goes_into_each_type_that_the_option_names(dsn: str, recovery: str, kind: str) -> None:
+    target = Target(dsn, f"CREATE TABLE t (data {kind}, name text)")
+    sink = parts_sink(target, 1, payload_column="data")
+    sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
+    run(sink, recovery, 0, 1)
+    assert target.run("SELECT data::jsonb, name FROM t") == [(numbered(1)[0], None)]
+    with pytest.raises(ConfigurationError, match="write it into a column of type jsonb"):
+        target.sink().check_schema(pa.schema({"name": pa.struct([("a", pa.int64())])}))
+
+
+def test_a_table_that_was_dropped_in_the_middle_of_an_epoch_is_not_made_anew(target: Target, recovery: str) -> None:
+    sink = parts_sink(target)
+    with crash_at("after collect"):
+        run(sink, recovery, 0, *range(20))
+    target.run("DROP TABLE t")
+    with pytest.raises(TargetLostError, match="there is no table t any more"):
+        run(parts_sink(target, create_table="if_missing"), recovery, 0, *range(20))
+
+
 def test_a_replay_in_another_order_and_other_batches_writes_nothing(target: Target, recovery: str) -> None:
     driver = LocalDriver(parts_sink(target, 1), recovery)
     ticket = driver.coordinator().begin(0)

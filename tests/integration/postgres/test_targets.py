@@ -212,6 +212,45 @@ def test_a_missing_right_is_told_with_the_way_out(postgres: Databases, recovery:
         target.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"delivery": "offset", "parts": 2, "offset_keys": "ledger"}], ids=["epoch", "parts"]
+)
+def test_who_may_only_insert_needs_no_more_to_append(
+    postgres: Databases, recovery: str, options: dict[str, Any]
+) -> None:
+    target = Target(postgres.new_database())
+    role = "outfall_writer"
+    target.run(f"DROP ROLE IF EXISTS {role}")
+    target.run(f"CREATE ROLE {role} LOGIN; GRANT INSERT ON t TO {role}; CREATE SCHEMA outfall AUTHORIZATION {role}")
+    sink: Any = target.sink(dsn=psycopg.conninfo.make_conninfo(target.dsn, user=role), **options)
+    try:
+        assert "INSERT on t granted" in sink.check_connection()
+        sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
+        made = rows(1, 2)
+        run(sink, recovery, 0, [("k", row) for row in made] if options else made)
+        assert target.ids() == [1, 2]
+        # Only for a table that this step wrote to it is to be looked whether rows are left.
+        shutil.rmtree(recovery)
+        with pytest.raises(TargetError, match="permission denied for table t"):
+            run(sink, recovery, 0, [])
+    finally:
+        target.run(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+def test_a_table_that_was_dropped_is_not_made_anew(dsn: str, recovery: str) -> None:
+    sink = PostgresSink(dsn, "made", create_table="if_missing")
+    sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
+    local = LocalDriver(sink, recovery)
+    local.run_epoch(0, [rows(1)])
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("ALTER TABLE made RENAME TO away")
+        with pytest.raises(TargetLostError, match="there is no table made any more"):
+            local.run_epoch(1, [rows(2)])
+        connection.execute("ALTER TABLE away RENAME TO made")
+        LocalDriver(sink, recovery).run_epoch(1, [rows(2)])
+        assert connection.execute("SELECT count(*) FROM made").fetchone() == (2,)
+
+
 def test_a_missing_table_is_told(dsn: str, recovery: str) -> None:
     with pytest.raises(TargetError, match="there is no table nowhere"):
         run(PostgresSink(dsn, "nowhere"), recovery, 0, rows(1))
@@ -234,6 +273,59 @@ def test_columns_of_options_must_be_there(dsn: str) -> None:
     sink = target.sink(write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone")
     with pytest.raises(ConfigurationError, match=r"no column 'version'.*delete marker 'gone' is string"):
         sink.check_schema(pa.schema({"id": pa.int64(), "gone": pa.string()}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delete_marker": "gonne"}, "no column 'gonne'"),
+        ({"delete_marker": "name"}, "delete marker 'name' is string"),
+        ({"order_column": "version"}, "no column 'version'"),
+        ({"update_columns": "nam"}, "no column 'nam'"),
+        ({"key_columns": "key"}, "no column 'key'"),
+        ({"conflict_constraint": "once"}, "no constraint 'once'"),
+        ({"conflict_constraint": "made_pkey"}, None),
+    ],
+)
+def test_columns_of_options_must_be_there_also_for_a_table_that_is_made(
+    dsn: str, options: dict[str, Any], message: str | None
+) -> None:
+    sink = PostgresSink(
+        dsn, "made", create_table="if_missing", write_mode="upsert", **({"key_columns": "id"} | options)
+    )
+    with pytest.raises(ConfigurationError, match=message) if message else nullcontext():
+        sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "message"),
+    [
+        ("SELECT 1", {}, r'no unique index on id.*CREATE UNIQUE INDEX ON "t" \("id"\)'),
+        ("CREATE UNIQUE INDEX ON t (id)", {}, None),
+        ("CREATE UNIQUE INDEX ON t (id, name)", {}, "no unique index"),
+        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {}, "no unique index"),
+        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {"conflict_where": "n > 0"}, None),
+        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {"conflict_where": "n > 5"}, None),
+        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 5", {"conflict_where": "n > 0"}, "(?s)fits conflict_where.*42P10"),
+        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {"conflict_where": "m > 0"}, "(?s)fits conflict_where.*42703"),
+        ("SELECT 1", {"conflict_where": "n > 0"}, "CREATE UNIQUE INDEX .* WHERE n > 0"),
+        ("CREATE UNIQUE INDEX ON t (id)", {"conflict_where": "n > 0 AND name LIKE 'a%s'"}, None),
+        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "once"}, None),
+        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "twice"}, "no constraint 'twice'"),
+        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id, n)", {"conflict_constraint": "once"}, "is on id, n"),
+        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id) DEFERRABLE", {"conflict_constraint": "once"}, "is none that"),
+        ("ALTER TABLE t ADD CONSTRAINT once CHECK (id > 0)", {"conflict_constraint": "once"}, "is none that"),
+        ("ALTER TABLE t RENAME TO b; ALTER TABLE b ADD PRIMARY KEY (id); CREATE VIEW t AS SELECT * FROM b", {}, None),
+    ],
+)
+def test_upserts_without_an_index_are_refused_before_the_first_row(
+    dsn: str, ddl: str, options: dict[str, Any], message: str | None
+) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, name text, n bigint)")
+    target.run(ddl)
+    sink = target.sink(write_mode="upsert", key_columns="id", **options)
+    with pytest.raises(TargetError, match=message) if message else nullcontext():
+        sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string(), "n": pa.int64()}))
 
 
 def test_a_table_is_created_and_grows_columns_where_options_say_so(dsn: str, recovery: str) -> None:
