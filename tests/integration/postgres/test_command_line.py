@@ -61,7 +61,7 @@ def test_all_rights_that_the_options_need_are_asked_for(dsn: str, options: dict[
     target = Target(dsn, "CREATE SCHEMA s; CREATE TABLE s.t (id bigint PRIMARY KEY); CREATE TABLE s.dead (id bigint)")
     target.run("DROP ROLE IF EXISTS doctor_test")
     target.run("CREATE ROLE doctor_test LOGIN; CREATE SCHEMA outfall AUTHORIZATION doctor_test")
-    dead = {} if "delivery" in options else {"dead_letter_table": "s.dead"}
+    dead: dict[str, Any] = {} if "delivery" in options else {"dead_letter_table": "s.dead"}
     sink: Any = PostgresSink(make_conninfo(dsn, user="doctor_test"), "s.t", **options, **dead)
 
     def missing(what: str) -> None:

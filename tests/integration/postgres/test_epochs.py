@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 import pytest
 
 from outfall.capabilities import CommitRequest, CommitterInitContext, WriterInitContext
 from outfall.errors import (
+    EpochAbandonedError,
     FencedError,
     OutfallError,
     TransientError,
 )
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
+from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.postgres import Server, pgbouncer
 
@@ -157,19 +159,27 @@ def test_two_drivers_that_publish_the_same_record_publish_once(target: Target, r
     assert isinstance(outcome[0], OutfallError)
 
 
-def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Target, recovery: str) -> None:
-    """The server commits, and the connection breaks before we hear of it."""
-    lost: list[str] = []
+@pytest.mark.parametrize(("lost", "published"), [("reply", 1), ("request", 2)])
+def test_a_connection_that_breaks_in_commit_is_settled_by_the_ledger(
+    target: Target, recovery: str, lost: Literal["reply", "request"], published: int
+) -> None:
+    """The proxy lets COMMIT through and swallows what comes back, or does not let it through."""
+    given = psycopg.conninfo.conninfo_to_dict(target.dsn)
+    publishing, cut = [], []
 
-    def cut(step: str) -> None:
-        if step == "postgres: after COMMIT" and target.ids() and not lost:
-            lost.append(step)
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
+    def break_off(step: str) -> None:
+        if step == "postgres: publishing":
+            publishing.append(step)
+        if step == "postgres: before COMMIT" and publishing and not cut:
+            cut.append(step)
+            proxy.inject(NetworkFault("reset", lost, connections=1))
 
-    with listening(cut):
-        run(target.sink(), recovery, 0, rows(1, 2))
-    assert lost
-    assert target.ids() == [1, 2]
+    with TcpProxy(str(given["host"]), int(str(given["port"]))) as proxy, listening(break_off):
+        sink = target.sink(dsn=psycopg.conninfo.make_conninfo(target.dsn, host="127.0.0.1", port=proxy.port))
+        run(sink, recovery, 0, rows(1, 2), rows(3))
+    assert cut
+    assert len(publishing) == published
+    assert target.ids() == [1, 2, 3]
 
 
 def test_connections_that_are_ended_are_made_anew(target: Target, recovery: str) -> None:
@@ -210,7 +220,30 @@ def test_a_server_killed_between_staging_and_publishing_loses_nothing(mortal_pos
     assert target.ids() == [1, 2, 3, 4]
 
 
-def test_a_server_killed_after_committing_began_loses_nothing(mortal_postgres: Server, recovery: str) -> None:
+def test_a_server_killed_while_it_publishes_loses_nothing(mortal_postgres: Server, recovery: str) -> None:
+    """The driver lives: it tries again, finds staging empty, and proves by the ledger that nothing was published."""
+    target = Target(mortal_postgres.new_database())
+    sink = target.sink()
+    run(sink, recovery, 0, rows(1))
+    killed: list[str] = []
+
+    def kill(step: str) -> None:
+        if step == "postgres: publishing" and not killed:
+            killed.append(step)
+            mortal_postgres.kill()
+            mortal_postgres.start()
+
+    local = LocalDriver(sink, recovery)
+    with listening(kill), pytest.raises(EpochAbandonedError, match=r"holds 0 of the 2 rows of attempt"):
+        local.run_epoch(1, [rows(2, 3)])
+    assert target.ids() == [1]
+    local.run_epoch(1, [rows(3), rows(2)])
+    assert target.ids() == [1, 2, 3]
+
+
+def test_a_server_killed_after_the_driver_died_in_publishing_loses_nothing(
+    mortal_postgres: Server, recovery: str
+) -> None:
     target = Target(mortal_postgres.new_database())
     sink = target.sink()
     with crash_at("postgres: publishing"):
