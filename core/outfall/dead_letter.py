@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from outfall.encode import FormatOptions, rows_to_batch
 from outfall.encode.jsonl import JsonlEncoder
-from outfall.errors import ValueRefusedError
+from outfall.errors import ConfigurationError, ValueRefusedError
 
 EXCERPT_CHARACTERS = 1000
 """How much of an answer is kept; a body may be a page of HTML."""
@@ -82,13 +82,13 @@ def row_text(row: Mapping[str, Any]) -> str:
 def row_texts(batch: pa.RecordBatch) -> list[str]:
     """Return each row of a batch as JSON text: as the format `jsonl` writes it, with its NULL fields.
 
-    A batch that the format refuses is written as Python shows its values, since a dead letter that is refused in turn
-    helps nobody.
+    A batch whose values or types the format refuses is written as Python shows its values, since a dead letter that is
+    refused in turn helps nobody.
     """
     try:
         encoder = JsonlEncoder(FormatOptions(format="jsonl", ignore_null_fields=False), batch.schema)
         return bytes(encoder.encode(batch)).decode().split("\n")[:-1]
-    except ValueRefusedError:
+    except (ValueRefusedError, ConfigurationError):
         columns = [_shown(column) for column in batch.columns]
         rows = (dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True))
         return [json.dumps(row, ensure_ascii=False, default=str) for row in rows]

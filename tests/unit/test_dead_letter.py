@@ -68,6 +68,17 @@ def test_a_row_keeps_its_null_fields_and_line_separators() -> None:
     assert "\n" not in text
 
 
+def test_rows_of_types_that_the_format_refuses_are_shown() -> None:
+    batch = pa.record_batch(
+        {
+            "id": pa.array([1]),
+            "at": pa.array([3_600_000_000_000], pa.time64("ns")),
+            "took": pa.array([1], pa.duration("s")),
+        }
+    )
+    assert row_texts(batch) == ['{"id": 1, "at": "01:00:00", "took": "0:00:01"}']
+
+
 def test_rows_that_the_format_refuses_are_shown() -> None:
     broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
     batch = pa.RecordBatch.from_arrays([pa.array([7]), broken], names=["id", "text"])

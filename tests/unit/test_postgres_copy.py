@@ -57,6 +57,7 @@ def one(value: Any, kind: pa.DataType, type: str) -> bytes:
         (date(2000, 1, 2), pa.date32(), "date", bytes(3) + b"\1"),
         (date(1999, 12, 31), pa.date32(), "date", b"\xff" * 4),
         (946_684_800_000_001, pa.timestamp("us", "Europe/Berlin"), "timestamptz", bytes(7) + b"\1"),
+        (3_600_000_001_000, pa.time64("ns"), "time", (3_600_000_001).to_bytes(8, "big")),
         (86_400_000_001, pa.duration("us"), "interval", (86_400_000_001).to_bytes(8, "big") + bytes(8)),
         (
             [1, None],

@@ -19,7 +19,21 @@ _AS_TEXT = frozenset({"textrecv", "varcharrecv", "bpcharrecv", "citextrecv", "en
 """Functions of the server that read text as the binary form; it is what tells citext, wherever it was installed."""
 
 _IN_ARRAYS = frozenset(
-    {"bool", "int2", "int4", "int8", "float4", "float8", "numeric", "text", "bytea", "date", "timestamp", "interval"}
+    {
+        "bool",
+        "int2",
+        "int4",
+        "int8",
+        "float4",
+        "float8",
+        "numeric",
+        "text",
+        "bytea",
+        "date",
+        "time",
+        "timestamp",
+        "interval",
+    }
 )
 """Elements whose type pgpq names to the server, which compares it."""
 

@@ -35,6 +35,7 @@ _FIXED = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
+    "time": pa.time64("us"),
     "interval": pa.duration("us"),
     "bytea": _BYTES,
     "uuid": UUID,

@@ -12,6 +12,7 @@ from outfall.capabilities import SealContext, TargetContext
 from outfall.errors import PartsChangedError
 from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
+from outfall.postgres.copy_target import check_copied_into
 from outfall.postgres.ledger import Ledger, LedgerRow
 from outfall.postgres.names import TableName
 from outfall.postgres.offset_part import PartState
@@ -35,9 +36,10 @@ class PartTarget(OffsetTarget):
         """Refuse a table or parts that are not what the recovery data says, and change nothing.
 
         Raises:
-            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError, PartsChangedError.
+            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError, PartsChangedError, ConfigurationError.
         """
         super().check()
+        self._database.run("looking at", lambda connection: check_copied_into(connection, self._name), starting=True)
         context = self._context
         with self._database.connection() as connection:
             step = self._ledger.read(connection) if self._has_ledger(connection) else None

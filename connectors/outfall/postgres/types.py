@@ -14,10 +14,13 @@
 | date | date | date |
 | timestamp | timestamp with time zone | timestamp with time zone |
 | timestamp_ntz | timestamp without time zone | timestamp without time zone |
+| time | time without time zone | time without time zone |
 | interval day to second | interval | interval |
 | void | text | any |
 | array of one of these | an array of the element's | an array of the element's, json, jsonb |
 | struct, map, array of these or of arrays | jsonb | json, jsonb |
+
+A map's keys are strings, and what is in jsonb holds no times and no intervals, which JSON has not.
 
 A domain is as its base type. Values that a column cannot hold are refused before they are sent, never cut or rounded.
 There are two exceptions, which the server rounds for every writer: times in a column of fewer than six digits, such as
@@ -78,6 +81,7 @@ _RULES = [
         frozenset({"timestamp"}),
         "cast it to timestamp, which takes the session's time zone",
     ),
+    _Rule(pa.types.is_time64, "time without time zone", frozenset({"time"}), "cast it to a string"),
     _Rule(
         lambda kind: pa.types.is_duration(kind) and kind.unit != "ns",
         "interval",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import ip_address
 from typing import Any
@@ -113,6 +113,12 @@ CASES = [
     Case(pa.string(), "integer", ["12", "-3"], found=[12, -3]),
     Case(pa.string(), "integer[]", ["{1,NULL}", "{}"], found=[[1, None], []]),
     Case(pa.string(), "time", ["12:34:56.789012"], "c::text"),
+    *[
+        Case(kind, "time", [time(0), time(23, 59, 59, 999999), time(12, 34, 56, 789012)])
+        for kind in (pa.time64("ns"), pa.time64("us"))
+    ],
+    Case(pa.time64("ns"), "time(0)", [time(12, 34, 56, 400000)], found=[time(12, 34, 56)]),
+    Case(pa.list_(pa.time64("ns")), "time[]", [[time(1), None], []]),
     Case(pa.binary(), "bytea", [b"", b"\0", bytes(range(256)), b"\\x00"]),
     Case(pa.date32(), "date", [date(1, 1, 1), date(9999, 12, 31), date(1969, 12, 31), date(2000, 1, 1)]),
     Case(

@@ -165,7 +165,8 @@ def test_a_connection_that_breaks_in_commit_is_settled_by_the_ledger(
 ) -> None:
     """The proxy lets COMMIT through and swallows what comes back, or does not let it through."""
     given = psycopg.conninfo.conninfo_to_dict(target.dsn)
-    publishing, cut = [], []
+    publishing: list[str] = []
+    cut: list[str] = []
 
     def break_off(step: str) -> None:
         if step == "postgres: publishing":

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
-from outfall.errors import TargetError
+from outfall.errors import ConfigurationError, TargetError
+from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, rows, run
+from tests.integration.support.postgres import Databases
 
 LEAVE_OUT_TWO = """
 CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS
@@ -82,6 +86,58 @@ def test_a_view_whose_trigger_leaves_rows_out_gets_the_others(dsn: str, recovery
     )
     run(target.sink(), recovery, 0, rows(1, 2, 3))
     assert target.run("SELECT * FROM base ORDER BY id") == [(1, "n1"), (3, "n3")]
+
+
+BASE = "CREATE TABLE base (id bigint, name text); CREATE VIEW t AS SELECT * FROM base;"
+PUT = """
+CREATE FUNCTION put() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN INSERT INTO base VALUES (NEW.id, NEW.name); RETURN NEW; END $$;
+CREATE TRIGGER put INSTEAD OF INSERT ON t FOR EACH ROW EXECUTE FUNCTION put()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ddl", "refused"),
+    [
+        (BASE, "is a view without"),
+        (f"{BASE} {PUT}", None),
+        ("CREATE TABLE t (id bigint, name text); CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING", "has a rule"),
+        ("CREATE TABLE t (id bigint, name text) PARTITION BY RANGE (id); CREATE TABLE p PARTITION OF t DEFAULT", None),
+    ],
+    ids=["view", "view with a trigger", "rule", "partitioned"],
+)
+def test_by_parts_what_copy_does_not_write_is_refused_at_the_start(
+    dsn: str, recovery: str, ddl: str, refused: str | None
+) -> None:
+    target = Target(dsn, ddl)
+    sink = target.sink(delivery="offset", parts=2, offset_keys="ledger")
+    driver = LocalDriver(sink, recovery)
+    if refused:
+        with pytest.raises(ConfigurationError, match=refused):
+            driver.coordinator().begin(0)
+        return
+    driver.run_epoch(0, [[("key", row) for row in rows(1, 2)]])
+    assert target.ids() == [1, 2]
+
+
+def test_by_parts_row_security_is_refused_for_whom_it_holds(postgres: Databases, tmp_path: Path) -> None:
+    target = Target(postgres.new_database())
+    role = "outfall_secured"
+    target.run(f"DROP ROLE IF EXISTS {role}")
+    target.run(
+        f"CREATE ROLE {role} LOGIN; GRANT INSERT, SELECT ON t TO {role}; CREATE SCHEMA outfall AUTHORIZATION {role}"
+    )
+    target.run("ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY all_rows ON t USING (true)")
+    options: dict[str, Any] = {"delivery": "offset", "parts": 2, "offset_keys": "ledger"}
+    theirs = psycopg.conninfo.make_conninfo(target.dsn, user=role)
+    try:
+        with pytest.raises(ConfigurationError, match="has row security"):
+            LocalDriver(target.sink(dsn=theirs, **options), str(tmp_path / "theirs")).coordinator().begin(0)
+        run(target.sink(dsn=theirs), str(tmp_path / "epochs"), 0, rows(1))
+    finally:
+        target.run(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+    run(target.sink(**options), str(tmp_path / "owner"), 0, [("key", row) for row in rows(2)])
+    assert target.ids() == [1, 2]
 
 
 def test_columns_that_fill_themselves_are_left_out(dsn: str, recovery: str) -> None:
