@@ -52,6 +52,7 @@ DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
         ({"delivery": "offset", "offset_columns": "id", "key_columns": "id"}, "do not go with offset_columns"),
         ({"delivery": "offset", "offset_columns": "id, id"}, "names the column 'id' twice"),
         ({"create_table": "always"}, "create_table"),
+        ({"metadata_schema": "ä" * 32}, "longer than 63 bytes"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:

@@ -76,7 +76,7 @@ class Database:
         """Lend this process's connection, or a new one while that is lent. After an error it is closed.
 
         Raises:
-            TransientError: no connection could be made.
+            psycopg.OperationalError: no connection could be made.
         """
         conninfo = self._conninfo()
         key = (os.getpid(), conninfo)

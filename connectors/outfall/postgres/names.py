@@ -12,7 +12,7 @@ from psycopg import sql
 from outfall.errors import ConfigurationError
 
 _PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')
-_LONGEST = 63
+LONGEST = 63
 """Bytes of an identifier; PostgreSQL cuts longer ones without a word."""
 
 
@@ -37,7 +37,7 @@ class TableName:
             )
         names = [part[1:-1].replace('""', '"') if part.startswith('"') else part.strip().lower() for part in parts]
         for name in names:
-            if not name or "\0" in name or len(name.encode()) > _LONGEST:
+            if not name or "\0" in name or len(name.encode()) > LONGEST:
                 raise ConfigurationError(f"{text!r} is not the name of a table", why="a part is empty or over 63 bytes")
         return cls(names[0] if len(names) == 2 else None, names[-1])
 

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.durations import Duration
 from outfall.options import Names, SinkOptions
+from outfall.postgres.names import LONGEST
 
 
 class PostgresOptions(SinkOptions):
@@ -150,6 +151,13 @@ class PostgresOptions(SinkOptions):
         twice = [name for name in value if value.count(name) > 1]
         if twice:
             raise ValueError(f"names the column {twice[0]!r} twice")
+        return value
+
+    @field_validator("metadata_schema")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if len(value.encode()) > LONGEST:
+            raise ValueError(f"is longer than {LONGEST} bytes, and the server would cut it")
         return value
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from outfall.errors import ConfigurationError, TargetError
 from outfall.postgres.columns import TableColumn, read_columns
 from outfall.postgres.connection import Connection
 from outfall.postgres.ledger import ledger_ddl
-from outfall.postgres.names import TableName
+from outfall.postgres.names import LONGEST, TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging import own_columns, staging_ddl
 from outfall.postgres.types import new_column_type, why_not
@@ -108,7 +108,8 @@ class Table:
             raise TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
         for field in self._fields(schema):
             new_column_type(field.type, field.name)
-        problems = self._missing_names(schema)
+        names = (_why_no_name(field.name) for field in self._fields(schema))
+        problems = [*filter(None, names), *self._missing_names(schema)]
         named = self._options.conflict_constraint
         if named and named != f"{self._name.name}_pkey":
             problems.append(f"the table that is made would have no constraint {named!r}, only its primary key")
@@ -122,7 +123,7 @@ class Table:
         if column is None:
             if self._options.schema_evolution == "add_columns":
                 new_column_type(field.type, field.name)
-                return None
+                return _why_no_name(field.name)
             near = difflib.get_close_matches(field.name, columns, n=1)
             return f"the table has no column {field.name!r}" + (f", did you mean {near[0]!r}?" if near else "")
         if not column.writable:
@@ -162,6 +163,11 @@ class Table:
         if keys:
             fields.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, keys))))
         return sql.SQL("CREATE TABLE {} ({})").format(self._name.identifier(), sql.SQL(", ").join(fields))
+
+
+def _why_no_name(name: str) -> str | None:
+    fits = 0 < len(name.encode()) <= LONGEST and "\0" not in name
+    return None if fits else f"{name!r} can name no column: the server takes 1 to {LONGEST} bytes"
 
 
 def _definition(field: pa.Field) -> sql.Composed:

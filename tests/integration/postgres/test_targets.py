@@ -297,6 +297,17 @@ def test_columns_of_options_must_be_there_also_for_a_table_that_is_made(
         sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
 
 
+@pytest.mark.parametrize("options", [{"create_table": "if_missing"}, {"schema_evolution": "add_columns"}])
+def test_columns_that_are_made_have_names_that_the_server_takes_whole(dsn: str, options: dict[str, Any]) -> None:
+    target = Target(dsn)
+    sink = PostgresSink(dsn, "made" if "create_table" in options else "t", **options)
+    for name in ("ä" * 32, "", "a\0b"):
+        with pytest.raises(ConfigurationError, match="can name no column"):
+            sink.check_schema(pa.schema({"id": pa.int64(), name: pa.int64()}))
+    sink.check_schema(pa.schema({"id": pa.int64(), "ä" * 31: pa.int64()}))
+    assert target.ids() == []
+
+
 @pytest.mark.parametrize(
     ("ddl", "options", "message"),
     [

@@ -182,6 +182,16 @@ def test_deletes_remove_rows_by_their_key(dsn: str, recovery: str) -> None:
     assert target.ids() == [1, 3, 5]
 
 
+def test_a_null_in_a_key_is_not_removed(dsn: str, tmp_path: Path) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint UNIQUE, name text, version bigint)")
+    target.run("INSERT INTO t VALUES (NULL, 'a', 0)")
+    gone: list[dict[str, Any]] = [{"id": None, "gone": True}]
+    run(target.sink(write_mode="upsert", key_columns="id", delete_marker="gone"), str(tmp_path / "upsert"), 0, gone)
+    sink = target.sink(write_mode="delete", key_columns="id", on_existing="resume")
+    run(sink, str(tmp_path / "delete"), 0, [{"id": None}])
+    assert target.run("SELECT name FROM t") == [("a",)]
+
+
 def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_path: Path) -> None:
     target = Target(dsn, KEYED)
     ids = range(2000)
