@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from outfall.errors import ConfigurationError, TargetError
 from outfall.http import HttpSink
 from outfall.http.direct import close_idle_connections
 from outfall.testing import LocalDriver
+from tests.integration.support.certificates import self_signed
 from tests.integration.support.http_receiver import HttpReceiver
 
 WAYS: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"session": True}]
@@ -27,26 +23,8 @@ WAYS: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"session": True}]
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for this host, signed by itself, with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
     path = tmp_path_factory.mktemp("tls") / "server.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
+    path.write_bytes(self_signed("127.0.0.1"))
     return path
 
 

@@ -150,8 +150,14 @@ def postgres_server() -> Iterator[Databases]:
 
 
 @contextmanager
-def pgbouncer(dsn: str) -> Iterator[str]:
-    """Put pgbouncer in transaction mode before a database; yields the DSN that leads through it."""
+def pgbouncer(dsn: str, host: str = "127.0.0.1", certificate: bytes | None = None) -> Iterator[str]:
+    """Put pgbouncer in transaction mode before a database; yields the DSN that leads through it.
+
+    Args:
+        dsn: the database.
+        host: the address that it listens on.
+        certificate: with its key, as PEM: then only TLS is taken.
+    """
     binary = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
     if binary is None:
         pytest.fail("there is no pgbouncer. What to do: apt-get install pgbouncer")
@@ -161,20 +167,27 @@ def pgbouncer(dsn: str) -> Iterator[str]:
         port = free_port()
         config = folder / "pgbouncer.ini"
         config.write_text(
-            f"[databases]\n{parts['dbname']} = {server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+            f"[databases]\n{parts['dbname']} = {server}\n[pgbouncer]\nlisten_addr = {host}\nlisten_port = {port}\n"
             "unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 5\n"
+            + ("" if certificate is None else _tls(folder / "tls.pem", certificate))
         )
         config.chmod(0o644)
-        through = make_conninfo(host="127.0.0.1", port=port, user=str(parts.get("user", "")), dbname=parts["dbname"])
+        through = make_conninfo(host=host, port=port, user=str(parts.get("user", "")), dbname=parts["dbname"])
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen([binary, config], stdout=out, stderr=out, cwd="/", **_unprivileged(folder))
         try:
-            until(lambda: _accepts(process, log, through), "pgbouncer answering", _SECONDS)
+            plain = make_conninfo(through, sslmode="prefer")
+            until(lambda: _accepts(process, log, plain), "pgbouncer answering", _SECONDS)
             yield through
         finally:
             process.kill()
             process.wait(_SECONDS)
+
+
+def _tls(path: Path, certificate: bytes) -> str:
+    path.write_bytes(certificate)
+    return f"client_tls_sslmode = require\nclient_tls_cert_file = {path}\nclient_tls_key_file = {path}\n"
 
 
 def _accepts(process: subprocess.Popen[bytes], log: Path, dsn: str) -> bool:
