@@ -7,6 +7,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -464,6 +465,30 @@ def test_a_sweep_leaves_what_is_held_what_is_newer_and_what_is_not_ours(recovery
     assert set(others) < set(fake.pieces())
     assert dead not in fake.pieces()
     assert len(fake.pieces()) == len(others) + 3
+
+
+def test_a_batch_job_leaves_no_piece(recovery: str) -> None:
+    """Neither those of which its object was made nor those of an attempt that lost."""
+    fake = SmallParts()
+    options = EpochOptions(worker_count=1, end_of_input=True, final=True)
+    local = LocalDriver(fake.sink(roll_bytes=12 * KIB), recovery, options=options)
+    rows: list[Any] = [(None, [large(number, 3 * KIB) for number in range(6)])]
+    with closing(local.coordinator()) as coordinator:
+        ticket = coordinator.begin(0)
+        local.run_task(ticket, 0, 0, rows)
+        coordinator.finish(ticket, [local.run_task(ticket, 0, 0, rows, retries=1)])
+    assert fake.requests("put_object")
+    assert ids(fake) == list(range(6))
+    assert (fake.pieces(), fake.uploads) == ({}, {})
+
+
+def test_a_batch_job_leaves_the_pieces_that_still_wait(recovery: str) -> None:
+    fake = SmallParts()
+    options = EpochOptions(worker_count=1, final=True)
+    LocalDriver(fake.sink(roll_rows=9), recovery, options=options).run_epoch(0, [[{"id": 0}]])
+    assert len(fake.pieces()) == 1
+    driver(fake, recovery, roll_rows=9).drain()
+    assert ids(fake) == [0]
 
 
 @pytest.mark.parametrize("parts", [None, 2])

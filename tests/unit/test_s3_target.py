@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import (
     ConfigurationError,
     RecordError,
@@ -78,6 +80,16 @@ def test_objects_of_others_are_refused_on_first_contact(recovery: str) -> None:
     with pytest.raises(TargetNotEmptyError, match=r"out/old\.jsonl"):
         run(fake, recovery, 0)
     assert list(fake.objects) == ["out/old.jsonl"]
+
+
+@pytest.mark.parametrize("key", ["out/", "out/sub/", "out/k=1/deep/"])
+def test_markers_of_folders_are_no_data(recovery: str, key: str) -> None:
+    """As consoles and Hadoop make them."""
+    fake = FakeS3()
+    fake.put(key, b"")
+    run(fake, recovery, 0)
+    run(fake, f"memory://{uuid.uuid4().hex}", 0, on_existing="overwrite")
+    assert key in fake.objects
 
 
 def test_what_readers_skip_and_what_lies_beside_the_prefix_is_no_data(recovery: str) -> None:
@@ -219,6 +231,19 @@ def test_uploads_of_dead_attempts_are_aborted_and_no_others(recovery: str) -> No
     assert not set(dead) & set(fake.uploads)
     assert sweep_uploads("s3a://bkt/out", ours, client=client) == 1
     assert sorted(fake.uploads) == sorted(others[:3])
+
+
+def test_a_batch_job_leaves_no_upload_of_an_attempt_that_lost(recovery: str) -> None:
+    """A killed or speculative attempt. Nobody comes back to the incarnation of a job without recovery data."""
+    fake = FakeS3()
+    driver = LocalDriver(fake.sink(), recovery, options=EpochOptions(final=True))
+    rows: list[Any] = [(None, [{"id": 1}])]
+    with closing(driver.coordinator()) as coordinator:
+        ticket = coordinator.begin(0)
+        driver.run_task(ticket, 0, 0, rows)
+        coordinator.finish(ticket, [driver.run_task(ticket, 0, 0, rows, retries=1)])
+    assert fake.uploads == {}
+    assert list(fake.data().values()) == [b'{"id":1}\n']
 
 
 def test_an_upload_that_is_gone_when_it_is_swept_is_no_failure(recovery: str) -> None:

@@ -59,5 +59,11 @@ class ObjectName:
 
 
 def is_hidden(relative: str) -> bool:
-    """Tell whether Spark's readers skip a key below the prefix: a level begins with `.` or `_` (and no `column=`)."""
-    return any(level.startswith(".") or (level.startswith("_") and "=" not in level) for level in relative.split("/"))
+    """Tell whether Spark's readers skip a key below the prefix.
+
+    A level begins with `.` or `_` (and no `column=`); or it ends in `/`, and so stands for a folder.
+    """
+    levels = relative.split("/")
+    return not levels[-1] or any(
+        level.startswith(".") or (level.startswith("_") and "=" not in level) for level in levels
+    )

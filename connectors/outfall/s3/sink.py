@@ -241,8 +241,8 @@ class S3Sink(
 
         live = names_in(context.writer_states())
         try:
-            aborted = abort_uploads(ask, self.options.root, context.incarnation, context.generation)
-            return aborted + delete_pieces(store, context.incarnation, context.generation, live)
+            aborted = abort_uploads(ask, self.options.root, context.incarnation, _spared(context))
+            return aborted + delete_pieces(store, context.incarnation, _spared(context), live)
         except FAILURES as error:
             raise translated(f"sweeping {self.options.url()}", error) from error
 
@@ -254,8 +254,16 @@ class S3Sink(
             return store.call(doing, request, **arguments)
 
         try:
-            found = list(find_uploads(ask, self.options.root, context.incarnation, context.generation))
-            pieces = dead_pieces(store, context.incarnation, context.generation, live)
+            found = list(find_uploads(ask, self.options.root, context.incarnation, _spared(context)))
+            pieces = dead_pieces(store, context.incarnation, _spared(context), live)
         except FAILURES as error:
             raise translated(doing, error) from error
         return [*(f"upload {upload_id} of {store.url(key)}" for key, upload_id in found), *map(store.url, pieces)]
+
+
+def _spared(context: SweepContext) -> int:
+    """Return the first generation that is spared.
+
+    After the last epoch of all its own is not: what counts of it is published, or stands in a recorded state.
+    """
+    return context.generation + context.final
