@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import uuid
 from typing import Any
 
 import boto3
@@ -29,7 +30,19 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ({"path": "gs://b/x"}, "will not do"),
         ({"path": "/data/x"}, "is not s3://bucket/prefix"),
         ({"path": "s3://key:hunter2@b/x"}, "holds credentials"),
+        ({"bucket": "s3://lake/x"}, "name of a bucket alone"),
+        ({"bucket": "lake/x"}, "name of a bucket alone"),
+        ({"bucket": "key:hunter2@b"}, "name of a bucket alone"),
+        ({"bucket": "arn:aws:s3::123456789012:accesspoint/a.mrap"}, "name of a bucket alone"),
+        ({"path": "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/a/x"}, "name of a bucket alone"),
+        ({"path": "s3://b/x?token=hunter2"}, "holds credentials or a query"),
+        ({"bucket": "b", "prefix": 5}, "prefix must be text"),
         ({"bucket": "b", "prefix": "x" * 513}, "longer than 512 bytes"),
+        ({"bucket": "b", "prefix": "x//y"}, "has an empty level"),
+        ({"path": "s3://b/x//y"}, "has an empty level"),
+        ({"bucket": "b", "prefix": "x/../../y"}, r"is '\.' or '\.\.'"),
+        ({"path": "s3://b/x/./y"}, r"is '\.' or '\.\.'"),
+        ({"bucket": "b", "prefix": "x\ny"}, "control characters"),
         ({"bucket": "b", "part_size": "4 MiB"}, "part_size"),
         ({"bucket": "b", "part_size": "6 GiB"}, "part_size"),
         ({"bucket": "b", "max_concurrency": 0}, "max_concurrency"),
@@ -58,7 +71,8 @@ def test_options_that_are_wrong_are_refused(options: dict[str, Any], message: st
     [
         ({"bucket": "b"}, "b", ""),
         ({"bucket": "b", "prefix": "/x/y/"}, "b", "x/y/"),
-        ({"bucket": "b", "prefix": "x/../../y"}, "b", "y/"),
+        ({"bucket": "b", "prefix": "//"}, "b", ""),
+        ({"bucket": "My_old.bucket", "prefix": "x%20y/a:b@c"}, "My_old.bucket", "x%20y/a:b@c/"),
         ({"path": "s3://b/x y/ü=+"}, "b", "x y/ü=+/"),
         ({"path": "S3A://b"}, "b", ""),
     ],
@@ -68,6 +82,31 @@ def test_bucket_and_prefix_are_understood(options: dict[str, Any], bucket: str, 
     assert (sink.options.bucket, sink.options.root) == (bucket, root)
     assert sink.target() == f"s3://{bucket}/{root}".rstrip("/")
     assert S3Sink(path=sink.target()).options == sink.options
+
+
+@pytest.mark.parametrize("prefix", ["a#b", "a?b=c", "#"])
+def test_a_prefix_is_a_key_and_no_url(prefix: str) -> None:
+    fake = FakeS3()
+    LocalDriver(fake.sink(prefix), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[{"id": 1}]])
+    assert all(key.startswith(f"{prefix}/") for key in fake.objects)
+    assert len(fake.data()) == 1
+
+
+@pytest.mark.parametrize(
+    "arn",
+    [
+        "arn:aws:s3:us-west-2:123456789012:accesspoint/lake",
+        "arn:aws-cn:s3:cn-north-1:123456789012:accesspoint:lake",
+        "arn:aws:s3-outposts:us-west-2:123456789012:outpost/op-01/accesspoint/lake",
+    ],
+)
+def test_an_access_point_stands_for_a_bucket_and_boto3_takes_it(arn: str) -> None:
+    sink = S3Sink(arn, "x/y")
+    assert (sink.options.bucket, sink.options.root, sink.target()) == (arn, "x/y/", f"s3://{arn}/x/y")
+    client = boto3.client("s3", region_name=arn.split(":")[3], aws_access_key_id="a", aws_secret_access_key="b")
+    url = client.generate_presigned_url("put_object", {"Bucket": arn, "Key": f"{sink.options.root}k"})
+    assert url.startswith("https://lake-123456789012.")
+    assert url.partition("?")[0].endswith("/x/y/k")
 
 
 def test_spark_options_and_arguments_make_the_same_sink() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import uuid
 from contextlib import closing
@@ -311,6 +312,34 @@ def test_a_reader_finds_whole_epochs_in_manifests(recovery: str) -> None:
     assert sorted(committed_keys("s3://bkt/out", client=client)) == sorted(fake.data())
 
 
+def test_a_reader_that_has_the_sink_asks_as_the_sink_does(recovery: str) -> None:
+    """With its key, which S3 wants for manifests too, and paying as it pays."""
+    fake = FakeS3()
+    sink = fake.sink(sse_customer_key=base64.b64encode(b"k" * 32).decode(), requester_pays=True)
+    LocalDriver(sink, recovery).run_epoch(0, TASKS)
+    before = len(fake.calls)
+    assert sorted(committed_keys(sink)) == sorted(fake.data())
+    assert sweep_uploads(sink, marker(fake).incarnation) == 0
+    asked = fake.calls[before:]
+    assert [name for name, _ in asked] == ["list_objects_v2", "get_object", "list_multipart_uploads"]
+    assert all(sent["RequestPayer"] == "requester" for _, sent in asked)
+    assert asked[1][1]["SSECustomerAlgorithm"] == "AES256"
+    with pytest.raises(ConfigurationError, match="leave client out"):
+        list(read_manifests(sink, client=fake.client("s3")))
+
+
+def test_a_manifest_that_is_deleted_while_manifests_are_read_is_left_out(recovery: str) -> None:
+    fake = FakeS3()
+    client: Any = fake.client("s3")
+    run(fake, recovery, 0)
+    run(fake, recovery, 1)
+    found = read_manifests("s3://bkt/out", client=client)
+    assert next(found).epoch == 0
+    for key in [key for key in fake.objects if "/manifests/" in key]:
+        del fake.objects[key]
+    assert list(found) == []
+
+
 def test_a_manifest_that_cannot_be_read_is_told(recovery: str) -> None:
     fake = FakeS3()
     client: Any = fake.client("s3")
@@ -321,7 +350,7 @@ def test_a_manifest_that_cannot_be_read_is_told(recovery: str) -> None:
     with pytest.raises(ConfigurationError, match="will not do"):
         list(read_manifests("gs://bkt/out", client=client))
     fake.fail("list_objects_v2", answer(403, "AccessDenied"))
-    with pytest.raises(TargetError, match="reading the manifests"):
+    with pytest.raises(TargetError, match="listing s3://bkt/out/_outfall/manifests/ failed"):
         list(read_manifests("s3://bkt/out", client=client))
 
 

@@ -7,19 +7,20 @@ that stand in manifests, in place of those that a listing shows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import boto3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from outfall.errors import RecordError
-from outfall.location import Location
 from outfall.s3.answers import FAILURES
 from outfall.s3.failures import translated
 from outfall.s3.names import SIDECAR, ObjectName
-from outfall.s3.options import PLACE
+from outfall.s3.reader import store_at
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
+
+if TYPE_CHECKING:
+    from outfall.s3.sink import S3Sink
 
 FORMAT = 1
 
@@ -100,49 +101,45 @@ class Manifests:
         after = self.key(incarnation, epoch) if epoch >= 0 else ""
         return next(self._store.keys(f"{self._root}{incarnation}/", after=after, most=1), None)
 
-    def all(self) -> Iterator[str]:
-        """Yield the keys of all manifests, those of other steps too."""
-        return self._store.keys(self._root)
+    def all(self, incarnation: str | None = None) -> Iterator[str]:
+        """Yield the keys of all manifests, those of other steps too, or of one incarnation."""
+        return self._store.keys(f"{self._root}{incarnation}/" if incarnation else self._root)
 
 
 def read_manifests(
-    path: str, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
+    place: str | S3Sink, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
 ) -> Iterator[Manifest]:
     """Yield the manifests below a prefix: by incarnation, and of each in the order of its epochs.
 
-    Epochs without rows have none. The helper only reads; it needs no sink and no options.
+    Epochs without rows have none. The helper only reads; what a sink adds to requests, as a key of SSE-C, its endpoint
+    or who pays, it adds when it is given the sink.
 
     Args:
-        path: `s3://bucket/prefix`, as the sink has it.
+        place: `s3://bucket/prefix`, as the sink has it, or a sink made with the same options.
         step_id: of one step only.
         incarnation: of one incarnation only.
-        client: a boto3 client for S3; by default a new one, with boto3's own chain of credentials.
+        client: a boto3 client for S3, for a path; by default one with boto3's own chain of credentials.
 
     Raises:
-        ConfigurationError: the path is no S3 URL.
+        ConfigurationError: the path is no S3 URL, or there is a client beside a sink.
         RecordError: a manifest is damaged, or of a newer format.
         TransientError, TargetError: S3 cannot be read.
     """
-    client = boto3.client("s3") if client is None else client
-    bucket, _, prefix = Location.parse(path, PLACE).path.partition("/")
-    below = f"{prefix}/" if prefix else ""
-    below += f"{SIDECAR}/manifests/" + (f"{incarnation}/" if incarnation else "")
-    try:
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=below)
-        for found in (each for page in pages for each in page.get("Contents", [])):
-            body = client.get_object(Bucket=bucket, Key=found["Key"])["Body"].read()
-            manifest = _decoded(f"s3://{bucket}/{found['Key']}", body)
-            if step_id is None or manifest.step == step_id:
-                yield manifest
-    except FAILURES as error:
-        raise translated(f"reading the manifests of {path}", error) from error
+    store = store_at(place, client)
+    for key in Manifests(store).all(incarnation):
+        body = store.get(key)
+        if body is None:  # deleted since it was listed
+            continue
+        manifest = _decoded(store.url(key), body)
+        if step_id is None or manifest.step == step_id:
+            yield manifest
 
 
 def committed_keys(
-    path: str, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
+    place: str | S3Sink, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
 ) -> Iterator[str]:
     """Yield the keys of all objects of completed epochs. Arguments and errors are those of `read_manifests`."""
-    for manifest in read_manifests(path, step_id=step_id, incarnation=incarnation, client=client):
+    for manifest in read_manifests(place, step_id=step_id, incarnation=incarnation, client=client):
         yield from (each.key for each in manifest.objects)
 
 

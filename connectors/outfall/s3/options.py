@@ -16,27 +16,29 @@ from outfall.buckets import BucketOptions
 from outfall.durations import Duration
 from outfall.encode import FormatOptions
 from outfall.errors import ConfigurationError
-from outfall.location import Location, Purpose
 from outfall.options import SinkOptions, resolve_secret
+from outfall.s3.place import bucket_and_prefix
 from outfall.s3.rolling import RollOptions
-
-PLACE = Purpose("path", {"s3": "s3", "s3a": "s3"}, "is not S3", "give s3://bucket/prefix")
 
 SMALLEST_PART = 5 << 20
 LARGEST_PART = 5 << 30
 LARGEST_INLINE = 1 << 20
-_LONGEST_PREFIX = 512
-"""Bytes; S3's keys end at 1,024, and directories and a name follow."""
 _NEED_CRT = ("CRC32C", "CRC64NVME")
 
 
 class _Place(SinkOptions):
     """Where objects go. A base of its own, so that its options stand before the formats' in the documentation."""
 
-    bucket: str = Field(default="", description="The bucket. It must exist.")
-    prefix: str = Field(default="", description="What the keys begin with, `/` between its levels; by default nothing.")
+    bucket: str = Field(default="", description="The bucket, or the ARN of an access point. It must exist.")
+    prefix: str = Field(
+        default="",
+        description="What the keys begin with, `/` between its levels; by default nothing. It is taken as it is: `%20`,"
+        " `#` and `?` are themselves, and empty levels, `.` and `..` are refused.",
+    )
     path: str | None = Field(
-        default=None, description="Bucket and prefix in one: `s3://bucket/prefix`, also `s3a://`. In place of the two."
+        default=None,
+        description="Bucket and prefix in one: `s3://bucket/prefix`, also `s3a://`. In place of the two, unless the"
+        " prefix holds `#` or `?` or the bucket is an ARN.",
     )
     on_existing: Literal["error", "resume", "overwrite"] = Field(
         default="error",
@@ -51,12 +53,8 @@ class _Place(SinkOptions):
         if not isinstance(values, Mapping):
             return values
         found = dict(values)
-        path, bucket, prefix = found.get("path"), found.get("bucket") or "", found.get("prefix") or ""
-        if path is not None and (bucket or prefix):
-            raise ValueError("path names bucket and prefix in one: give either path, or bucket and prefix")
-        if path is None and not bucket:
-            raise ValueError("bucket or path is missing")
-        found["bucket"], found["prefix"] = _place(f"s3://{bucket}/{prefix}" if path is None else path)
+        given = (found.get(name) for name in ("path", "bucket", "prefix"))
+        found["bucket"], found["prefix"] = bucket_and_prefix(*given)
         return found | {"path": None}
 
     @property
@@ -194,18 +192,3 @@ class S3Options(FormatOptions, BucketOptions, RollOptions, _Upload, _Place):
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError("must hold no credentials and no query: boto3 takes credentials from its own chain")
         return value
-
-
-def _place(text: Any) -> tuple[str, str]:
-    if not isinstance(text, str):
-        raise ValueError("path must be text")
-    try:
-        found = Location.parse(text, PLACE)
-    except ConfigurationError as error:
-        raise ValueError(error.what) from error
-    if found.scheme != "s3":
-        raise ValueError(f"{text!r} is not s3://bucket/prefix")
-    bucket, _, prefix = found.path.partition("/")
-    if len(prefix.encode()) > _LONGEST_PREFIX:
-        raise ValueError(f"the prefix is longer than {_LONGEST_PREFIX} bytes")
-    return bucket, prefix

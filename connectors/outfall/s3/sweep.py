@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import boto3
-
-from outfall.location import Location
 from outfall.s3.answers import FAILURES, Answer, classify
 from outfall.s3.failures import translated
 from outfall.s3.names import ObjectName
-from outfall.s3.options import PLACE
+from outfall.s3.reader import store_at
 from outfall.steps import reached
 
+if TYPE_CHECKING:
+    from outfall.s3.sink import S3Sink
 
-def sweep_uploads(path: str, incarnation: str, *, generation: int | None = None, client: Any = None) -> int:
+
+def sweep_uploads(place: str | S3Sink, incarnation: str, *, generation: int | None = None, client: Any = None) -> int:
     """Abort the uploads of one incarnation below a prefix.
 
     A sink does this by itself after each epoch. By hand it is for a query that will never run again: uploads that are
     not completed cost as much as objects. Nothing of others is touched, and nothing for its age alone.
 
     Args:
-        path: `s3://bucket/prefix`, as the sink has it.
+        place: `s3://bucket/prefix`, as the sink has it, or the sink.
         incarnation: whose; the start line of the query names it, and so do the keys.
         generation: only uploads of generations below this one. Without it all, also those of a query that still runs.
-        client: a boto3 client for S3; by default a new one, with boto3's own chain of credentials.
+        client: a boto3 client for S3, for a path; by default one with boto3's own chain of credentials.
 
     Returns:
         How many were aborted.
 
     Raises:
-        ConfigurationError: the path is no S3 URL.
+        ConfigurationError: the path is no S3 URL, or there is a client beside a sink.
         TransientError, TargetError: S3 refuses.
     """
-    client = boto3.client("s3") if client is None else client
-    bucket, _, prefix = Location.parse(path, PLACE).path.partition("/")
+    store = store_at(place, client)
+    doing = f"sweeping {store.options.url()}"
 
     def ask(request: str, **arguments: Any) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = getattr(client, request)(Bucket=bucket, **arguments)
-        return answer
+        return store.call(doing, request, **arguments)
 
     try:
-        return abort_uploads(ask, f"{prefix}/" if prefix else "", incarnation, generation)
+        return abort_uploads(ask, store.options.root, incarnation, generation)
     except FAILURES as error:
-        raise translated(f"sweeping {path}", error) from error
+        raise translated(doing, error) from error
 
 
 def abort_uploads(ask: Any, root: str, incarnation: str, generation: int | None) -> int:

@@ -16,7 +16,7 @@ from outfall.s3 import committed_keys, read_manifests
 from outfall.testing import LocalDriver, NetworkFault, TcpProxy
 from outfall.testing.crash_points import crash_at
 from tests.integration.s3.support import Target, listening, rows, run
-from tests.integration.support.s3 import SeaweedFS, rclone
+from tests.integration.support.s3 import S3, SeaweedFS, rclone
 
 MIB = 1 << 20
 
@@ -178,6 +178,16 @@ def test_a_server_that_does_not_answer_is_told_when_the_deadline_has_passed(targ
     sink = target.sink(endpoint_url="http://127.0.0.1:9", retry_deadline=0.5)
     with pytest.raises(TransientError, match="Could not connect"):
         run(sink, recovery, 0, rows(1))
+
+
+def test_a_prefix_is_a_key_and_no_url(any_s3: S3, recovery: str) -> None:
+    target = Target(any_s3, prefix="a#1/b?c=%20+é")
+    sink = target.sink(inline_size=10)
+    with crash_at("s3: completing#2"):
+        run(sink, recovery, 0, rows(1), rows(22))
+    run(sink, recovery, 0)
+    assert target.ids() == [1, 22]
+    assert sorted(key.removeprefix(target.root) for key in committed_keys(sink)) == sorted(target.data())
 
 
 @pytest.mark.parametrize("checksum", ["CRC32", "SHA1", "SHA256"])
