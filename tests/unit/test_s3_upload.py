@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -252,8 +254,13 @@ def test_what_does_not_pass_fails_the_attempt_and_nothing_is_written_after_it(co
 def test_a_missing_right_is_told_at_once() -> None:
     fake = FakeS3()
     fake.fail("create_multipart_upload", answer(403, "AccessDenied"))
-    with pytest.raises(TargetError, match="s3:PutObject"):
+    with pytest.raises(TargetError, match="grant s3:PutObject, ") as refused:
         written(fake, text(6 * MIB), format="text")
+    rights = re.findall(r"(?:s3|kms):\w+", str(refused.value))
+    page = Path(__file__).parents[2].joinpath("docs", "s3.md").read_text()
+    told = re.findall(r"`((?:s3|kms):\w+)`", page.partition("The rights: ")[2].partition("`outfall doctor`")[0])
+    assert set(rights) == set(told)
+    assert {"s3:PutObjectTagging", "s3:PutObjectAcl", "kms:GenerateDataKey", "kms:Decrypt"} <= set(rights)
 
 
 def test_an_upload_that_was_aborted_meanwhile_fails_its_attempt() -> None:

@@ -8,7 +8,9 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     CredentialRetrievalError,
+    FlexibleChecksumError,
     HTTPClientError,
+    IncompleteReadError,
     ResponseStreamingError,
     TokenRetrievalError,
 )
@@ -31,7 +33,8 @@ class Answer(Enum):
     INCOMPLETE = auto()
     """Parts that were uploaded are not there."""
     UNCLEAR = auto()
-    """Nobody knows whether it was done: a 5xx, a 200 with an error in it, a time-out, a broken connection."""
+    """Nobody knows whether it was done, or the answer was not read whole: a 5xx, a 200 with an error in it, a time-out,
+    a broken connection."""
     NOT_DONE = auto()
     """It was not done, and may be later: throttling."""
     EXPIRED = auto()
@@ -69,6 +72,14 @@ _CODES = {
     "RequestExpired": Answer.EXPIRED,
     "NoSuchBucket": Answer.REFUSED,
 }
+_BROKEN = (
+    HTTPClientError,
+    BotoConnectionError,
+    ResponseStreamingError,
+    ResponseParserError,
+    IncompleteReadError,
+    FlexibleChecksumError,
+)
 _STATUSES = {409: Answer.BUSY, 412: Answer.TAKEN, 429: Answer.NOT_DONE, 503: Answer.NOT_DONE}
 
 
@@ -81,7 +92,7 @@ def classify(error: BaseException) -> Answer:
         return _STATUSES.get(status, Answer.UNCLEAR if status >= 500 else Answer.REFUSED)
     if isinstance(error, CredentialRetrievalError | TokenRetrievalError):
         return Answer.EXPIRED
-    if isinstance(error, HTTPClientError | BotoConnectionError | ResponseStreamingError | ResponseParserError):
+    if isinstance(error, _BROKEN):
         return Answer.UNCLEAR
     return Answer.REFUSED
 

@@ -9,7 +9,9 @@ from outfall.s3.answers import PASSING, classify, code_of, status_of
 
 _RIGHTS = (
     "grant s3:PutObject, s3:GetObject, s3:ListBucket, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and"
-    ' s3:ListBucketMultipartUploads on the bucket and the prefix; for on_existing="overwrite" s3:DeleteObject'
+    " s3:ListBucketMultipartUploads on the bucket and the prefix, and s3:DeleteObject below _outfall/;"
+    ' for on_existing="overwrite" s3:DeleteObject on the prefix, for tags s3:PutObjectTagging, for acl s3:PutObjectAcl,'
+    " and for encryption with a KMS key kms:GenerateDataKey and kms:Decrypt on the key"
 )
 _KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 

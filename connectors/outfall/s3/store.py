@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tenacity import Retrying, retry_if_exception, sleep_using_event, stop_after_delay, stop_when_event_set
 from tenacity import wait_random_exponential as wait
@@ -16,6 +16,8 @@ from outfall.s3.answers import FAILURES, PASSING, Answer, classify
 from outfall.s3.client import Access, SessionFactory
 from outfall.s3.failures import translated
 from outfall.s3.options import S3Options
+
+T = TypeVar("T")
 
 _LONGEST_PAUSE = 15.0
 
@@ -78,6 +80,9 @@ class Store:
             TargetError: somebody has to act.
             ClientError: an answer that says something: TAKEN, GONE, INCOMPLETE.
         """
+        return self._again(doing, lambda: self.ask(request, **arguments))
+
+    def _again(self, doing: str, what: Callable[[], T]) -> T:
         retrying = Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, FAILURES) and classify(error) in PASSING),
             stop=stop_after_delay(self.options.retry_deadline.total_seconds()) | stop_when_event_set(self.stopped),
@@ -86,12 +91,11 @@ class Store:
             reraise=True,
         )
         try:
-            answer: Mapping[str, Any] = retrying(self.ask, request, **arguments)
+            return retrying(what)
         except FAILURES as error:
             if classify(error) in PASSING or classify(error) is Answer.REFUSED:
                 raise translated(doing, error) from error
             raise
-        return answer
 
     def get(self, key: str) -> bytes | None:
         """Return a small object's content, `None` when there is none.
@@ -99,13 +103,18 @@ class Store:
         Raises:
             TransientError, TargetError: see `call`.
         """
+
+        def read() -> bytes:
+            # The answer comes before its body, and the connection may break in between.
+            body: bytes = self.ask("get_object", Key=key)["Body"].read()
+            return body
+
         try:
-            body: bytes = self.call(f"reading {self.url(key)}", "get_object", Key=key)["Body"].read()
+            return self._again(f"reading {self.url(key)}", read)
         except FAILURES as error:
             if classify(error) is Answer.GONE:
                 return None
             raise translated(f"reading {self.url(key)}", error) from error
-        return body
 
     def keys(self, prefix: str, *, after: str = "", most: int = 1000) -> Iterator[str]:
         """Yield the keys that begin with a prefix and come after another key, in the order of their UTF-8 bytes.

@@ -1,0 +1,76 @@
+"""Requests of the store: what is tried again, and that an answer is more than its beginning."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.exceptions import FlexibleChecksumError
+from botocore.response import StreamingBody
+from urllib3.exceptions import ProtocolError, ReadTimeoutError
+
+from outfall.errors import TransientError
+from tests.unit.support.fake_s3 import FakeS3
+
+BODY = b"the whole of it"
+
+
+class Broken(io.RawIOBase):
+    """The body of an answer whose connection breaks."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise self._error
+
+
+def cut_off() -> StreamingBody:
+    return StreamingBody(io.BytesIO(BODY[:3]), content_length=len(BODY))
+
+
+def broken(error: Exception) -> Callable[[], StreamingBody]:
+    return lambda: StreamingBody(Broken(error), content_length=len(BODY))
+
+
+@pytest.fixture
+def fake() -> FakeS3:
+    fake = FakeS3()
+    fake.put("out/k", BODY)
+    return fake
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        cut_off,
+        broken(ProtocolError("reset")),
+        broken(ReadTimeoutError(None, "", "silent")),  # type: ignore[arg-type]
+        broken(FlexibleChecksumError(error_msg="differs")),
+    ],
+    ids=["cut off", "reset", "silent", "damaged"],
+)
+def test_a_body_that_breaks_off_is_read_again(
+    fake: FakeS3, body: Callable[[], StreamingBody], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [body(), body()]
+    whole = fake._get_object
+
+    def answer(**arguments: Any) -> Any:
+        return {"Body": bodies.pop()} if bodies else whole(**arguments)
+
+    monkeypatch.setattr(fake, "_get_object", answer)
+    assert fake.sink().store.get("out/k") == BODY
+    assert len(fake.requests("get_object")) == 3
+
+
+def test_a_body_that_breaks_off_until_the_deadline_is_told(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "_get_object", lambda **_: {"Body": cut_off()})
+    with pytest.raises(TransientError, match=r"reading s3://bkt/out/k failed.*3 read, but total bytes expected is 15"):
+        fake.sink(retry_deadline=0.2).store.get("out/k")
+
+
+def test_an_object_that_is_not_there_is_none(fake: FakeS3) -> None:
+    assert fake.sink().store.get("out/other") is None
