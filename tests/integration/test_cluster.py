@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -15,7 +16,8 @@ import pytest
 
 from tests.integration.conftest import spark_environment
 from tests.integration.support import cluster_driver
-from tests.integration.support.reading import found_ids, visible, write_source
+from tests.integration.support.cluster_places import Place, place_of
+from tests.integration.support.reading import write_source
 from tests.integration.support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -25,13 +27,13 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 @contextmanager
-def driver(root: Path, mode: str) -> Iterator[subprocess.Popen[str]]:
+def driver(root: Path, mode: str, place: Place) -> Iterator[subprocess.Popen[str]]:
     """Start the driver, and end all that it started."""
     (root / "local").mkdir()
     environment = {**os.environ, **spark_environment(), "OUTFALL_TEST_CRASH_ORDER": str(root / "order")}
     with (root / "stderr").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, str(cluster_driver.__file__), str(root), mode],
+            [sys.executable, str(cluster_driver.__file__), str(root), mode, json.dumps(place.options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -88,25 +90,25 @@ def executor_of(worker: int) -> int:
     return worker
 
 
-def rows_grow(root: Path) -> Callable[[], bool]:
-    before = bytes_written(root)
-    return lambda: bytes_written(root) > before
+def rows_grow(place: Place) -> Callable[[], bool]:
+    before = place.progress()
+    return lambda: place.progress() > before
 
 
-def bytes_written(root: Path) -> int:
-    return sum(path.stat().st_size for path in visible(root / "out"))
+LONG = [pytest.param(mode, marks=pytest.mark.long) for mode in ("postgres", "postgres parts", "s3", "s3 rolling")]
 
 
-@pytest.mark.parametrize("mode", [pytest.param("growing", marks=pytest.mark.long), "whole"])
+@pytest.mark.parametrize("mode", [pytest.param("growing", marks=pytest.mark.long), "whole", *LONG])
 def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> None:
     chance = random.Random(f"20261121 {mode}")
     write_source(tmp_path / "source", files=6 + 2 * KILLS, rows=2000)
-    with driver(tmp_path, mode) as process:
-        for _ in range(KILLS):
-            until(rows_grow(tmp_path), "progress")
-            os.kill(chance.choice(until(lambda: executors(process.pid), "an executor")), signal.SIGKILL)
-        assert process.communicate(timeout=300)[0] == "finished\n", complaints(tmp_path)
-    assert found_ids(tmp_path / "out") == list(range((6 + 2 * KILLS) * 2000))
+    with place_of(mode, tmp_path) as place:
+        with driver(tmp_path, mode, place) as process:
+            for _ in range(KILLS):
+                until(rows_grow(place), "progress")
+                os.kill(chance.choice(until(lambda: executors(process.pid), "an executor")), signal.SIGKILL)
+            assert process.communicate(timeout=300)[0] == "finished\n", complaints(tmp_path)
+        assert place.ids() == list(range((6 + 2 * KILLS) * 2000))
 
 
 @pytest.mark.parametrize("mode", ["growing", pytest.param("whole", marks=pytest.mark.long)])
@@ -114,23 +116,29 @@ def test_a_stopped_executor_that_wakes_when_its_task_was_done_by_another_changes
     tmp_path: Path, mode: str
 ) -> None:
     write_source(tmp_path / "source", files=4, rows=1000)
-    order = tmp_path / "order"
-    with driver(tmp_path, mode) as process:
-        until(rows_grow(tmp_path), "the first epoch")
-        order.write_text("stop task: before flush")
-        worker = int(until(lambda: _text(order.with_name("order.stopped")), "a stopped task"))
-        executor = executor_of(worker)
-        os.kill(executor, signal.SIGSTOP)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "finished\n", complaints(tmp_path)
-        before = {path.name: path.read_bytes() for path in visible(tmp_path / "out")}
-        os.kill(worker, signal.SIGCONT)
-        until(order.with_name("order.continued").exists, "the zombie's waking")
-        with suppress(ProcessLookupError):  # Spark may have ended it, being lost
-            os.kill(executor, signal.SIGCONT)
-        until(lambda: not Path(f"/proc/{worker}").exists(), "the zombie's end")
-        assert {path.name: path.read_bytes() for path in visible(tmp_path / "out")} == before
-    assert found_ids(tmp_path / "out") == list(range(4000))
+    with place_of(mode, tmp_path) as place:
+        with driver(tmp_path, mode, place) as process:
+            until(rows_grow(place), "the first epoch")
+            wake_when_all_is_done(process, tmp_path, place)
+        assert place.ids() == list(range(4000))
+
+
+def wake_when_all_is_done(process: subprocess.Popen[str], root: Path, place: Place) -> None:
+    """Stop an executor in the middle of a task, let the query end without it, and let it go on."""
+    order = root / "order"
+    order.write_text("stop task: before flush")
+    worker = int(until(lambda: _text(order.with_name("order.stopped")), "a stopped task"))
+    executor = executor_of(worker)
+    os.kill(executor, signal.SIGSTOP)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "finished\n", complaints(root)
+    before = place.content()
+    os.kill(worker, signal.SIGCONT)
+    until(order.with_name("order.continued").exists, "the zombie's waking")
+    with suppress(ProcessLookupError):  # Spark may have ended it, being lost
+        os.kill(executor, signal.SIGCONT)
+    until(lambda: not Path(f"/proc/{worker}").exists(), "the zombie's end")
+    assert place.content() == before
 
 
 def _text(path: Path) -> str:

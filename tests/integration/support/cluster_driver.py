@@ -1,10 +1,12 @@
-"""Streams rows into files on several executors, slowly, so that a test can kill or stop them. Never imported."""
+"""Streams rows into a sink on several executors, slowly, so that a test can kill or stop them. Never imported."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
@@ -12,7 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from outfall.file import FileSink
-from outfall.spark import write_stream
+from outfall.postgres import PostgresSink
+from outfall.s3 import S3Sink
+from outfall.spark import drain, write_stream
 from tests.integration.support.reading import read_stream
 
 
@@ -37,22 +41,40 @@ def session(root: Path) -> SparkSession:
     return spark
 
 
-def writer(spark: SparkSession, root: Path, mode: str) -> DataStreamWriter:
-    df = read_stream(spark, root / "source")
+def make_sink(mode: str, options: dict[str, Any]) -> Any:
     if mode == "growing":
-        return write_stream(df, FileSink(root / "out", parts=2), key="k", checkpoint=root / "checkpoint")
-    return write_stream(df.repartition(2), FileSink(root / "out"), checkpoint=root / "checkpoint")
+        return FileSink(**options, parts=2)
+    if mode == "postgres":
+        return PostgresSink(**options)
+    if mode == "postgres parts":
+        return PostgresSink(**options, delivery="offset", parts=2, offset_keys="ledger")
+    if mode == "s3":
+        return S3Sink(**options, inline_size=0)
+    if mode == "s3 rolling":
+        return S3Sink(**options, inline_size=0, roll_rows=2500)
+    return FileSink(**options)
 
 
-def main(root: Path, mode: str) -> None:
-    spark = session(root)
-    query = writer(spark, root, mode).trigger(availableNow=True).start()
+def writer(spark: SparkSession, root: Path, mode: str, sink: Any) -> DataStreamWriter:
+    df = read_stream(spark, root / "source")
+    if mode in ("growing", "postgres parts"):
+        return write_stream(df, sink, key="k", checkpoint=root / "checkpoint")
+    if mode == "s3 rolling":
+        return write_stream(df, sink, workers=2, checkpoint=root / "checkpoint")
+    return write_stream(df.repartition(2), sink, checkpoint=root / "checkpoint")
+
+
+def main(root: Path, mode: str, options: dict[str, Any]) -> None:
+    spark, sink = session(root), make_sink(mode, options)
+    query = writer(spark, root, mode, sink).trigger(availableNow=True).start()
     print("started", flush=True)
     query.awaitTermination()
+    if mode == "s3 rolling":
+        drain(sink, checkpoint=root / "checkpoint")
     print("finished", flush=True)
     sys.stdin.read()  # the executors live on until the test has looked at them
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
