@@ -242,7 +242,8 @@ class SupportsHeldRows(ABC, Generic[S]):
     """On a sink: may hold rows back across epochs, in the state of a part or in writer states.
 
     Its partitions must have `flush`, which is called with `end_of_input=False` at the end of an epoch: what is not sent
-    then must be in the state. With `end_of_input=True`, in a drain and at the end of a batch job, nothing may be left.
+    then must be in the state. With `end_of_input=True`, in a drain and at the end of a batch job, nothing may be left
+    but rows that cannot go into one epoch with those delivered; a drain comes again until there are none.
     A wrapper passes True on to a target that has not this class.
     """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -362,6 +363,35 @@ def test_rows_wait_in_the_state_of_their_part() -> None:
     for epoch in range(3):
         LocalDriver(sink, recovery).run_epoch(epoch, [[("0", {"id": epoch}), ("4", {"id": 10 + epoch})]])
     assert target.batches == {"a": [[10, 11, 12]], "b": [[0, 1, 2]]}
+
+
+def test_rows_that_wait_go_out_although_the_columns_change_meanwhile(tmp_path: Path) -> None:
+    target, recovery = FileSink(tmp_path / "out", format="parquet"), MemoryRecoveryConfig()
+    sink = BatchingSink(target, batch_size=3, across_epochs=True)
+    more = [{"id": number, "more": "yes"} for number in (3, 4, 5)]
+    epochs(sink, recovery, rows(1, 2), more, [])
+    assert [item.counts["rows_held"] for item in history(recovery)] == [2, 3, 0]
+    assert columns_and_ids(tmp_path / "out") == [(["id"], [1, 2]), (["id", "more"], [3, 4, 5])]
+
+
+def test_a_drain_takes_an_epoch_for_each_set_of_columns(tmp_path: Path) -> None:
+    target, recovery = FileSink(tmp_path / "out", format="parquet"), MemoryRecoveryConfig()
+    sink = BatchingSink(target, batch_size=10, across_epochs=True)
+    driver = LocalDriver(sink, recovery, options=ONE)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    task = EpochTask(sink, ticket, TaskIdentity(0, 0, 0))
+    contents = [{"id": 1}], [{"id": 2, "more": 1}], [{"id": 3, "more": 1, "most": 1}], [{"id": 4}]
+    coordinator.finish(ticket, [task.run((None, pa.RecordBatch.from_pylist(content)) for content in contents)])
+    drained = driver.drain()
+    assert drained is not None
+    assert (drained.epoch, drained.counts["target.rows"], drained.counts["rows_held"]) == (3, 3, 0)
+    assert [ids for _, ids in columns_and_ids(tmp_path / "out")] == [[1], [2], [3], [4]]
+
+
+def columns_and_ids(folder: Path) -> list[tuple[list[str], list[int]]]:
+    found = [pq.read_table(path) for path in folder.glob("*.parquet")]
+    return sorted(((table.column_names, table.column("id").to_pylist()) for table in found), key=lambda item: item[1])
 
 
 def test_the_age_of_the_oldest_row_counts_across_epochs_and_restarts() -> None:

@@ -186,11 +186,12 @@ class HoldingBatchingSink(Composite):
 
 
 class HoldingPartition(CompositePartition):
-    """Rows go to the buffer, and from there in batches to the target."""
+    """Rows go to the buffer, and from there in batches to the target, in an epoch those of one set of columns."""
 
     def __init__(self, openings: Mapping[str, Opening], value: str | None) -> None:
         """Open both."""
         self._value = value
+        self._written: pa.Schema | None = None
         super().__init__(openings)
 
     @property
@@ -215,5 +216,11 @@ class HoldingPartition(CompositePartition):
     def _write(self, *, everything: bool) -> None:
         buffer, clock = self._waiting.buffer, self._waiting.clock
         while (chunk := buffer.due(clock.time(), everything=everything)) is not None:
+            if self._written is None:
+                self._written = chunk.batch.schema
+            elif not self._written.equals(chunk.batch.schema):
+                # Rows of epochs before a change of columns. A target may take one set of columns in an epoch, as from
+                # Spark it gets no other; the rest is due in the next one.
+                return
             self.children[TARGET].write_record_batch(chunk.batch)
             buffer.drop(chunk.rows)

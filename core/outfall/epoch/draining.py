@@ -9,6 +9,8 @@ finish          PREPARED · COMMITTING · commit · COMPLETED, as for any epoch
 A drain is an epoch of its own number, the one after the last completed: for sinks, whose names and ledgers go by epoch,
 it is one like any other. It has no batch, so from then on an epoch's number is the batch id and the drains before it.
 What a drain that crashed leaves is settled by the next BEGIN, whether that is of a drain or of a batch.
+
+Rows that a sink cannot put into one epoch (those of several sets of columns, in one file) take several drains.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
+from outfall.capabilities import Metrics
 from outfall.epoch.coordinator import EpochCoordinator
+from outfall.epoch.held import ROWS_HELD
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.epoch.states import state_names
 from outfall.epoch.task import EpochTask, TaskIdentity
@@ -37,12 +41,19 @@ def drain(make_coordinator: Callable[[], EpochCoordinator]) -> EpochResult | Non
         make_coordinator: makes a coordinator of the step; called once for each try.
 
     Returns:
-        What was done; `None` when nothing was held back.
+        What was done, the counts and seconds of several epochs as one; `None` when nothing was held back.
 
     Raises:
-        CapabilityError: the sink does not say what it holds back, or holds some of it back all the same.
+        CapabilityError: the sink does not say what it holds back, or delivers none of it.
         OutfallError: see `EpochCoordinator`.
     """
+    done: EpochResult | None = None
+    while (result := _drain_epoch(make_coordinator)) is not None:
+        done = result if done is None else _both(done, result)
+    return done
+
+
+def _drain_epoch(make_coordinator: Callable[[], EpochCoordinator]) -> EpochResult | None:
     for _ in range(REWRITES):
         try:
             return _drain_once(make_coordinator())
@@ -55,6 +66,14 @@ def _drain_once(coordinator: EpochCoordinator) -> EpochResult | None:
     with closing(coordinator):
         ticket = coordinator.begin_drain()
         return None if ticket is None else coordinator.finish(ticket, run_drain(coordinator.sink, ticket))
+
+
+def _both(earlier: EpochResult, later: EpochResult) -> EpochResult:
+    counts = Metrics()
+    for result in (earlier, later):
+        counts.add_all(result.counts)
+    held = {name: later.counts[name] for name in (ROWS_HELD,) if name in later.counts}
+    return replace(later, counts=counts.counts | held, seconds=earlier.seconds + later.seconds)
 
 
 def run_drain(sink: object, ticket: Ticket) -> list[TaskAnswer]:
