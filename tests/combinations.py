@@ -196,7 +196,7 @@ batches across epochs ( fan-out               once    once    once    once    on
 batches across epochs ( batches               once    once    once    once    once    once    rows    once
 batches across epochs ( batches across epochs once    once    once    once    once    once    rows    once
 batches across epochs ( exactly-once          once    once    once    once    once    once    rows    once
-batches across epochs ( dead letters          hands   hands   hands   once    once    hands   rows    hands
+batches across epochs ( dead letters          hands   hands   hands   once    once    hands   hands   hands
 exactly-once ( fan-out                        once    once    once    once    once    once    once    once
 exactly-once ( batches                        once    once    once    once    once    once    once    once
 exactly-once ( batches across epochs          once    once    once    once    once    once    rows    once
@@ -211,7 +211,7 @@ as dead letters ( fan-out                     once    parts   once    once    on
 as dead letters ( batches                     once    parts   once    once    once    once    parts   column
 as dead letters ( batches across epochs       once    parts   once    once    once    once    rows    column
 as dead letters ( exactly-once                parts   parts   parts   parts   parts   parts   parts   parts
-as dead letters ( dead letters                hands   parts   hands   once    once    hands   parts   hands
+as dead letters ( dead letters                hands   hands   hands   once    once    hands   hands   hands
 """
 """Wrappers, the outermost first, and sinks: whole files, growing files, S3, HTTP, Kinesis; and PostgreSQL by epochs, by
 parts with offsets, and by the source's own offsets."""

@@ -277,6 +277,13 @@ class SupportsDeadLetters(Protocol):
         """
 
 
+class SupportsDeadLetterSink:
+    """On a sink: its partitions have `SupportsDeadLetters`, so that another sink can take what they refuse.
+
+    Said by the sink, since its partitions are not there yet when it is put together with the other one.
+    """
+
+
 class SupportsWriterContext(ABC):
     """On a sink: learns who writes. Needed for fencing and for staging names."""
 

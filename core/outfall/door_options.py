@@ -83,7 +83,7 @@ def build_sink(name: str, options: Mapping[str, str], check: Check) -> Any:
     """Make a sink from its options: `outfall.<name>.sink_from_options`, or several for `fanout`.
 
     `batch_size`, `flush_interval` and `max_bytes` give any sink larger batches; `dead_letter.sink` and more options
-    with this prefix another one for what it refuses.
+    with this prefix another one for what it refuses, where it hands that over (`SupportsDeadLetterSink`).
 
     Args:
         name: the sink's.

@@ -11,6 +11,7 @@ from outfall.capabilities import (
     SupportsArrow,
     SupportsChildren,
     SupportsCommitter,
+    SupportsDeadLetterSink,
     SupportsHeldRows,
     SupportsLeftovers,
     SupportsNamedStates,
@@ -122,6 +123,7 @@ def check_partition(sink: Any, partition: Any) -> None:
     needed = ["write_batch"] if not isinstance(partition, SupportsArrow) else []
     needed += ["snapshot"] if is_fixed(sink) else []
     needed += ["prepare_commit"] if isinstance(sink, SupportsCommitter) else []
+    needed += ["dead_letters_to"] if isinstance(sink, SupportsDeadLetterSink) else []
     needed += ["flush"] if isinstance(sink, SupportsHeldRows) else []
     needed += ["snapshot_state"] if isinstance(sink, SupportsWriterState) else []
     for method in needed:

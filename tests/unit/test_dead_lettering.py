@@ -9,15 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.capabilities import Guarantee, SupportsSchemaCheck
+from outfall.capabilities import Guarantee, SupportsDeadLetterSink, SupportsSchemaCheck
 from outfall.composite import DeadLetteringSink
 from outfall.dead_letter import DEAD_LETTER_SCHEMA
 from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
+from outfall.file import FileSink
 from outfall.recovery.history import history
 from outfall.sink_shape import guarantee_of, is_fixed
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatelessSinkPartition
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.wrappers import FanOutSink
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingShelf, RefusingSink
 from tests.unit.support.shelf import Shelf, values_on
@@ -144,8 +146,19 @@ def test_the_columns_of_dead_letters_are_checked_before_the_first_row() -> None:
 
 
 def test_a_sink_that_does_not_hand_over_what_it_refuses_is_refused() -> None:
-    with pytest.raises(CapabilityError, match="dead_letters_to"):
-        LocalDriver(DeadLetteringSink(PlainSink(), Letters()), MemoryRecoveryConfig()).run_epoch(0, [rows(1)])
+    sink: Any
+    for sink in (PlainSink(), FanOutSink(a=RefusingSink(Warehouse())), FileSink("/nowhere")):
+        with pytest.raises(CapabilityError, match=r"does not hand over what it refuses.*dead_letter_table"):
+            DeadLetteringSink(sink, Letters())
+
+
+def test_a_partition_that_does_not_hand_over_what_its_sink_says_is_refused() -> None:
+    class Promising(PlainSink, SupportsDeadLetterSink):
+        pass
+
+    for sink in (Promising(), DeadLetteringSink(Promising(), Letters())):
+        with pytest.raises(CapabilityError, match=r"no dead_letters_to\(\)"):
+            LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [rows(1)])
 
 
 def test_sinks_that_cannot_take_dead_letters_are_refused() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from outfall.capabilities import SupportsCommitter
 from outfall.composite import DeadLetteringSink
 from outfall.door_options import make_sink, split_options
-from outfall.errors import ConfigurationError
+from outfall.errors import CapabilityError, ConfigurationError
 from outfall.options import SinkOptions, options_table
 from outfall.wrappers import BatchingOptions, ExactlyOnceOptions, FanOutSink
 
@@ -56,9 +56,24 @@ def test_one_sink_of_several_has_batches(tmp_path: Path) -> None:
 
 
 def test_a_sink_has_a_dead_letter_sink_by_options(tmp_path: Path) -> None:
-    sink = made(sink="file", path=f"{tmp_path}/a", dead_letter__sink="file", deadLetter__path=f"{tmp_path}/b")
+    sink = made(sink="http", url="http://127.0.0.1/x", dead_letter__sink="file", deadLetter__path=f"{tmp_path}/b")
     assert isinstance(sink, DeadLetteringSink)
     assert sink.children()["dead_letters"].options.path == f"{tmp_path}/b"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sink": "file", "path": "/a"},
+        {"sink": "s3", "path": "s3://lake/flights"},
+        {"sink": "postgres", "dsn": "host=/nowhere", "table": "flights"},
+        {"sink": "fanout", "a__sink": "http", "a__url": "http://127.0.0.1/x"},
+    ],
+    ids=lambda options: options["sink"],
+)
+def test_a_dead_letter_sink_is_refused_where_nothing_is_handed_over(options: dict[str, str]) -> None:
+    with pytest.raises(CapabilityError, match=r"does not hand over what it refuses.*PostgresSink.*dead_letter_table"):
+        made(**options, dead_letter__sink="file", dead_letter__path="/b")
 
 
 @pytest.mark.parametrize(

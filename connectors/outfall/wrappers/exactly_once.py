@@ -14,6 +14,7 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
     SupportsDeadLetters,
+    SupportsDeadLetterSink,
     SupportsSchemaCheck,
     SupportsStateSerializer,
     SupportsTarget,
@@ -48,7 +49,7 @@ class ExactlyOnceOptions(SinkOptions):
     )
 
 
-class ExactlyOnceSink(Composite):
+class ExactlyOnceSink(Composite, SupportsDeadLetterSink):
     """Drops the rows of a source that were written before, by their offsets.
 
     Item type: rows with the columns of `offset` and `source_partition`; the target gets all columns.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import SupportsDeadLetters, SupportsPreWriteTopology
+from outfall.capabilities import SupportsDeadLetterSink, SupportsPreWriteTopology
 from outfall.composite.partition import ChildPartition, CompositePartition, Opening
 from outfall.composite.sink import Composite
 from outfall.composite.tagged import OfChild
@@ -28,13 +28,13 @@ class DeadLetteringSink(Composite):
     A sink that has a `dead_letter=` option returns one of these where it is set.
 
     Args:
-        sink: its partitions hand over what they refuse (`SupportsDeadLetters`).
+        sink: its partitions hand over what they refuse (`SupportsDeadLetterSink`).
         dead_letter: gets rows with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. In each task it is opened
             when the first record is refused. It has no parts, or as many as `sink` has.
 
     Raises:
         ConfigurationError: the two are one.
-        CapabilityError: a sink cannot be used, alone or with the other.
+        CapabilityError: a sink cannot be used, alone or with the other, or does not hand over what it refuses.
     """
 
     kind_name = "dead-lettering"
@@ -60,6 +60,13 @@ class DeadLetteringSink(Composite):
                 why="a record that is refused again is another dead letter, with another time",
                 do="give a sink as dead_letter that is once whatever rows an epoch has",
             )
+        if not isinstance(sink, SupportsDeadLetterSink):
+            raise CapabilityError(
+                f"a {type(sink).__name__} does not hand over what it refuses to another sink",
+                do="leave dead_letter out, or give it to a sink within this one that does; PostgresSink keeps such rows"
+                " in its dead_letter_table; a sink of your own needs SupportsDeadLetterSink, and its partition"
+                " dead_letters_to(take)",
+            )
         super().__init__({SINK: sink, DEAD_LETTERS: dead_letter})
 
     def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
@@ -78,13 +85,7 @@ class DeadLetteringPartition(CompositePartition):
 
     def open_children(self) -> None:
         """Open the one for the rows; the other one if it has something to go on from, which would else be lost."""
-        child = self.open_child(SINK)
-        if not isinstance(child.partition, SupportsDeadLetters):
-            raise CapabilityError(
-                f"a {type(child.partition).__name__} does not hand over what it refuses",
-                do="use a sink whose partition has dead_letters_to(take), or leave dead_letter out",
-            )
-        child.partition.dead_letters_to(self.take)
+        self.open_child(SINK).partition.dead_letters_to(self.take)
         if self._openings[DEAD_LETTERS].resumes:
             self.open_child(DEAD_LETTERS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outfall.capabilities import WriterInitContext
+from outfall.capabilities import SupportsDeadLetterSink, WriterInitContext
 from outfall.dead_letter import DeadLetter, row_text
 from outfall.errors import ValueRefusedError
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
@@ -16,7 +16,7 @@ When = str
 """In which call records are refused: `write_batch`, `flush` or `prepare_commit`."""
 
 
-class RefusingSink(NamedStagingSink):
+class RefusingSink(NamedStagingSink, SupportsDeadLetterSink):
     """Stages what it does not refuse."""
 
     when: When = "write_batch"
@@ -26,7 +26,7 @@ class RefusingSink(NamedStagingSink):
         return RefusingPartition(super().build(step_id, worker_index, worker_count), self._context, self.when)
 
 
-class RefusingShelf(ShelfSink):
+class RefusingShelf(ShelfSink, SupportsDeadLetterSink):
     """Appends what it does not refuse."""
 
     def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> StatefulSinkPartition[Any, int]:
