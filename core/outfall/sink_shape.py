@@ -71,6 +71,17 @@ def target_of(sink: object) -> str | None:
     return sink.target() if isinstance(sink, SupportsTarget) else None
 
 
+def owns_target(sink: object) -> bool:
+    """Whether the sink takes what it finds in its target for its own: it compares it, commits to it or sweeps it.
+
+    One that sends and is answered finds nothing there, and others may send to the same place.
+    """
+    if not isinstance(sink, SupportsTarget) or isinstance(sink, SupportsChildren):
+        return False
+    compares = type(sink).check_target is not SupportsTarget.check_target
+    return compares or isinstance(sink, SupportsCommitter | SupportsSeal | SupportsSweep)
+
+
 def children_of(sink: object) -> dict[str, Any]:
     """Return the sinks that a sink consists of, and theirs in turn as `child.grandchild`."""
     if not isinstance(sink, SupportsChildren):

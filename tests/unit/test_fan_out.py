@@ -25,6 +25,7 @@ from outfall.capabilities import (
     SupportsSchemaCheck,
     SupportsSeal,
     SupportsSweep,
+    SupportsTarget,
     SupportsWriterState,
     TargetContext,
 )
@@ -40,12 +41,17 @@ from outfall.errors import (
     TargetNotEmptyError,
     TransientError,
 )
+from outfall.file import FileSink
+from outfall.http import HttpSink
+from outfall.kinesis import FirehoseSink, KinesisSink
+from outfall.postgres import PostgresSink
 from outfall.recovery.entries import Committed, decode_entry
 from outfall.recovery.history import history
-from outfall.sink_shape import check_sink, guarantee_of, is_dynamic, is_fixed, requirements_of
+from outfall.s3 import S3Sink
+from outfall.sink_shape import check_sink, guarantee_of, is_dynamic, is_fixed, owns_target, requirements_of
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig, crash_at
-from outfall.wrappers import FanOutSink
+from outfall.wrappers import BatchingSink, FanOutSink
 from tests.unit.support.fanned import NamedBundlingSink, NamedStagingSink
 from tests.unit.support.shelf import PartFile, Shelf, ShelfSink, values_on
 from tests.unit.support.warehouse import HoldingSink, PlainSink, Warehouse, rows_of
@@ -377,6 +383,33 @@ def test_two_sinks_on_one_target_are_refused() -> None:
     sink = FanOutSink([staging("here"), staging("here")])
     with pytest.raises(ConfigurationError, match="0 and 1 write to the same target here"):
         LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, ROWS)
+
+
+def test_two_sinks_on_one_target_are_refused_within_other_wrappers_too() -> None:
+    sink = FanOutSink(a=staging("here"), b=BatchingSink(staging("here"), across_epochs=True))
+    with pytest.raises(ConfigurationError, match=r"a and b\.target write to the same target here"):
+        LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, ROWS)
+
+
+class Asked(PlainSink, SupportsTarget[Any]):
+    """Sends somewhere, and finds nothing of its own there."""
+
+    def target(self) -> str:
+        return "POST http://127.0.0.1/x"
+
+
+def test_sinks_that_own_no_target_may_send_to_the_same_place() -> None:
+    sinks = [Asked(), Asked(), BatchingSink(Asked(), across_epochs=True), BatchingSink(Asked(), across_epochs=True)]
+    LocalDriver(FanOutSink(sinks), MemoryRecoveryConfig(), options=EpochOptions(worker_count=1)).run_epoch(
+        0, [[{"id": 1}]]
+    )
+    assert [sink.rows for sink in sinks[:2]] == [[{"id": 1}], [{"id": 1}]]
+
+
+def test_built_in_sinks_own_what_they_publish_to() -> None:
+    owning = FileSink("/a"), FileSink("/a", parts=2), S3Sink("s3://lake/a"), PostgresSink("host=/a", "t")
+    assert all(map(owns_target, owning))
+    assert not any(map(owns_target, (HttpSink("http://127.0.0.1/x"), KinesisSink("s"), FirehoseSink("s"))))
 
 
 def test_no_sinks_and_two_ways_of_naming_them_are_refused() -> None:

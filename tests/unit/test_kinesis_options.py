@@ -54,6 +54,14 @@ def test_a_shim_is_as_short_as_the_documentation_says(shim: str) -> None:
     assert "each under 150 lines" in (ROOT / "docs" / "async-sinks.md").read_text()
 
 
+@pytest.mark.parametrize("kind", [KinesisSink, FirehoseSink])
+def test_a_target_says_where_the_stream_is(kind: Any) -> None:
+    service = kind("s").kind()
+    assert kind("s").target() == f"{service}:s"
+    assert kind("s", region="eu-west-1").target() == f"{service}:eu-west-1/s"
+    assert kind("s", endpoint_url="http://u:secret@127.0.0.1:4566").target() == f"{service}:http://***@127.0.0.1:4566/s"
+
+
 def test_a_record_is_the_row_as_json_or_a_column() -> None:
     assert entries(stream(partition_key="key")) == [
         ({"Data": b'{"id":1,"key":"\xc3\xa4","data":"x"}', "PartitionKey": "ä"}, 32),

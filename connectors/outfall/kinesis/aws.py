@@ -19,6 +19,7 @@ from outfall.durations import Duration
 from outfall.errors import ConfigurationError
 from outfall.kinesis.answers import classify, code_of
 from outfall.kinesis.records import Record, RecordSerializer
+from outfall.location import masked
 from outfall.options import SinkOptions
 
 
@@ -54,7 +55,9 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, Suppo
         return str(getattr(self.options, self.named_by))
 
     def target(self) -> str:
-        return f"{self.service}:{self.name()}"
+        # One name may stand in each region, and in each emulator.
+        place = self.options.region or masked(self.options.endpoint_url or "")
+        return f"{self.service}:{place}/{self.name()}" if place else f"{self.service}:{self.name()}"
 
     def columns(self) -> dict[str, str]:
         """The columns that options name, by option."""
@@ -64,7 +67,7 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, Suppo
         return self.service
 
     def host(self) -> str:
-        return f"{self.options.endpoint_url or self.options.region or ''}/{self.target()}"
+        return f"{self.options.endpoint_url or ''}/{self.target()}"
 
     def limiter(self) -> Limiter:
         # In part, since the shards of a stream fail one by one: a hot key must not hold up all others.

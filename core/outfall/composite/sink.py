@@ -22,7 +22,16 @@ from outfall.composite.children import check_children, for_each
 from outfall.composite.partition import CompositePartition, Opening
 from outfall.composite.shape import shaped
 from outfall.errors import ConfigurationError
-from outfall.sink_shape import guarantee_of, is_fixed, kind_of, needs_same_rows, requirements_of, target_of
+from outfall.sink_shape import (
+    children_of,
+    guarantee_of,
+    is_fixed,
+    kind_of,
+    needs_same_rows,
+    owns_target,
+    requirements_of,
+    target_of,
+)
 from outfall.sinks import Sink
 
 
@@ -119,7 +128,9 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
 
     def _check_distinct(self, step_id: str) -> None:
         seen: dict[tuple[str, str], str] = {}
-        for name, child in self._with(SupportsTarget).items():
+        for name, child in children_of(self).items():
+            if not owns_target(child):
+                continue
             place = kind_of(child), child.target()
             if place in seen:
                 raise ConfigurationError(
