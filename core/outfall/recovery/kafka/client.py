@@ -105,6 +105,7 @@ class KafkaClients:
             doing: for texts.
             request: is given the seconds it may take.
         """
+        self.listen()
         try:
             for attempt in Retrying(
                 retry=retry_if_exception(self._try_again),
@@ -117,6 +118,14 @@ class KafkaClients:
         except KafkaException as error:
             raise self.explain(error, doing) from None
         raise AssertionError("tenacity returns or raises")
+
+    def listen(self) -> None:
+        """Forget what the connections said before now. Called before each request, or reading, or writing.
+
+        A client outlives many epochs, and what is refused may be let in later, as after a change of certificates.
+        """
+        self._hear()
+        self._refused = None
 
     def explain(self, error: KafkaException | KafkaError, doing: str) -> OutfallError:
         """Make our error of the client's."""
@@ -147,12 +156,17 @@ class KafkaClients:
             consumer.close()
 
     def _try_again(self, error: BaseException) -> bool:
-        with suppress(KafkaException, RuntimeError):
-            if self._consumer is not None:
-                # Lets the client tell what it knows of its connections.
-                self._consumer.poll(0)
+        self._hear()
         known = error_of(error)
         return known is not None and self.waits_for(known)
+
+    def _hear(self) -> None:
+        """Let the clients tell what they know of their connections."""
+        with suppress(KafkaException, RuntimeError):
+            if self._consumer is not None:
+                self._consumer.poll(0)
+            if self._producer is not None:
+                self._producer.poll(0)
 
     def _note(self, error: KafkaError) -> None:
         """Remember what the connections say: a request that fails for it says only that it took too long."""
@@ -202,6 +216,7 @@ class KafkaPartition(Partition):
             return
         deadline = time.monotonic() + self._clients.timeout
         consumer = self._clients.consumer()
+        self._clients.listen()
         consumer.assign([TopicPartition(self._topic, 0, start)])
         try:
             position = start
@@ -224,6 +239,7 @@ class KafkaPartition(Partition):
 
     def write(self, writes: Sequence[Write]) -> list[int]:
         producer = self._clients.producer()
+        self._clients.listen()
         answers: dict[int, int | KafkaError] = {}
         deadline = time.monotonic() + self._clients.timeout
         for index, (key, value) in enumerate(writes):

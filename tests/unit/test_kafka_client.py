@@ -1,0 +1,115 @@
+"""What connections to Kafka say, and what is made of it in the requests that come after; no broker is asked."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from outfall.errors import ConfigurationError, TransientError
+from outfall.recovery import KafkaRecoveryConfig
+from outfall.recovery.kafka.client import KafkaClients, KafkaPartition
+from outfall.recovery.kafka.partition import DeliveryUnknownError
+
+AWAY = KafkaError(KafkaError._TRANSPORT)
+REFUSED = KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED)
+
+
+class Client:
+    """A consumer and a producer that say next what they are told to: an error of a connection, or a message."""
+
+    def __init__(self, clients: KafkaClients) -> None:
+        self.clients = clients
+        self.next: deque[Any] = deque()
+        self.answers: list[Any] = []
+
+    def poll(self, seconds: float) -> Any:
+        while self.answers:
+            self.answers.pop()(KafkaError(KafkaError._MSG_TIMED_OUT), None)
+        said = self.next.popleft() if self.next else None
+        if isinstance(said, KafkaError):
+            self.clients._note(said)
+            return None
+        return said
+
+    def assign(self, partitions: Any) -> None:
+        self.next.append(Message(AWAY))
+
+    def unassign(self) -> None:
+        """Nothing is assigned any more."""
+
+    def produce(self, topic: str, value: Any, key: str, *, partition: int, on_delivery: Any) -> None:
+        self.answers.append(on_delivery)
+
+    def purge(self) -> None:
+        """Nothing is queued."""
+
+    def flush(self, seconds: float) -> int:
+        return 0
+
+
+class Message:
+    """One that is only an error."""
+
+    def __init__(self, error: KafkaError) -> None:
+        self._error = error
+
+    def error(self) -> KafkaError:
+        return self._error
+
+    def offset(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def client() -> Client:
+    clients = KafkaClients(KafkaRecoveryConfig("127.0.0.1:1", "prefix", timeout=0.3))
+    made: Any = Client(clients)
+    clients._consumer = clients._producer = made
+    return made  # type: ignore[no-any-return]
+
+
+def told(client: Client, when: str) -> None:
+    """A connection is refused, before the next call; the client knows, or has not been asked."""
+    if when == "known":
+        client.clients._note(REFUSED)
+    else:
+        client.next.append(REFUSED)
+
+
+@pytest.mark.parametrize("when", ["known", "not yet heard"])
+def test_a_request_is_not_blamed_on_what_was_refused_before_it(client: Client, when: str) -> None:
+    told(client, when)
+    outcomes = iter([AWAY, None])
+
+    def request(seconds: float) -> str:
+        if (error := next(outcomes)) is not None:
+            raise KafkaException(error)
+        return "answered"
+
+    assert client.clients.ask("asking", request) == "answered"
+
+
+def test_a_request_that_is_refused_while_it_is_tried_is_not_tried_again(client: Client) -> None:
+    def request(seconds: float) -> None:
+        client.next.append(REFUSED)
+        raise KafkaException(AWAY)
+
+    with pytest.raises(ConfigurationError, match="SASL_AUTHENTICATION_FAILED"):
+        client.clients.ask("asking", request)
+
+
+@pytest.mark.parametrize("when", ["known", "not yet heard"])
+def test_a_reading_is_not_blamed_on_what_was_refused_before_it(client: Client, when: str) -> None:
+    told(client, when)
+    with pytest.raises(TransientError, match="TIMED_OUT"):
+        list(KafkaPartition(client.clients, "topic").records(0, 1))
+
+
+@pytest.mark.parametrize("when", ["known", "not yet heard"])
+def test_a_writing_is_not_blamed_on_what_was_refused_before_it(client: Client, when: str) -> None:
+    told(client, when)
+    with pytest.raises(DeliveryUnknownError):
+        KafkaPartition(client.clients, "topic").write([("key", b"value")])
