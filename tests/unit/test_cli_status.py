@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,8 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.async_sink import Outcome
-from outfall.recovery import SqliteRecoveryConfig, copy_step, recovery_config
+from outfall.errors import TransientError
+from outfall.recovery import CheckpointRecoveryConfig, SqliteRecoveryConfig, copy_step, recovery_config
 from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry
 from outfall.recovery.values import store_state
 from outfall.serde import JsonSerializer
@@ -21,6 +26,10 @@ from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.async_destination import Destination, TextSink
 from tests.unit.support.command import FileStep, done, failed, parsed, rows, run, tree
 from tests.unit.support.hoarding import HoardingInParts
+from tests.unit.support.warehouse import PlainSink
+
+status_command: Any = sys.modules["outfall.cli.commands.status"]
+"""The module; the package's attribute of the name is the command."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +83,17 @@ def test_a_relative_path_is_one_of_this_directory(
 
 
 def test_where_nothing_was_written_there_is_no_step_and_nothing_is_made(tmp_path: Path) -> None:
-    assert "no steps" in done("status", tmp_path / "rec")
-    assert "nothing is recorded" in done("status", tmp_path / "rec", "--step", "sink")
+    assert "no steps" in failed("status", tmp_path / "rec")
+    assert "nothing is recorded" in failed("status", tmp_path / "rec", "--step", "sink")
+    assert json.loads(failed("status", f"sqlite://{tmp_path}/db", "--json"))["steps"] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_is_not_there_is_a_failure_beside_one_that_is(step: FileStep) -> None:
+    step.write(0)
+    text = failed("status", step.recovery, "--step", "sink", "--step", "typo")
+    assert "step sink: epoch 0 is completed" in text
+    assert "step typo: nothing is recorded" in text
 
 
 @pytest.mark.parametrize(
@@ -144,6 +161,70 @@ def test_watching_looks_again_until_it_is_interrupted(step: FileStep, monkeypatc
     lines = done("status", step.recovery, "--watch", "--interval", 7, "--json").splitlines()
     assert paused == [7, 7]
     assert [json.loads(line)["steps"][0]["completed"] for line in lines] == [0, 1]
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A step in SQLite that somebody holds locked, beside one that nobody does."""
+    recovery = SqliteRecoveryConfig(str(tmp_path / "db"))
+    for name in ("archive", "sink"):
+        LocalDriver(PlainSink(), recovery, step_id=name).run_epoch(0, [[1]])
+    with closing(sqlite3.connect(tmp_path / "db/archive.sqlite", isolation_level=None)) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        yield connection
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqliteRecoveryConfig, "__post_init__", lambda self: object.__setattr__(self, "deadline", 0.01))
+
+
+@pytest.mark.usefixtures("locked", "impatient")
+def test_a_step_that_cannot_be_read_now_hides_no_other(tmp_path: Path) -> None:
+    text = failed("status", f"sqlite://{tmp_path}/db")
+    assert "step archive: its log cannot be read now" in text
+    assert "SQLITE_BUSY" in text
+    assert "step sink: epoch 0 is completed" in text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_watching_goes_on_when_a_step_cannot_be_read(
+    tmp_path: Path, locked: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([locked.close, interrupt])
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(looks)())
+    lines = done("status", f"sqlite://{tmp_path}/db", "--watch", "--json").splitlines()
+    states = [[step["state"] for step in json.loads(line)["steps"]] for line in lines]
+    assert states == [["unreadable", "completed"], ["completed", "completed"]]
+
+
+def test_watching_goes_on_when_steps_cannot_be_listed(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    step.write(0)
+
+    def away(recovery: object) -> list[str]:
+        raise TransientError("the store is away")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(CheckpointRecoveryConfig, "steps", away)
+        assert "the store is away" in failed("status", step.recovery)
+        pauses = iter([meanwhile.undo, interrupt])
+        monkeypatch.setattr(time, "sleep", lambda seconds: next(pauses)())
+        lines = done("status", step.recovery, "--watch", "--json").splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["steps"], first["problem"]) == ([], "the store is away.")
+    assert second["steps"][0]["state"] == "completed"
+
+
+def test_watching_is_interrupted_in_the_middle_of_a_look(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    step.write(0)
+    # From the second look on nothing is read.
+    monkeypatch.setattr(time, "sleep", lambda seconds: monkeypatch.setattr(status_command, "read_status", interrupt))
+    assert "Aborted" not in done("status", step.recovery, "--watch")
+
+
+def interrupt(*args: Any, **options: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_the_last_epoch_is_shown_whole(step: FileStep) -> None:

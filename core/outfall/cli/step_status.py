@@ -26,9 +26,10 @@ from outfall.recovery.entries import (
 )
 from outfall.recovery.history import EpochSummary, summaries
 
-State = Literal["empty", "begun", "recorded", "committing", "completed", "abandoned", "moved", "damaged"]
+State = Literal["empty", "begun", "recorded", "committing", "completed", "abandoned", "moved", "damaged", "unreadable"]
 """What the newest entry says. `begun`: an epoch is being written, or was when its driver ended; `recorded`: it is
-durable and not published; `committing`: some of it may be published; `abandoned`: it is to be written anew."""
+durable and not published; `committing`: some of it may be published; `abandoned`: it is to be written anew.
+Two are of a log that says nothing: `damaged`, and `unreadable` when the store failed, which may pass."""
 
 _STATES: dict[type, State] = {
     Begin: "begun",
@@ -76,7 +77,7 @@ class StepStatus:
     moved_to: str | None = None
     """Where the step goes on instead."""
     problem: str | None = None
-    """Why a damaged log cannot be read."""
+    """Why the log cannot be read."""
     epochs: list[EpochSummary] = field(default_factory=list)
     """The last ones, oldest first."""
 

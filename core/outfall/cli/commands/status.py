@@ -12,7 +12,7 @@ from rich.console import Console
 from outfall.cli.commands.arguments import json_option, recovery_argument, step_id
 from outfall.cli.commands.output import console, moment, print_json, table
 from outfall.cli.step_status import StepStatus, read_status
-from outfall.errors import RecordError
+from outfall.errors import OutfallError, RecordError
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.history import KEPT_EPOCHS
 
@@ -37,33 +37,60 @@ def status(
 ) -> None:
     """Show the steps of a recovery location and their last epochs.
 
-    Reads only, and may run beside the query. With --watch --json each look is one line. A step whose log is damaged is
-    shown with the reason, and the exit code is 1.
+    Writes no record, and may run beside the query; SQLite's own files are opened as a driver opens them, and need its
+    rights. With --watch --json each look is one line, and an error is shown until it has passed. The exit code is 1
+    where nothing is recorded, or a step cannot be read; the reason is shown with it.
     """
-    while True:
-        found = list(_read(recovery, steps, last))
-        if as_json:
-            print_json({"recovery": recovery.url(), "steps": found}, indent=None if watch else 2)
-        else:
-            if watch:
-                click.clear()
-            _print(found, recovery)
-        if not watch:
-            break
-        try:
+    found: list[StepStatus] = []
+    try:
+        while True:
+            found, problem = _look(recovery, steps, last, until_it_passes=watch)
+            _show(found, problem, recovery, as_json=as_json, watch=watch)
+            if not watch:
+                break
             time.sleep(interval)
-        except KeyboardInterrupt:
-            break
-    if any(step.problem for step in found):
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+    if not found or any(step.problem or step.state == "empty" for step in found):
         raise click.exceptions.Exit(1)
 
 
-def _read(recovery: RecoveryConfig, steps: Sequence[str], last: int) -> Iterator[StepStatus]:
-    for step in steps or recovery.steps():
-        try:
-            yield read_status(recovery, step, last=last)
-        except RecordError as error:
-            yield StepStatus(step, "damaged", problem=str(error))
+def _look(
+    recovery: RecoveryConfig, steps: Sequence[str], last: int, *, until_it_passes: bool
+) -> tuple[list[StepStatus], str | None]:
+    """Read each step, and return why there are none where they cannot even be listed."""
+    try:
+        named = steps or recovery.steps()
+    except OutfallError as error:
+        if not until_it_passes:
+            raise
+        return [], str(error)
+    return [_read(recovery, step, last) for step in named], None
+
+
+def _read(recovery: RecoveryConfig, step: str, last: int) -> StepStatus:
+    try:
+        return read_status(recovery, step, last=last)
+    except RecordError as error:
+        return StepStatus(step, "damaged", problem=str(error))
+    except OutfallError as error:
+        return StepStatus(step, "unreadable", problem=str(error))
+
+
+def _show(
+    found: Sequence[StepStatus], problem: str | None, recovery: RecoveryConfig, *, as_json: bool, watch: bool
+) -> None:
+    if as_json:
+        reason = {} if problem is None else {"problem": problem}
+        print_json({"recovery": recovery.url(), "steps": found} | reason, indent=None if watch else 2)
+        return
+    if watch:
+        click.clear()
+    if problem is None:
+        _print(found, recovery)
+    else:
+        console().print(problem)
 
 
 def _print(steps: Sequence[StepStatus], recovery: RecoveryConfig) -> None:
@@ -133,6 +160,8 @@ def _state(step: StepStatus) -> str:
             return f"moved to {step.moved_to}{since}"
         case "damaged":
             return "its log cannot be read"
+        case "unreadable":
+            return "its log cannot be read now"
         case "completed":
             return f"epoch {step.completed} is completed{since}"
 
