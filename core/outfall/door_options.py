@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -127,14 +128,21 @@ def _fan_out(options: Mapping[str, str], check: Check) -> Any:
                 do=f'begin each option with the name of the sink that it is for, as "archive.{key}"',
             )
         children.setdefault(key.partition(".")[0], {})[_after_dot(key)] = value
-    return _wrappers().FanOutSink(**{name: _child(name, given, check) for name, given in children.items()})
+    named = [name for name, given in children.items() if _divided(given, _is_sink)[0]]
+    return _wrappers().FanOutSink(**{name: _child(name, given, check, named) for name, given in children.items()})
 
 
-def _child(name: str, options: Mapping[str, str], check: Check) -> Any:
-    sinks, rest = _divided(options, lambda plain: plain == "sink")
+def _is_sink(plain: str) -> bool:
+    return plain == "sink"
+
+
+def _child(name: str, options: Mapping[str, str], check: Check, named: Sequence[str] = ()) -> Any:
+    sinks, rest = _divided(options, _is_sink)
     if not sinks:
+        nearest = difflib.get_close_matches(name, named, n=1)
+        other = f'; or if "{nearest[0]}" is meant, write {name}.… as {nearest[0]}.…' if nearest else ""
         raise ConfigurationError(
-            f'the option "{name}.sink" is missing', do=f"say which sink it is, one of: {', '.join(BUILT_IN)}"
+            f'the option "{name}.sink" is missing', do=f"say which sink it is, one of: {', '.join(BUILT_IN)}{other}"
         )
     try:
         return build_sink(next(iter(sinks.values())), rest, check)

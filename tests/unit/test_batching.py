@@ -255,6 +255,25 @@ def test_any_rows_come_out_once_in_order_in_batches_within_the_limits(
     assert all(b.num_rows <= size and (limit is None or b.nbytes <= limit or b.num_rows == 1) for b in out)
 
 
+class KeepsRows(SeenInArrow):
+    """Keeps whole rows, of Arrow batches alone."""
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        partition: Any = _KeepingPartition(self)
+        return partition  # type: ignore[no-any-return]
+
+
+class _KeepingPartition(_ArrowPartition):
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        self._sink.batches.append(batch.to_pylist())
+
+
+def test_columns_that_come_with_later_rows_are_not_lost() -> None:
+    target = KeepsRows()
+    LocalDriver(BatchingSink(target), MemoryRecoveryConfig()).run_epoch(0, [[{"id": 1}, {"id": 2, "more": "yes"}]])
+    assert target.batches == [[{"id": 1, "more": None}, {"id": 2, "more": "yes"}]]
+
+
 # The sink that it was.
 
 

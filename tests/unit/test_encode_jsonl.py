@@ -187,6 +187,24 @@ def test_slices_of_nested_columns_give_their_own_rows() -> None:
             assert encode(batch.slice(start, length)).splitlines() == whole[start : start + length]
 
 
+@pytest.mark.parametrize(
+    ("kind", "wrapped"),
+    [
+        (pa.list_(pa.timestamp("us")), lambda value: [value]),
+        (pa.large_list(pa.list_(pa.timestamp("us"))), lambda value: [[value], []]),
+        (pa.map_(pa.string(), pa.timestamp("us")), lambda value: [("k", value)]),
+        (pa.struct([("l", pa.list_(pa.timestamp("us")))]), lambda value: {"l": [value]}),
+    ],
+    ids=str,
+)
+def test_a_slice_of_lists_is_encoded_without_the_elements_of_other_rows(kind: Any, wrapped: Any) -> None:
+    far = 200_000 * 365 * 86_400 * 1_000_000  # a year that is refused, if it is looked at
+    batch = pa.record_batch({"c": pa.array([wrapped(value) for value in (far, 0, 1_000, far)], kind)})
+    own = pa.record_batch({"c": pa.array([wrapped(value) for value in (0, 1_000)], kind)})
+    assert encode(batch.slice(1, 2)) == encode(own)
+    assert encode(batch.slice(4, 0)) == b""
+
+
 def test_a_null_list_over_other_values_is_null() -> None:
     hidden = pa.ListArray.from_arrays(
         pa.array([0, 2, 3], pa.int32()), pa.array([1, 2, 3]), mask=pa.array([True, False])

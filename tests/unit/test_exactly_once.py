@@ -150,6 +150,15 @@ def test_rows_that_do_not_say_where_they_come_from_become_dead_letters_and_the_o
     assert "duplicates" not in counts
 
 
+def test_a_negative_offset_is_refused_as_such() -> None:
+    sink = once(staged())
+    with pytest.raises(ValueRefusedError, match=r"partition 0 has offset -3\..*offsets are whole numbers from 0"):
+        run(sink, MemoryRecoveryConfig(), 0, batch(1, -3))
+    letters = Letters()
+    run(once(staged(), dead_letter=letters), MemoryRecoveryConfig(), 0, batch(1, -3))
+    assert [letter["reason"] for letter in rows_of(letters.warehouse)] == ["offsets are whole numbers from 0"]
+
+
 def test_a_row_of_which_nobody_knows_becomes_a_dead_letter_and_the_others_go_through() -> None:
     target, letters, recovery = staged(), Letters(), MemoryRecoveryConfig()
     sink = ExactlyOnceSink(target, offset="offset", source_partition="partition", window=10, dead_letter=letters)

@@ -486,6 +486,34 @@ def test_however_slow_a_sink_is_its_siblings_wait_and_no_rows_pile_up() -> None:
     assert seen[:4] == [("a", [1]), ("b", [1]), ("a", [2]), ("b", [2])]
 
 
+class Ending(NamedStagingSink):
+    """Fails at the end of a task."""
+
+    fails_in = "flush"
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
+        partition: Any = super().build(step_id, worker_index, worker_count)
+        setattr(partition, self.fails_in, self._fail)
+        return partition
+
+    def _fail(self, *args: Any, **options: Any) -> None:
+        raise TransientError(f"{self.name} fails")
+
+
+@pytest.mark.parametrize("call", ["flush", "prepare_commit"])
+def test_every_sink_is_reached_at_the_end_of_a_task_although_one_fails(call: str) -> None:
+    sinks = [Ending(Warehouse(), name) for name in ("first", "second")]
+    for sink in sinks:
+        sink.fails_in = call
+    with pytest.raises(TransientError, match=r"epoch 0.*several sinks .*0: first fails\..*1: second fails"):
+        LocalDriver(FanOutSink(sinks), MemoryRecoveryConfig()).run_epoch(0, [[1]])
+
+
+def test_a_fan_out_is_shown_with_its_sinks() -> None:
+    sink = FanOutSink(a=staging("here"), b=FanOutSink([PlainSink()]))
+    assert repr(sink) == "FanOutSink(a=NamedStagingSink(here), b=FanOutSink(0=None))"
+
+
 def test_close_reaches_every_sink_although_one_cannot_be_closed() -> None:
     seen: list[Any] = []
     sinks = {name: Watched(name, seen, fails=name != "b") for name in ("a", "b", "c")}

@@ -82,6 +82,10 @@ def test_a_dead_letter_sink_is_refused_where_nothing_is_handed_over(options: dic
         ({"sink": "fanout", "path": "/a"}, '"archive.path"'),
         ({"sink": "fanout", "archive__path": "/a"}, '"archive.sink" is missing'),
         ({"sink": "fanout"}, "no sinks"),
+        (
+            {"sink": "fanout", "archive__sink": "file", "archive__path": "/a", "archve__format": "csv"},
+            'if "archive" is meant, write archve.… as archive.…',
+        ),
         ({"sink": "fanout", "a__sink": "file", "a__path": "/a", "a__pfad": "/b"}, "pfad: unknown"),
         ({"sink": "fanout", "a__sink": "file", "a__path": "/a", "a__parts": "2"}, "parts is not available"),
         ({"sink": "fanout", "a__sink": "nowhere"}, "there is no sink 'nowhere'"),

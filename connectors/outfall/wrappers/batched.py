@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from outfall.capabilities import SupportsArrow, SupportsDeadLetters, SupportsFlush
 from outfall.dead_letter import DeadLetter
+from outfall.encode import rows_to_batch
 from outfall.epoch.clock import Clock, SystemClock
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.wrappers.buffer import ArrowChunk, Buffer, ValueChunk
@@ -133,7 +134,7 @@ class _TakesArrow(BatchedPartition):
     def _add(self, chunk: Any) -> None:
         # Only an engine without Arrow brings values to such a partition, and then nothing else.
         if isinstance(chunk, ValueChunk) and not callable(getattr(self._inner, "write_batch", None)):
-            chunk = ArrowChunk(pa.RecordBatch.from_pylist(chunk.values))
+            chunk = ArrowChunk(rows_to_batch(chunk.values))
         super()._add(chunk)
 
 

@@ -228,8 +228,11 @@ class ExactlyOncePartition(CompositePartition):
         for known, runs in added:
             known.add(runs)
         late = _rows(batch, below)
-        if late.num_rows:
-            self._hand_over(late, "below the window: it is not known whether the row was written")
+        negative = pc.less(self._column(late, self._options.offset), 0)
+        self._hand_over(late.filter(negative), _NEGATIVE)
+        self._hand_over(
+            late.filter(pc.invert(negative)), "below the window: it is not known whether the row was written"
+        )
         dropped = batch.num_rows - kept.num_rows - late.num_rows
         if dropped:
             self._context.metrics.add("duplicates", dropped)
@@ -276,22 +279,35 @@ class ExactlyOncePartition(CompositePartition):
         return batch.column(name)
 
     def _check_below(self, name: str, known: SeenOffsets, offsets: pa.Array) -> None:
-        if self._take is None:
+        if self._take is not None:
+            return
+        context, least = self._context, pc.min(offsets).as_py()
+        if least < 0:
             raise ValueRefusedError(
-                f"a row of source partition {name} has offset {pc.min(offsets).as_py()}, and what was seen up to offset"
-                f" {known.floor} is not known any more",
-                step=self._context.step_id,
-                epoch=self._context.epoch,
-                why=f"it comes more than {self._options.window} offsets late, or the source was rewound",
-                do="give dead_letter= a sink for such rows, or a larger window before it comes to that",
+                f"a row of source partition {name} has offset {least}",
+                step=context.step_id,
+                epoch=context.epoch,
+                why=_NEGATIVE,
+                do="correct the column, or give dead_letter= a sink for such rows",
             )
+        raise ValueRefusedError(
+            f"a row of source partition {name} has offset {least}, and what was seen up to offset {known.floor} is not"
+            " known any more",
+            step=context.step_id,
+            epoch=context.epoch,
+            why=f"it comes more than {self._options.window} offsets late, or the source was rewound",
+            do="give dead_letter= a sink for such rows, or a larger window before it comes to that",
+        )
 
     def _hand_over(self, rows: pa.RecordBatch, reason: str) -> None:
-        if self._take is None:
+        if self._take is None or not rows.num_rows:
             return
         context = self._context
         self._take([DeadLetter(text, reason, context.step_id, context.epoch, context.part) for text in row_texts(rows)])
         context.metrics.add("dead_letters", rows.num_rows)
+
+
+_NEGATIVE = "offsets are whole numbers from 0"
 
 
 def _rows(batch: pa.RecordBatch, positions: Sequence[pa.Array]) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ from outfall.errors import CapabilityError
 from outfall.sink_shape import check_partition, is_fixed
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.values import to_batch, to_values
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
     """Hands everything to the partitions of all children, in their order.
 
     A child that is slow makes its siblings wait, so that no rows pile up. What one raises on writing fails the attempt
-    at once; closing reaches each of them.
+    at once; flushing, preparing the commit and closing reach each of them, and their errors are raised together.
     """
 
     def __init__(self, openings: Mapping[str, Opening]) -> None:
@@ -169,13 +171,15 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
             child.write_record_batch(batch)
 
     def flush(self, end_of_input: bool) -> None:
-        """Flush each child."""
-        for child in self.children.values():
-            child.flush(end_of_input)
+        """Flush each child, also after another could not be flushed, as in `close`."""
+        self._for_each(lambda name, child: child.flush(end_of_input), "several sinks could not be flushed")
 
     def prepare_commit(self) -> Sequence[OfChild]:
-        """The committables of all children."""
-        return self._of_all(ChildPartition.prepare_commit)
+        """The committables of all children; each prepares its own also after another could not, as in `close`."""
+        found = self._for_each(
+            lambda name, child: child.prepare_commit(), "several sinks could not prepare their commit"
+        )
+        return [item for items in found.values() for item in items]
 
     def snapshot(self) -> Mapping[str, Any]:
         """The states of all children that are open."""
@@ -183,7 +187,7 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
 
     def snapshot_state(self, epoch: int) -> Sequence[OfChild]:
         """The writer states of all children."""
-        return self._of_all(lambda child: child.writer_states(epoch))
+        return [item for child in self.children.values() for item in child.writer_states(epoch)]
 
     def close(self) -> None:
         """Close each child, also after another could not be closed.
@@ -192,7 +196,8 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
             Exception: what a single child raised.
             OutfallError: several could not be closed; names all.
         """
-        for_each(self.children, lambda name, child: child.close(), "several sinks could not be closed")
+        self._for_each(lambda name, child: child.close(), "several sinks could not be closed")
 
-    def _of_all(self, ask: Callable[[ChildPartition], list[OfChild]]) -> list[OfChild]:
-        return [item for child in self.children.values() for item in ask(child)]
+    def _for_each(self, act: Callable[[str, ChildPartition], R], failed: str) -> dict[str, R]:
+        context = next(iter(self._openings.values())).context
+        return for_each(self.children, act, failed, step=context.step_id, epoch=context.epoch)

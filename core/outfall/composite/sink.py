@@ -66,6 +66,10 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
         """Pickle as the class that was written down: the one made for the shape has no address of its own."""
         return _restored, (plain_class(type(self)), self.__dict__.copy())
 
+    def __repr__(self) -> str:
+        shown = (f"{name}={type(child).__name__}({target_of(child) or ''})" for name, child in self._children.items())
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def children(self) -> Mapping[str, Any]:
         return self._children
 

@@ -62,9 +62,11 @@ class JsonlEncoder(Encoder):
         if pa.types.is_struct(kind):
             return Piece("", self._structs(array, path), "")
         if pa.types.is_map(kind):
-            return Piece("{", _joined(array, self._entries(array, path)), "}")
+            keys, values = _elements_of(array, array.keys, array.items)
+            return Piece("{", _joined(array, self._entries(keys, values, path)), "}")
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            return Piece("[", _joined(array, self._elements(array.values, f"{path}.element")), "]")
+            (values,) = _elements_of(array, array.values)
+            return Piece("[", _joined(array, self._elements(values, f"{path}.element")), "]")
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             check_utf8(array, path)
             return Piece('"', escaped(array.cast(TEXT)), '"')
@@ -81,10 +83,10 @@ class JsonlEncoder(Encoder):
     def _elements(self, values: pa.Array, path: str) -> pa.Array:
         return self.values(values, path).fill_null("null")
 
-    def _entries(self, array: pa.Array, path: str) -> pa.Array:
-        key = self._piece(array.keys, f"{path}.key")
-        values = self._elements(array.items, f"{path}.value")
-        return concat(literal(key.before), key.text, literal(key.after + ":"), values)
+    def _entries(self, keys: pa.Array, values: pa.Array, path: str) -> pa.Array:
+        key = self._piece(keys, f"{path}.key")
+        texts = self._elements(values, f"{path}.value")
+        return concat(literal(key.before), key.text, literal(key.after + ":"), texts)
 
 
 def _objects(pieces: list[tuple[str, Piece]], rows: int, end: str) -> pa.Array:
@@ -118,9 +120,19 @@ def _stands(before: pa.Array | bool, text: pa.Array) -> pa.Array | bool:
     return here if isinstance(before, bool) else pc.or_(before, here)
 
 
+def _elements_of(array: pa.Array, *children: pa.Array) -> list[pa.Array]:
+    """What the lists of an array hold: where it is a slice, its children are still those of the whole."""
+    offsets = array.offsets
+    first, last = (offsets[0].as_py(), offsets[-1].as_py()) if len(offsets) else (0, 0)
+    return [child.slice(first, last - first) for child in children]
+
+
 def _joined(array: pa.Array, elements: pa.Array) -> pa.Array:
     """Join the elements of each list with commas."""
-    lists = pa.LargeListArray.from_arrays(array.offsets.cast(pa.int64()), elements)
+    offsets = array.offsets.cast(pa.int64())
+    if len(offsets) and offsets[0].as_py():
+        offsets = pc.subtract(offsets, offsets[0])
+    lists = pa.LargeListArray.from_arrays(offsets, elements)
     return _null_like(array, pc.binary_join(lists, literal(",")))
 
 
