@@ -16,7 +16,7 @@ import pytest
 
 from outfall import steps
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
-from outfall.recovery import SqliteRecoveryConfig, recovery_config, values
+from outfall.recovery import SqliteRecoveryConfig, recovery_config, sqlite_database, values
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.sqlite_database import MIGRATIONS, Database
 from outfall.testing import LocalDriver, memory_disk
@@ -301,3 +301,66 @@ def test_more_states_than_tickets_carry_are_refused_before_they_are_recorded(
     monkeypatch.undo()
     Driver(sink, config).run_epoch(1, [[("0", 1)]])
     assert sink.opened["part-0", 1] == 1
+
+
+SECOND = ("CREATE TABLE notes (found INTEGER)", "INSERT INTO notes SELECT count(*) FROM entries")
+
+
+def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """What the database holds, with its version, by SQLite alone."""
+    with closing(sqlite3.connect(path)) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        found = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+        return found | {"version": connection.execute("PRAGMA user_version").fetchall()}
+
+
+def test_a_database_of_an_older_release_is_brought_up_to_date_and_gone_on_from(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(opened(path)) as log:
+        log.append(b"1", after=0)
+        state = log.write_state("p", b"state", generation=1)
+    monkeypatch.setattr(sqlite_database, "MIGRATIONS", (*MIGRATIONS, SECOND))
+    with closing(opened(path)) as log:
+        assert log.read_state(state) == b"state"
+        assert log.append(b"2", after=1) == 2
+    assert read(path) == [b"1", b"2"]
+    found = tables(path)
+    assert (found["version"], found["notes"], found["entries"]) == ([(2,)], [(1,)], [(1, b"1"), (2, b"2")])
+    fresh = path.with_name("fresh.sqlite")
+    with closing(SqliteRecoveryConfig(str(path.parent)).open("fresh")) as log:
+        log.append(b"1", after=0)
+    found = tables(fresh)
+    assert (found["version"], found["notes"], found["entries"]) == ([(2,)], [(0,)], [(1, b"1")])
+    monkeypatch.undo()
+    with pytest.raises(RecordError, match="has version 2; this release reads up to 1"):
+        read(path)
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(path)
+    before = tables(path)
+    with monkeypatch.context() as newer:
+        newer.setattr(sqlite_database, "MIGRATIONS", (*MIGRATIONS, (*SECOND, "UPDATE nowhere SET x = 1")))
+        with pytest.raises(OutfallError, match="no such table: nowhere"):
+            read(path)
+    assert tables(path) == before
+    assert read(path) == [b"1", b"2", b"3"]
+
+
+def test_a_driver_that_is_killed_while_it_migrates_leaves_the_database_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(path)
+    before = tables(path)
+    monkeypatch.setattr(sqlite_database, "MIGRATIONS", (*MIGRATIONS, SECOND))
+    child = os.fork()
+    if child == 0:
+        steps.listen(lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == "log: before commit" else None)
+        with closing(opened(path)) as log:
+            log.read()
+        os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert tables(path) == before
+    assert read(path) == [b"1", b"2", b"3"]
+    assert tables(path)["version"] == [(2,)]

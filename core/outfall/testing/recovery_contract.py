@@ -24,7 +24,7 @@ from outfall.recovery.history import KEPT_EPOCHS, history
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
 from outfall.testing.crash_points import crash_at
 from outfall.testing.local_engine import LocalDriver
-from outfall.testing.recovery_sinks import CountingSink, Ledger, PublishingSink
+from outfall.testing.recovery_sinks import CountingSink, HoldingSink, Ledger, PublishingSink
 
 try:
     import pytest
@@ -245,6 +245,24 @@ class RecoveryContract:
         for epoch in range(10):
             LocalDriver(sink, recovery).run_epoch(epoch, [[("0", 1), ("1", 1), ("2", 1)]])
         assert sink.opened == {(part, epoch): epoch * rows for part, rows in sink.rows.items() for epoch in range(10)}
+
+    @pytest.mark.parametrize("large", [False, True])
+    def test_any_number_of_writers_goes_on_from_the_states_of_any_other(
+        self, recovery: RecoveryConfig, large: bool
+    ) -> None:
+        sink, brought = HoldingSink(padding=100_000 if large else 0), 0
+        for epoch, workers in enumerate((3, 1, 5, 2)):
+            driver = LocalDriver(sink, recovery, options=EpochOptions(worker_count=workers))
+            driver.run_epoch(epoch, [[[epoch, worker, row] for row in range(2)] for worker in range(workers)])
+            assert len(sink.delivered) == brought
+            assert history(recovery)[-1].rows_held == 2 * workers
+            brought += 2 * workers
+        LocalDriver(sink, recovery).drain()
+        assert sorted(sink.delivered) == [
+            [epoch, worker, row] for epoch, workers in enumerate((3, 1, 5, 2)) for worker in range(workers)
+            for row in range(2)
+        ]  # fmt: skip
+        assert history(recovery)[-1].rows_held == 0
 
     def test_thousands_of_parts_keep_their_states(self, recovery: RecoveryConfig) -> None:
         sink = CountingSink(parts=self.parts)

@@ -1,4 +1,4 @@
-"""The smallest sinks that put a recovery store to use: one with states, one with committables."""
+"""The smallest sinks that put a recovery store to use: with states of parts, of writers, and with committables."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from outfall.capabilities import (
     CommitRequest,
     Committer,
     CommitterInitContext,
+    HeldRows,
     SupportsCommitter,
+    SupportsHeldRows,
     SupportsWriterContext,
+    SupportsWriterState,
     WriterInitContext,
 )
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
@@ -59,6 +62,53 @@ class _CountingPart(StatefulSinkPartition[Any, list[Any]]):
 
     def snapshot(self) -> list[Any]:
         return [self._count, self._sink.padding]
+
+
+class HoldingSink(
+    DynamicSink[Any],
+    SupportsWriterState[Any, list[Any]],
+    SupportsHeldRows[list[Any]],
+    SupportsWriterContext,
+):
+    """Each writer holds the rows of an epoch back, and delivers what those of the epoch before held."""
+
+    def __init__(self, padding: int = 0) -> None:
+        """Have states with `padding` bytes more than they need."""
+        self.padding = "x" * padding
+        self.delivered: list[Any] = []
+
+    def bind(self, context: WriterInitContext) -> Self:
+        return self
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        return _Holding(self, [])
+
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[list[Any]]) -> StatelessSinkPartition[Any]:
+        return _Holding(self, [row for state in recovered for row in state[1:]])
+
+    def writer_state_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return JsonSerializer()
+
+    def held_rows(self, state: list[Any]) -> HeldRows:
+        return HeldRows(len(state) - 1)
+
+
+class _Holding(StatelessSinkPartition[Any]):
+    def __init__(self, sink: HoldingSink, due: list[Any]) -> None:
+        self._sink, self._due = sink, due
+        self._held: list[Any] = []
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._held += values
+
+    def flush(self, end_of_input: bool) -> None:
+        self._sink.delivered += self._due
+        if end_of_input:
+            self._sink.delivered += self._held
+            self._held = []
+
+    def snapshot_state(self, epoch: int) -> Sequence[list[Any]]:
+        return [[self._sink.padding, *self._held]] if self._held else []
 
 
 @dataclass
