@@ -64,7 +64,8 @@ def _table(result: Result, lines: list[Line]) -> Table:
 
 def _section(result: Result) -> str:
     wanted = "; ".join(f"{text} of {peer}" for peer, text in result.wanted.items())
-    text = f"\n### {result.title}\n\n{conditions(result)} Wanted: {wanted}.\n"
+    # Where there is no peer, what is wanted stands in the heading of the lines.
+    text = f"\n### {result.title}\n\n{conditions(result)}{f' Wanted: {wanted}.' if wanted else ''}\n"
     for lines in groups(result):
         head, *rows = _cells(result, lines)
         rows = [[lines[0].group, *head[1:]], ["---"] * len(head), *rows]

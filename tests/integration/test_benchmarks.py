@@ -16,6 +16,7 @@ from benchmarks import (
     bench_http,
     bench_parts,
     bench_postgres,
+    bench_recovery,
     bench_routing,
     bench_s3,
     bench_wrappers,
@@ -86,6 +87,16 @@ def test_parts(scratch: Scratch, tmp_path: Path) -> None:
     result = bench_parts.measure(Given(rows=20, pairs=2), scratch)
     check(result, tmp_path)
     assert [line.label for line in result.lines] == ["10 parts", "20 parts"]
+
+
+def test_recovery(scratch: Scratch, tmp_path: Path) -> None:
+    result = bench_recovery.measure(Given(rows=20, pairs=2), scratch)
+    check(result, tmp_path)
+    assert [line.label for line in result.lines] == ["checkpoint store", "SQLite"]
+    assert "Wanted: ." not in markdown([result])
+    sizes = bench_recovery.growth(3, scratch)
+    assert {name: list(marks) for name, marks in sizes.items()} == {"checkpoint store": [3], "SQLite": [3]}
+    assert all(size > 0 for marks in sizes.values() for size in marks.values())
 
 
 @pytest.mark.long
