@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from outfall.errors import FencedError
 from outfall.recovery import RecoveryConfig, history
-from tests.unit.support.golden import LARGE, Past, stores
+from outfall.recovery.entries import Entry
+from outfall.serde import ModelSerializer
+from tests.documents import ROOT
+from tests.unit.support.golden import LARGE, STEPS, Past, stores
+from tests.unit.support.golden_values import values
 from tests.unit.support.journals import kinds
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -20,7 +29,7 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return Path(shutil.copytree(GOLDEN / request.param, tmp_path / request.param))
 
 
-@pytest.fixture(params=["checkpoint", "sqlite"])
+@pytest.fixture(params=["checkpoint", "sqlite", "kafka"])
 def store(request: pytest.FixtureRequest, release: Path) -> RecoveryConfig:
     return stores(release)[request.param]
 
@@ -34,10 +43,47 @@ def test_what_was_counted_is_read(store: RecoveryConfig) -> None:
     ]
 
 
-def test_every_kind_of_entry_is_among_what_is_read(release: Path) -> None:
-    recovery = str(release / "checkpoint")
-    found = {kind for step in ("held", "prepared", "abandoned") for kind in kinds(recovery, step)}
-    assert found == {"begin", "prepared", "committing", "completed", "abandoned", "skipped"}
+def test_every_kind_of_entry_is_among_what_is_read(store: RecoveryConfig) -> None:
+    union, _ = get_args(Entry)
+    known = {get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(union)}
+    assert {kind for step in STEPS for kind in kinds(store, step)} == known
+
+
+def test_the_sink_that_had_committed_is_not_asked_again(store: RecoveryConfig) -> None:
+    past = Past(store)
+    assert past.share(1)
+    assert past.published == {"a": [], "b": [1]}
+    assert not past.share(2)
+    assert past.published == {"a": [2], "b": [1, 2]}
+
+
+def test_a_step_that_was_moved_says_where_to(store: RecoveryConfig) -> None:
+    with pytest.raises(FencedError, match="sqlite:///elsewhere"):
+        Past(store).run("moved", 1)
+
+
+def test_every_value_that_sinks_store_is_read(release: Path) -> None:
+    written = json.loads((release / "values.json").read_text())
+    found = {
+        name: serializer.deserialize(written[name]["version"], base64.b64decode(written[name]["data"]))
+        for name, (serializer, _) in values().items()
+    }
+    assert found == {name: value for name, (_, value) in values().items()}
+    assert written.keys() == found.keys()
+
+
+def test_no_serializer_and_no_stored_model_is_missing() -> None:
+    kept = [serializer for serializer, _ in values().values()]
+    sources = [path for root in ("core", "connectors") for path in ROOT.glob(f"{root}/outfall/**/*.py")]
+    texts = [path.read_text() for path in sources if path.name != "serde.py"]
+    classes = {name for text in texts for name in re.findall(r"class (\w+)\(SimpleVersionedSerializer", text)}
+    # Those of single requests are within what waits.
+    assert {type(serializer).__name__ for serializer in kept} == (classes - {"RecordSerializer"}) | {"ModelSerializer"}
+    models = {name for text in texts for name in re.findall(r"return ModelSerializer\((\w+)", text)}
+    stored = {
+        type(value).__name__ for serializer, value in values().values() if isinstance(serializer, ModelSerializer)
+    }
+    assert stored == models
 
 
 def test_held_rows_are_delivered_and_the_next_batch_comes(store: RecoveryConfig) -> None:

@@ -5,17 +5,37 @@ python -m tests.unit.support.golden tests/unit/golden/0.1.0
 
 from __future__ import annotations
 
+import base64
+import json
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Self
 
+from outfall.capabilities import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    SupportsCommitter,
+    SupportsTarget,
+    SupportsWriterContext,
+    WriterInitContext,
+)
 from outfall.epoch.clock import Clock
-from outfall.recovery import RecoveryConfig, SqliteRecoveryConfig, recovery_config
-from outfall.testing import FakeClock, LocalDriver, crash_at
+from outfall.recovery import RecoveryConfig, SqliteRecoveryConfig, copy_step, recovery_config
+from outfall.recovery.kafka.partition import Record
+from outfall.serde import JsonSerializer, SimpleVersionedSerializer
+from outfall.sinks import DynamicSink, StatelessSinkPartition
+from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.wrappers import FanOutSink
+from tests.unit.support.golden_values import write_values
 from tests.unit.support.hoarding import HoardingInParts, LedgerWarehouse
+from tests.unit.support.kafka_partition import MemoryKafka, Topic
 
 LARGE = "x" * 70_000
+STEPS = ("held", "prepared", "abandoned", "shared", "moved")
 
 
 def stores(directory: Path) -> dict[str, RecoveryConfig]:
@@ -23,16 +43,92 @@ def stores(directory: Path) -> dict[str, RecoveryConfig]:
     return {
         "checkpoint": recovery_config(str(directory / "checkpoint")),
         "sqlite": SqliteRecoveryConfig(str(directory / "sqlite")),
+        "kafka": read_topics(directory / "kafka.json"),
     }
 
 
+def read_topics(path: Path) -> MemoryKafka:
+    """Topics with the records of a file, offsets and keys as a broker had them; empty ones where there is none."""
+    made = MemoryKafka()
+    topics: dict[str, Topic] = {"progress": made.progress, "state": made.states}
+    for name, records in json.loads(path.read_text()).items() if path.exists() else ():
+        for offset, key, value in records:
+            topics[name].kept[offset] = Record(offset, key, None if value is None else base64.b64decode(value))
+            topics[name].end = offset + 1
+    return made
+
+
+def write_topics(kafka: MemoryKafka, path: Path) -> None:
+    """Write what a broker has after compaction."""
+    kafka.compact()
+    found = {
+        name: [
+            [record.offset, record.key, None if record.value is None else base64.b64encode(record.value).decode()]
+            for record in topic.kept.values()
+        ]
+        for name, topic in (("progress", kafka.progress), ("state", kafka.states))
+    }
+    path.write_text(json.dumps(found, indent=0) + "\n")
+
+
+class Carrier(DynamicSink[Any], SupportsCommitter[Any], SupportsTarget[Any], SupportsWriterContext):
+    """Its committables are the rows, so that they can be published by whoever reads the log."""
+
+    def __init__(self, name: str, published: list[Any]) -> None:
+        self._name = name
+        self._published = published
+
+    def target(self) -> str:
+        return self._name
+
+    def bind(self, context: WriterInitContext) -> Self:
+        return self
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        return _Carrying()
+
+    def create_committer(self, context: CommitterInitContext) -> Committer[Any]:
+        return _Publishing(self._published)
+
+    def committable_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return JsonSerializer()
+
+
+class _Carrying(StatelessSinkPartition[Any]):
+    def __init__(self) -> None:
+        self._rows: list[Any] = []
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._rows += values
+
+    def prepare_commit(self) -> Sequence[Any]:
+        return [self._rows]
+
+
+class _Publishing(Committer[Any]):
+    def __init__(self, published: list[Any]) -> None:
+        self._published = published
+
+    def commit(self, requests: Sequence[CommitRequest[Any]]) -> None:
+        for request in requests:
+            self._published += request.committable
+
+
+class Elsewhere(MemoryRecoveryConfig):
+    """Where a step was moved to."""
+
+    def url(self) -> str:
+        return "sqlite:///elsewhere"
+
+
 class Past:
-    """What was done with a store: three steps that ended differently, over a target that is made anew to go on."""
+    """What was done with a store: steps that ended differently, over a target that is made anew to go on."""
 
     def __init__(self, recovery: RecoveryConfig, clock: Clock | None = None) -> None:
         self.recovery = recovery
         self.clock = clock
         self.setup = HoardingInParts()
+        self.published: dict[str, list[Any]] = {"a": [], "b": []}
 
     def driver(self, step_id: str) -> LocalDriver:
         return LocalDriver(self.setup.sink(), self.recovery, step_id=step_id, query_id="query", clock=self.clock)
@@ -42,8 +138,26 @@ class Past:
         rows = [(str(number), [batch, text, number]) for number in range(3 if step_id == "held" else 30)]
         return self.driver(step_id).run_epoch(batch, [rows]).skipped
 
+    def share(self, batch: int) -> bool:
+        """Write a batch of the step `shared`, to two sinks."""
+        sink = FanOutSink(**{name: Carrier(name, published) for name, published in self.published.items()})
+        driver = LocalDriver(sink, self.recovery, step_id="shared", query_id="query", clock=self.clock)
+        return driver.run_epoch(batch, [[batch]]).skipped
+
     def write(self) -> None:
-        """Complete, skip and drain epochs; leave one step held, one recorded and not completed, one abandoned."""
+        """Complete, skip and drain epochs; leave one step held, one recorded and not completed, one abandoned.
+
+        And one of two sinks of which one has committed, and one that was moved.
+        """
+        self._write_parts()
+        self.share(0)
+        with crash_at("after COMMITTED"):
+            self.share(1)
+        self.setup.warehouse = LedgerWarehouse()
+        self.run("moved", 0)
+        copy_step(self.recovery, Elsewhere(), "moved")
+
+    def _write_parts(self) -> None:
         self.run("held", 0)
         self.run("held", 0)
         self.driver("held").drain()
@@ -61,7 +175,16 @@ class Past:
             self.run("abandoned", 1)
 
 
+def write_release(directory: Path) -> None:
+    """Write everything below a release's directory."""
+    directory.mkdir(parents=True)
+    for store in stores(directory).values():
+        Past(store, FakeClock()).write()
+        if isinstance(store, MemoryKafka):
+            write_topics(store, directory / "kafka.json")
+    write_values(directory / "values.json")
+
+
 if __name__ == "__main__":
     socket.gethostname = lambda: "host"
-    for store in stores(Path(sys.argv[1]).absolute()).values():
-        Past(store, FakeClock()).write()
+    write_release(Path(sys.argv[1]).absolute())

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from outfall.recovery import recovery_config
+from outfall.recovery import RecoveryConfig, recovery_config
 
 
-def entries(recovery: str, step_id: str = "sink") -> list[dict[str, Any]]:
+def entries(recovery: str | RecoveryConfig, step_id: str = "sink") -> list[dict[str, Any]]:
     """The entries as JSON objects, oldest first."""
     return [json.loads(entry.data) for entry in recovery_config(recovery).open(step_id).read()]
 
 
-def kinds(recovery: str, step_id: str = "sink") -> list[str]:
+def kinds(recovery: str | RecoveryConfig, step_id: str = "sink") -> list[str]:
     """The kinds of the entries, oldest first."""
     return [entry["kind"] for entry in entries(recovery, step_id)]
 
