@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from outfall.async_sink import Outcome
 from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
@@ -30,6 +31,7 @@ from outfall.capabilities import (
     TargetContext,
 )
 from outfall.epoch.coordinator import EpochOptions
+from outfall.epoch.task import EpochTask, TaskIdentity
 from outfall.errors import (
     CapabilityError,
     CommitError,
@@ -52,6 +54,7 @@ from outfall.sink_shape import check_sink, guarantee_of, is_dynamic, is_fixed, o
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import BatchingSink, FanOutSink
+from tests.unit.support.async_destination import Destination, TextSink
 from tests.unit.support.fanned import NamedBundlingSink, NamedStagingSink
 from tests.unit.support.shelf import PartFile, Shelf, ShelfSink, values_on
 from tests.unit.support.warehouse import HoldingSink, PlainSink, Warehouse, rows_of
@@ -469,8 +472,6 @@ def test_a_sink_that_changes_what_it_was_given_changes_nothing_for_the_others_or
     driver = LocalDriver(sink, MemoryRecoveryConfig())
     ticket = driver.coordinator().begin(0)
     if arrow:
-        from outfall.epoch.task import EpochTask, TaskIdentity
-
         EpochTask(sink, ticket, TaskIdentity(0, 0, 0)).run([(None, pa.RecordBatch.from_pylist(rows))])
     else:
         driver.run_task(ticket, 0, 0, [(None, rows)])
@@ -478,12 +479,45 @@ def test_a_sink_that_changes_what_it_was_given_changes_nothing_for_the_others_or
     assert rows == [{"id": 1, "nested": {"id": 2}}]
 
 
-def test_however_slow_a_sink_is_its_siblings_wait_and_no_rows_pile_up() -> None:
+def test_sinks_are_written_in_turn_batch_by_batch() -> None:
     seen: list[Any] = []
     driver = LocalDriver(FanOutSink(a=Watched("a", seen), b=Watched("b", seen)), MemoryRecoveryConfig())
     ticket = driver.coordinator().begin(0)
     driver.run_task(ticket, 0, 0, [(None, [1]), (None, [2])])
     assert seen[:4] == [("a", [1]), ("b", [1]), ("a", [2]), ("b", [2])]
+
+
+def test_rows_for_a_slow_sink_are_held_in_bounded_memory_and_its_sibling_waits() -> None:
+    rows, batches, waiting = 200, 100, 300
+    size = pa.record_batch({"text": ["x" * 500] * rows}).nbytes
+    slow = Destination(lambda entries, number: (60.0, Outcome()))
+    ahead, allocated, base = [], [], pa.total_allocated_bytes()
+
+    class Fast(DynamicSink[Any]):
+        def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
+            return FastPartition()
+
+    class FastPartition:
+        def close(self) -> None:
+            """Hold nothing."""
+
+        def write_record_batch(self, batch: pa.RecordBatch) -> None:
+            allocated.append(pa.total_allocated_bytes() - base)
+            ahead.append(len(allocated) * rows - slow.accepted.total())
+
+    def brought() -> Iterator[tuple[None, pa.RecordBatch]]:
+        for number in range(batches):
+            yield None, pa.record_batch({"text": [f"{number}-{row}-" + "x" * 500 for row in range(rows)]})
+
+    sink = FanOutSink(fast=Fast(), slow=TextSink(slow, max_buffered_requests=waiting, max_batch_size_in_bytes=10_000))
+    ticket = LocalDriver(sink, MemoryRecoveryConfig()).coordinator().begin(0)
+    EpochTask(sink, ticket, TaskIdentity(0, 0, 0)).run(brought())
+    assert slow.accepted.total() == rows * batches
+    assert slow.mailbox.seconds == pytest.approx(60 * rows * batches / 10)
+    assert len(allocated) == batches
+    # What waits at the slow sink, and the batch that is under way.
+    assert max(ahead) <= waiting + 2 * rows
+    assert max(allocated) <= 3 * size
 
 
 class Ending(NamedStagingSink):
