@@ -21,6 +21,7 @@ from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.postgres import Server, pgbouncer
+from tests.integration.support.waiting import until
 
 
 @pytest.fixture
@@ -304,6 +305,40 @@ def test_a_large_staging_table_is_truncated_once_nobody_writes(
         other.execute(f'INSERT INTO outfall."{name}" VALUES (7, 1, NULL)')
         run(sink, recovery, 1, rows(1, 2))
     assert target.staged() == 1
+
+
+def test_tasks_that_run_at_once_have_a_connection_each(target: Target, recovery: str) -> None:
+    local = LocalDriver(target.sink(), recovery)
+    coordinator = local.coordinator()
+    ticket = coordinator.begin(0)
+    together = threading.Barrier(4, timeout=30)
+    answers: list[Any] = []
+
+    def meet(step: str) -> None:
+        if step == "postgres: staging":
+            together.wait()
+            together.wait()
+
+    def connections() -> int:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outfall'"
+        return int(target.run(f"{query} AND datname = current_database()")[0][0])
+
+    def task(index: int) -> None:
+        answers.append(local.run_task(ticket, 0, index, [(None, rows(index))]))
+
+    threads = [threading.Thread(target=task, args=(index,)) for index in range(3)]
+    with listening(meet):
+        for thread in threads:
+            thread.start()
+        together.wait()
+        most = connections()
+        together.wait()
+        for thread in threads:
+            thread.join(30)
+    coordinator.finish(ticket, answers)
+    assert most == 3
+    until(lambda: connections() == 1, "all but one connection being closed", 30)
+    assert target.ids() == [0, 1, 2]
 
 
 def test_a_connection_is_kept_between_epochs_and_none_is_leaked(target: Target, recovery: str) -> None:

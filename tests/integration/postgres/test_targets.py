@@ -19,6 +19,7 @@ from outfall.errors import (
     TargetError,
     TargetLostError,
     TargetNotEmptyError,
+    TerminalError,
 )
 from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver
@@ -360,6 +361,46 @@ def test_a_table_that_is_altered_between_epochs_is_followed(target: Target, reco
     run(target.sink(), recovery, 1, rows(2))
     assert [int(number) for number in target.ids()] == [1, 2]
     assert target.run("SELECT count(at) FROM t") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"delivery": "offset", "offset_columns": "id"}, {"delivery": "offset", "parts": 1, "offset_keys": "ledger"}],
+    ids=["epoch", "offset columns", "parts"],
+)
+def test_a_column_that_was_dropped_while_rows_bring_it_stops_the_query(
+    dsn: str, recovery: str, options: dict[str, Any]
+) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text)")
+    sink: Any = target.sink(**options)
+
+    def epoch(number: int) -> None:
+        made = rows(number)
+        run(sink, recovery, number, [("k", row) for row in made] if "parts" in options else made)
+
+    epoch(0)
+    target.run("ALTER TABLE t DROP COLUMN name")
+    with pytest.raises(ConfigurationError, match="the table has no column 'name'"):
+        sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
+    with pytest.raises(TerminalError, match="has no column 'name'"):
+        epoch(1)
+    assert target.ids() == [0]
+    target.run("ALTER TABLE t ADD COLUMN name text")
+    epoch(1)
+    assert target.run("SELECT * FROM t ORDER BY id") == [(0, None), (1, "n1")]
+
+
+def test_a_column_that_was_dropped_before_a_recorded_epoch_is_published_stops_the_query(
+    target: Target, recovery: str
+) -> None:
+    with crash_at("after PREPARED"):
+        run(target.sink(), recovery, 0, rows(1))
+    target.run("ALTER TABLE t RENAME COLUMN name TO former")
+    with pytest.raises(TargetError, match="42703"):
+        run(target.sink(), recovery, 0, rows(1))
+    target.run("ALTER TABLE t RENAME COLUMN former TO name")
+    run(target.sink(), recovery, 0, rows(1))
+    assert target.run("SELECT * FROM t") == [(1, "n1")]
 
 
 def test_odd_names_are_quoted(dsn: str, recovery: str) -> None:
