@@ -34,8 +34,9 @@ class Counters:
     def answered(self, seconds: float, accepted: int, size: int, failed: int) -> None:
         """Count an answer: how many entries were accepted, of how many bytes, and how many are sent again."""
         self.current_send_time = seconds
-        self._metrics.peak("max_send_time_ms", round(seconds * 1000))
-        self._metrics.add("send_time_ms", round(seconds * 1000))
+        milliseconds = round(seconds * 1000)
+        self._metrics.peak("max_send_time_ms", milliseconds)
+        self._metrics.add("send_time_ms", milliseconds)
         self._metrics.add("sent", accepted)
         self._metrics.add("bytes", size)
         if failed:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from outfall.async_sink.answers import AnswerHandler
-from outfall.async_sink.buffer import Batch, EntryBuffer
+from outfall.async_sink.buffer import EntryBuffer
 from outfall.async_sink.counters import Counters
 from outfall.async_sink.mailbox import Mailbox
 from outfall.async_sink.options import AsyncSinkOptions
@@ -77,10 +77,10 @@ class RequestLoop(Generic[E]):
     def await_answers(self) -> None:
         """Wait for what is under way, and start nothing but what has waited for too long."""
         self._look_at_the_clock()
-        self._start_while(self._is_overdue)
+        self._send_overdue()
         while self._requests.count:
             self._wait()
-            self._start_while(self._is_overdue)
+            self._send_overdue()
 
     def drain(self) -> None:
         """Send everything, and wait until it has come to its end."""
@@ -93,14 +93,13 @@ class RequestLoop(Generic[E]):
         """Start as many requests as are admitted: full ones, and others while an entry before `below` is ready."""
         self._look_at_the_clock()
         below = max(below, self._send_below)
-        self._start_while(lambda: self._is_full() or self._is_before(below))
+        while self._may_start() and (self._is_full() or self._is_before(below)) and self._start_next():
+            pass
 
-    def _start_while(self, due: Callable[[], bool]) -> None:
-        while self._may_start() and due():
-            batch = self._buffer.take(self._batch_limit(), self._options.max_batch_size_in_bytes)
-            if batch is None:
-                return
-            self._start(batch)
+    def _send_overdue(self) -> None:
+        """Start only what the timer went off over."""
+        while self._may_start() and self._is_before(self._send_below) and self._start_next():
+            pass
 
     def _is_full(self) -> bool:
         buffer = self._buffer
@@ -114,9 +113,6 @@ class RequestLoop(Generic[E]):
         first = self._buffer.first_number
         return first is not None and first < number
 
-    def _is_overdue(self) -> bool:
-        return self._is_before(self._send_below)
-
     def _batch_limit(self) -> int:
         return self._host.limiter.batch_size(self._options.max_batch_size)
 
@@ -129,7 +125,10 @@ class RequestLoop(Generic[E]):
         size = min(self._batch_limit(), self._buffer.ready)
         return self._requests.count == 0 or self._host.limiter.admits(self._requests.in_flight, size)
 
-    def _start(self, batch: Batch[E]) -> None:
+    def _start_next(self) -> bool:
+        batch = self._buffer.take(self._batch_limit(), self._options.max_batch_size_in_bytes)
+        if batch is None:
+            return False
         underway = self._requests.start(batch, self._answered, self._counters.late)
         retried = sum(item.tries > 0 for item in batch.items)
         for item in batch.items:
@@ -146,6 +145,7 @@ class RequestLoop(Generic[E]):
         )
         self._host.limiter.started(self._requests.in_flight)
         self._submit([item.entry for item in batch.items], underway.result)
+        return True
 
     def _wait(self) -> None:
         """Wait for a letter or for the next moment at which something is due, and do what is due then."""
@@ -181,10 +181,12 @@ class RequestLoop(Generic[E]):
 
     def _answered(self, underway: Underway[E], outcome: Outcome[E]) -> None:
         self._requests.end(underway)
-        batch = underway.batch
-        named = [*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)]
-        size = batch.size - sum(item.size for item in underway.find(named))
-        self._counters.answered(underway.seconds, len(batch.items) - len(named), size, len(outcome.retry))
+        accepted, size = len(underway.batch.items), underway.batch.size
+        if outcome.retry or outcome.split or outcome.dead:
+            named = [*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)]
+            accepted -= len(named)
+            size -= sum(item.size for item in underway.find(named))
+        self._counters.answered(underway.seconds, accepted, size, len(outcome.retry))
         self._answers.handle(underway, outcome, self._mailbox.now())
 
     def _timed_out(self, underway: Underway[E], now: float) -> None:
