@@ -20,7 +20,8 @@ SINK_METHODS = (
     "add_pre_commit_topology", "add_post_commit_topology",
 )  # fmt: skip
 PARTITION_METHODS = (
-    "write_batch", "write_record_batch", "flush", "prepare_commit", "snapshot", "snapshot_state", "close"
+    "write_batch", "write_record_batch", "flush", "prepare_commit", "snapshot", "snapshot_state",
+    "dead_letters_to", "close"
 )  # fmt: skip
 COMMITTER_METHODS = ("commit", "find_lost", "revoke", "nothing_published", "close")
 
