@@ -92,8 +92,8 @@ def _of_tables() -> Kept:
 
 
 def _of_objects() -> Kept:
-    plain: Any = S3Sink("s3://lake/flights")
-    rolling: Any = S3Sink("s3://lake/flights", roll_rows=10)
+    plain: Any = S3Sink("lake", "flights")
+    rolling: Any = S3Sink("lake", "flights", roll_rows=10)
     parts = (UploadedPart(number=1, etag='"e"', checksum={"ChecksumCRC32": "AAAAAA=="}),)
     common: dict[str, Any] = {"bucket": "lake", "key": "flights/part-0.jsonl", "size": 9, "rows": 2}
     held = HeldObject(
