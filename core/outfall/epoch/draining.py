@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from outfall.capabilities import Metrics
 from outfall.epoch.coordinator import EpochCoordinator
-from outfall.epoch.held import ROWS_HELD
+from outfall.epoch.held import ROWS_DRAINED, ROWS_HELD, total_held
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.epoch.states import state_names
 from outfall.epoch.task import EpochTask, TaskIdentity
@@ -41,7 +41,8 @@ def drain(make_coordinator: Callable[[], EpochCoordinator]) -> EpochResult | Non
         make_coordinator: makes a coordinator of the step; called once for each try.
 
     Returns:
-        What was done, the counts and seconds of several epochs as one; `None` when nothing was held back.
+        What was done, with `rows_drained`, and the counts and seconds of several epochs as one; `None` when nothing was
+        held back.
 
     Raises:
         CapabilityError: the sink does not say what it holds back, or delivers none of it.
@@ -65,7 +66,12 @@ def _drain_epoch(make_coordinator: Callable[[], EpochCoordinator]) -> EpochResul
 def _drain_once(coordinator: EpochCoordinator) -> EpochResult | None:
     with closing(coordinator):
         ticket = coordinator.begin_drain()
-        return None if ticket is None else coordinator.finish(ticket, run_drain(coordinator.sink, ticket))
+        if ticket is None:
+            return None
+        result = coordinator.finish(ticket, run_drain(coordinator.sink, ticket))
+        held = total_held([*ticket.states.values(), *ticket.writer_states]).rows
+        drained = held - result.counts.get(ROWS_HELD, 0)
+        return replace(result, counts={**result.counts, ROWS_DRAINED: drained})
 
 
 def _both(earlier: EpochResult, later: EpochResult) -> EpochResult:

@@ -11,6 +11,9 @@ from outfall.recovery.entries import HeldRecord, StoredValue
 ROWS_HELD = "rows_held"
 """The counter of an epoch that says how many rows are held back after it. Not summed over tasks or epochs."""
 
+ROWS_DRAINED = "rows_drained"
+"""The count of a drain's result that says how many rows it delivered. They were counted as `rows` when they came."""
+
 
 def held_in(sink: Any, state: Any) -> HeldRecord | None:
     """What a state holds, as the recovery data records it; `None` for nothing.

@@ -10,6 +10,7 @@ from outfall.cli.chosen_sink import ChosenSink
 from outfall.cli.commands.arguments import recovery_argument, sink_options, step_argument
 from outfall.epoch import draining
 from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
+from outfall.epoch.held import ROWS_DRAINED
 from outfall.errors import ConfigurationError
 from outfall.recovery.config import RecoveryConfig
 
@@ -34,4 +35,4 @@ def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink) -> None:
     if result is None:
         click.echo("nothing is held back")
     else:
-        click.echo(f"epoch {result.epoch} delivered {result.counts.get('rows', 0):,} rows in {result.seconds:.2f} s")
+        click.echo(f"epoch {result.epoch} delivered {result.counts[ROWS_DRAINED]:,} rows in {result.seconds:.2f} s")
