@@ -195,7 +195,7 @@ def test_slices_of_nested_columns_give_their_own_rows() -> None:
         (pa.map_(pa.string(), pa.timestamp("us")), lambda value: [("k", value)]),
         (pa.struct([("l", pa.list_(pa.timestamp("us")))]), lambda value: {"l": [value]}),
     ],
-    ids=str,
+    ids=["list", "list of lists", "map", "struct"],
 )
 def test_a_slice_of_lists_is_encoded_without_the_elements_of_other_rows(kind: Any, wrapped: Any) -> None:
     far = 200_000 * 365 * 86_400 * 1_000_000  # a year that is refused, if it is looked at
