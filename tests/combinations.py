@@ -72,7 +72,7 @@ class Combination:
     def __init__(self, wrappers: tuple[str, ...], place: Place) -> None:
         self.wrappers = wrappers
         self.place = place
-        self.others = [InMemory(f"other {name}") for name in wrappers]
+        self.others = [InMemory(f"other {level}: {name}") for level, name in enumerate(wrappers)]
         self.refused_rows = InMemory("dead letters")
         self._refusing = Warehouse()
         place.letters = AS_DEAD_LETTERS in wrappers

@@ -410,7 +410,7 @@ def test_sinks_that_own_no_target_may_send_to_the_same_place() -> None:
 
 
 def test_built_in_sinks_own_what_they_publish_to() -> None:
-    owning = FileSink("/a"), FileSink("/a", parts=2), S3Sink("s3://lake/a"), PostgresSink("host=/a", "t")
+    owning = FileSink("/a"), FileSink("/a", parts=2), S3Sink("lake", "a"), PostgresSink("host=/a", "t")
     assert all(map(owns_target, owning))
     assert not any(map(owns_target, (HttpSink("http://127.0.0.1/x"), KinesisSink("s"), FirehoseSink("s"))))
 

@@ -69,7 +69,7 @@ class ProgressTail:
         self.view.extend(fresh)
         # A topic that nobody has made yet may get a first offset of its own.
         self._position = position or None
-        if self.view.erased:
+        if self.view.is_erased:
             raise self._erased()
         return self.view
 

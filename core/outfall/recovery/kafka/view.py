@@ -37,8 +37,11 @@ class ProgressView:
     """The copy that this log began as, until it is spent."""
     newest: int = 0
     """The largest number that counts."""
-    erased: bool = False
-    """Whether the newest entry was seen and then buried, which no sweep does."""
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether the newest entry was seen and is buried, with none after it, which no sweep does."""
+        return self.newest > 0 and self.newest not in self.counted
 
     def is_ours(self, record: Record) -> bool:
         """Whether a record is of this step."""
@@ -157,7 +160,6 @@ class ProgressView:
     def _uncount(self, key: EntryKey | CopiedKey) -> None:
         if self.has(key):
             del self.counted[key.number]
-            self.erased = self.erased or key.number == self.newest
 
     def _whole(self, key: EntryKey | CopiedKey, value: bytes) -> bytes:
         if isinstance(key, EntryKey) and not key.chunks:
