@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from pyspark.sql import SparkSession
 
@@ -24,8 +23,7 @@ def test_blocks_run(spark: SparkSession, s3: S3, tmp_path: Path, monkeypatch: py
     spark.createDataFrame([tuple(row.values()) for row in ROWS], SCHEMA).write.mode("append").json(str(source))
     names: dict[str, Any] = {"flights": spark.readStream.schema(SCHEMA).json(str(source))}
     target = Target(s3, prefix="flights")
-    client = s3.client()
-    monkeypatch.setattr(boto3, "client", lambda service, **given: client)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
     found = [block for block in blocks(ROOT / "docs" / "s3.md") if runs_here(block)]
     with credentials_file(s3):
         for block in found:
