@@ -27,11 +27,11 @@ class ProgressView:
     step: str
     counted: dict[int, tuple[EntryKey | CopiedKey, bytes]] = field(default_factory=dict)
     """By number, in this order: the entries that count and are kept."""
-    strays: set[EntryKey | CopyKey] = field(default_factory=set)
-    """What came too late."""
+    strays: dict[EntryKey | CopyKey, None] = field(default_factory=dict)
+    """What came too late, in the order of the partition, as all here."""
     pieces: dict[ChunkKey | CopiedKey, bytes] = field(default_factory=dict)
     """Of entries that count, that may come to count, and that do not."""
-    states: set[StateKey] = field(default_factory=set)
+    states: dict[StateKey, None] = field(default_factory=dict)
     """The large states that were announced or placed, and are kept."""
     copy: CopyKey | None = None
     """The copy that this log began as, until it is spent."""
@@ -62,7 +62,7 @@ class ProgressView:
                 case ChunkKey() | CopiedKey():
                     self.pieces[key] = value
                 case StateKey():
-                    self.states.add(key)
+                    self.states[key] = None
 
     def forget(self, keys: Iterable[ProgressKey]) -> None:
         """Take away what has a tombstone now."""
@@ -124,11 +124,11 @@ class ProgressView:
             self.counted[key.number] = key, value
             self.newest = key.number
         else:
-            self.strays.add(key)
+            self.strays[key] = None
 
     def _judge_copy(self, copy: CopyKey) -> None:
         if self.newest:
-            self.strays.add(copy)
+            self.strays[copy] = None
             return
         first = [(key, value) for key, value in self.pieces.items() if isinstance(key, CopiedKey) and key.index == 0]
         for key, value in sorted(first, key=lambda item: item[0].number):
@@ -144,10 +144,10 @@ class ProgressView:
     def _remove(self, key: ProgressKey) -> None:
         match key:
             case EntryKey():
-                self.strays.discard(key)
+                self.strays.pop(key, None)
                 self._uncount(key)
             case CopyKey():
-                self.strays.discard(key)
+                self.strays.pop(key, None)
                 self.copy = None if key == self.copy else self.copy
             case CopiedKey():
                 self.pieces.pop(key, None)
@@ -155,7 +155,7 @@ class ProgressView:
             case ChunkKey():
                 self.pieces.pop(key, None)
             case StateKey():
-                self.states.discard(key)
+                self.states.pop(key, None)
 
     def _uncount(self, key: EntryKey | CopiedKey) -> None:
         if self.has(key):
