@@ -79,6 +79,7 @@ def test_files(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
     assert all(set(line.ratios) == {"empty sink", "Spark"} for line in ours)
 
 
+@pytest.mark.long
 def test_epochs(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
     check(bench_epochs.measure(spark, TINY, scratch), tmp_path)
 

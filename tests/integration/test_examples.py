@@ -107,7 +107,8 @@ def test_growing_files_survive_a_kill(tmp_path: Path) -> None:
     assert len(list((home / "out").glob("part-*"))) == 4
 
 
-@pytest.mark.parametrize("door", [pytest.param("objects", marks=pytest.mark.long), "options"])
+@pytest.mark.long
+@pytest.mark.parametrize("door", ["objects", "options"])
 def test_whole_files(tmp_path: Path, door: str) -> None:
     if door == "options" and pyspark_version() < (4, 1):
         pytest.skip("Spark has Arrow data sources since 4.1")
