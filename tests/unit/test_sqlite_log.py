@@ -7,8 +7,10 @@ import pickle
 import shutil
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 
 from outfall import steps
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
-from outfall.recovery import SqliteRecoveryConfig, recovery_config, sqlite_database, values
+from outfall.recovery import EntryExistsError, SqliteRecoveryConfig, recovery_config, sqlite_database, values
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.sqlite_database import MIGRATIONS, Database
 from outfall.testing import LocalDriver, memory_disk
@@ -97,6 +99,22 @@ def test_a_locked_database_is_waited_for_and_then_an_error_that_says_how_long(pa
                 log.append(b"x", after=3)
             other.execute("COMMIT")
             assert log.append(b"x", after=3) == 4
+
+
+def test_several_that_open_what_none_has_made_yet_are_not_in_each_others_way(tmp_path: Path) -> None:
+    level = threading.Barrier(4, timeout=60)
+
+    def open_all() -> None:
+        for place in range(25):
+            level.wait()
+            with closing(SqliteRecoveryConfig(str(tmp_path / str(place))).open("sink")) as log:
+                with suppress(EntryExistsError):
+                    log.append(b"{}", after=0)
+                assert log.numbers() == [1]
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(open_all) for _ in range(4)]:
+            done.result()
 
 
 def test_a_database_that_was_copied_without_its_wal_is_refused(path: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from outfall.errors import RecordError
 from outfall.recovery.directories import make_durably
-from outfall.recovery.sqlite_failures import damaged
+from outfall.recovery.sqlite_failures import damaged, waiting
 from outfall.steps import reached
 
 APPLICATION_ID = 0x4F757466
@@ -60,7 +60,7 @@ class Database:
         self._file = os.stat(path)
         self._synced = False
         try:
-            self._prepare()
+            self._prepare(deadline)
         except BaseException:
             self._connection.close()
             raise
@@ -146,11 +146,16 @@ class Database:
         with self.transaction() as connection:
             connection.execute("UPDATE main_file SET behind = ?", (value,))
 
-    def _prepare(self) -> None:
+    def _prepare(self, deadline: float) -> None:
         reached("log: database opened")
         connection = self._connection
-        version = self._checked_version()
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        # In one transaction: another process may be making the database just now.
+        connection.execute("BEGIN")
+        try:
+            version = self._checked_version()
+        finally:
+            connection.execute("ROLLBACK")
+        mode = waiting(deadline)(self._use_wal)
         if mode != "wal":
             raise damaged(self._path, self._step_id, f"its filesystem does not support WAL (it is {mode})")
         connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
@@ -159,6 +164,10 @@ class Database:
         if version < len(MIGRATIONS):
             self._migrate()
         self._check_whole()
+
+    def _use_wal(self) -> str:
+        (mode,) = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        return str(mode)
 
     def _checked_version(self) -> int:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
@@ -189,7 +198,8 @@ class Database:
         if found != ["ok"]:
             raise damaged(self._path, self._step_id, f"SQLite's check says: {found[0]}")
         behind = self._is_behind()
-        if behind and not self._had_wal:
+        # A WAL that has come since we looked is that of another process, which marks the file just now.
+        if behind and not self._had_wal and wal_size(self._path) == 0:
             raise damaged(
                 self._path, self._step_id, "its newest entries were in the -wal file beside it, which is not there"
             )

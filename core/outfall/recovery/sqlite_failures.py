@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
@@ -13,6 +15,19 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT
 _PLACE_IS_WRONG = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 
 RESTORE = "restore the database from a copy that was made with its -wal file, or start the query with a new checkpoint"
+
+
+def waiting(deadline: float) -> Retrying:
+    """Return what calls again while another process is in the way, for so many seconds: for what SQLite does not wait.
+
+    It waits for a lock itself, but not for the one that a change of the journal's mode needs while others read.
+    """
+    return Retrying(
+        retry=retry_if_exception(_is_busy),
+        stop=stop_after_delay(deadline),
+        wait=wait_random_exponential(multiplier=0.005, max=0.2),
+        reraise=True,
+    )
 
 
 @contextmanager
@@ -46,6 +61,10 @@ def _explanation(error: sqlite3.Error, what: str, step_id: str, deadline: float)
         do = "free space there; the next run goes on from what the log holds"
         return TransientError(what, step=step_id, why=why, do=do)
     return TransientError(what, step=step_id, why=why, do="look at that disk; the next run goes on from what it holds")
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
 
 
 def damaged(path: str, step_id: str, why: str) -> RecordError:
