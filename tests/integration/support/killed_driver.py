@@ -175,7 +175,8 @@ def make_job(
 ) -> tuple[Job, pa.Table]:
     """Prepare a stream; returns it with the rows that it is to write."""
     rows = flights() if KILLS >= 20 else flights().slice(0, 30_000)
-    write_input(rows, tmp_path / "held back", files=FILES_PER_RUN * (KILLS + 1))
+    # Half as many again, for the runs that come to their end before they are killed.
+    write_input(rows, tmp_path / "held back", files=FILES_PER_RUN * (KILLS + 1 + KILLS // 2))
     for name in ("local", "input"):
         (tmp_path / name).mkdir()
     held_back = sorted((tmp_path / "held back").iterdir())
