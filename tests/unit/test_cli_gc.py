@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,16 +59,22 @@ def test_only_older_generations_are_listed_and_removed(step: FileStep, tmp_path:
     assert step.staged() == sorted([*newest, foreign])
 
 
-def test_a_query_that_runs_is_not_disturbed(tmp_path: Path) -> None:
-    step = FileStep(tmp_path)
+def begun(step: FileStep) -> Callable[[], object]:
+    """Write an epoch, and the rows of a second one; returns what finishes that."""
     step.write(0)
     driver = step.driver()
     coordinator = driver.coordinator()
     ticket = coordinator.begin(1)
     answers = driver.run_tasks(ticket, 1, rows(1))
+    return lambda: coordinator.finish(ticket, answers)
+
+
+def test_a_query_that_runs_is_not_disturbed(tmp_path: Path) -> None:
+    step = FileStep(tmp_path)
+    finish = begun(step)
     old_file(step)
     assert parsed("gc", step.recovery, "sink", *step.sink, "--yes") == {"removed": 1}
-    coordinator.finish(ticket, answers)
+    finish()
     assert step.found() == step.expected(0, 1)
 
 
@@ -92,14 +99,10 @@ def test_after_a_takeover_a_batch_that_comes_again_is_skipped(step: FileStep) ->
 
 def test_a_takeover_fences_a_query_that_runs(tmp_path: Path) -> None:
     step = FileStep(tmp_path)
-    step.write(0)
-    driver = step.driver()
-    coordinator = driver.coordinator()
-    ticket = coordinator.begin(1)
-    answers = driver.run_tasks(ticket, 1, rows(1))
+    finish = begun(step)
     done("gc", step.recovery, "sink", *step.sink, "--take-over", "--yes")
     with pytest.raises(FencedError):
-        coordinator.finish(ticket, answers)
+        finish()
     assert step.found() == step.expected(0)
 
 

@@ -24,7 +24,8 @@ from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingShelf, RefusingSink
 from tests.unit.support.shelf import Shelf, values_on
 from tests.unit.support.warehouse import HoldingSink, PlainSink, Warehouse, rows_of
-from tests.unit.test_fan_out import Slotted, Sorting
+from tests.unit.support.watched import Sorting
+from tests.unit.test_fan_out import Slotted
 
 
 def rows(*ids: int) -> list[dict[str, int]]:
