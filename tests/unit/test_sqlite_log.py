@@ -140,6 +140,30 @@ def test_a_copy_made_while_a_driver_has_it_open_is_refused_without_the_wal(path:
         read(torn)
 
 
+def test_a_mark_that_another_who_opens_takes_back_is_made_again(path: Path, tmp_path: Path) -> None:
+    fill(path)
+    torn = tmp_path / "torn" / "sink.sqlite"
+    torn.parent.mkdir()
+    with closing(opened(path)) as log, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        assert log.numbers() == [1, 2, 3]
+        taken: list[str] = []
+
+        def take_back(step: str) -> None:
+            if step == "log: committed" and not taken:
+                taken.append(step)
+                other.execute("UPDATE main_file SET behind = 0")
+
+        remove = steps.listen(take_back)
+        try:
+            log.append(b"4", after=3)
+        finally:
+            remove()
+        assert taken
+        shutil.copy(path, torn)
+    with pytest.raises(RecordError, match="-wal file"):
+        read(torn)
+
+
 def test_a_copy_of_a_closed_database_needs_no_wal(path: Path, tmp_path: Path) -> None:
     fill(path)
     assert os.listdir(path.parent) == ["sink.sqlite"]

@@ -103,9 +103,13 @@ class Database:
         if self._marked:
             return
         try:
-            self._set_behind(1)
-            # Not TRUNCATE: a WAL without content beside a file that is behind means that the WAL was lost.
-            self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+            behind = False
+            # Again where somebody who opened it meanwhile has taken the mark for one that was left behind.
+            while not behind:
+                self._set_behind(1)
+                # Not TRUNCATE: a WAL without content beside a file that is behind means that the WAL was lost.
+                self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+                behind = self._is_behind()
             reached("log: main file marked")
         finally:
             self._set_behind(0)
