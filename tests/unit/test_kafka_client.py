@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from outfall.errors import ConfigurationError, TransientError
 from outfall.recovery import KafkaRecoveryConfig
 from outfall.recovery.kafka.client import KafkaClients, KafkaPartition
-from outfall.recovery.kafka.partition import DeliveryUnknownError
+from outfall.recovery.kafka.partition import DeliveryUnknownError, Record
 
 AWAY = KafkaError(KafkaError._TRANSPORT)
 REFUSED = KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED)
@@ -24,6 +25,9 @@ class Client:
         self.clients = clients
         self.next: deque[Any] = deque()
         self.answers: list[Any] = []
+        self.topics: dict[str, Any] = {}
+        self.watermarks: deque[Any] = deque()
+        self.assigned: list[Any] = [Message(AWAY)]
 
     def poll(self, seconds: float) -> Any:
         while self.answers:
@@ -35,7 +39,16 @@ class Client:
         return said
 
     def assign(self, partitions: Any) -> None:
-        self.next.append(Message(AWAY))
+        self.next.extend(self.assigned)
+
+    def list_topics(self, topic: str, *, timeout: float) -> Any:
+        return SimpleNamespace(topics=self.topics)
+
+    def get_watermark_offsets(self, partition: Any, seconds: float) -> Any:
+        said = self.watermarks.popleft()
+        if isinstance(said, KafkaError):
+            raise KafkaException(said)
+        return said
 
     def unassign(self) -> None:
         """Nothing is assigned any more."""
@@ -59,8 +72,24 @@ class Message:
     def error(self) -> KafkaError:
         return self._error
 
+    def offset(self) -> None:
+        """It concerns no record."""
+
+
+class Data:
+    """A record at offset 0."""
+
+    def error(self) -> None:
+        """It is none."""
+
     def offset(self) -> int:
         return 0
+
+    def key(self) -> bytes:
+        return b"key"
+
+    def value(self) -> bytes:
+        return b"value"
 
 
 @pytest.fixture
@@ -104,7 +133,7 @@ def test_a_request_that_is_refused_while_it_is_tried_is_not_tried_again(client: 
 @pytest.mark.parametrize("when", ["known", "not yet heard"])
 def test_a_reading_is_not_blamed_on_what_was_refused_before_it(client: Client, when: str) -> None:
     told(client, when)
-    with pytest.raises(TransientError, match="TIMED_OUT"):
+    with pytest.raises(TransientError, match="_TRANSPORT"):
         list(KafkaPartition(client.clients, "topic").records(0, 1))
 
 
@@ -113,3 +142,45 @@ def test_a_writing_is_not_blamed_on_what_was_refused_before_it(client: Client, w
     told(client, when)
     with pytest.raises(DeliveryUnknownError):
         KafkaPartition(client.clients, "topic").write([("key", b"value")])
+
+
+THERE = SimpleNamespace(error=None, partitions={0: None})
+MISSED = [KafkaError(code) for code in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)]
+
+
+@pytest.mark.parametrize("missed", MISSED, ids=lambda error: error.name())
+def test_a_topic_that_is_there_is_asked_for_its_end_again_when_the_client_misses_its_partition(
+    client: Client, missed: KafkaError
+) -> None:
+    client.topics = {"topic": THERE}
+    client.watermarks.extend([missed, missed, (3, 7)])
+    assert KafkaPartition(client.clients, "topic").bounds() == (3, 7)
+
+
+@pytest.mark.parametrize("missed", MISSED, ids=lambda error: error.name())
+def test_a_topic_that_went_away_has_no_end(client: Client, missed: KafkaError) -> None:
+    partition = KafkaPartition(client.clients, "topic")
+    client.topics = {"topic": THERE}
+    client.watermarks.extend([(0, 1), missed])
+    assert partition.bounds() == (0, 1)
+    client.topics = {}
+    assert partition.bounds() == (0, 0)
+
+
+@pytest.mark.parametrize("missed", MISSED, ids=lambda error: error.name())
+def test_a_reading_goes_on_when_the_client_misses_the_partition_for_a_while(client: Client, missed: KafkaError) -> None:
+    client.topics = {"topic": THERE}
+    client.assigned = [Message(missed), Data()]
+    assert list(KafkaPartition(client.clients, "topic").records(0, 1)) == [Record(0, "key", b"value")]
+
+
+def test_a_reading_that_waited_for_a_topic_in_vain_says_so(client: Client) -> None:
+    client.assigned = [Message(MISSED[1])]
+    with pytest.raises(TransientError, match=r"reading topic at .* UNKNOWN_TOPIC_OR_PART"):
+        list(KafkaPartition(client.clients, "topic").records(0, 1))
+
+
+def test_a_reading_that_is_not_allowed_ends_at_once(client: Client) -> None:
+    client.assigned = [Message(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))]
+    with pytest.raises(ConfigurationError, match=r"reading topic at .* TOPIC_AUTHORIZATION_FAILED"):
+        list(KafkaPartition(client.clients, "topic").records(0, 1))

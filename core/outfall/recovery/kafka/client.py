@@ -220,20 +220,24 @@ class KafkaPartition(Partition):
         consumer.assign([TopicPartition(self._topic, 0, start)])
         try:
             position = start
+            waited_for = KafkaError(KafkaError._TIMED_OUT)
             while position < end:
                 if time.monotonic() >= deadline:
-                    raise self._clients.explain(KafkaError(KafkaError._TIMED_OUT), f"reading {self._topic}")
+                    raise self._clients.explain(waited_for, f"reading {self._topic}")
                 message = consumer.poll(0.1)
-                offset = None if message is None else message.offset()
-                if message is None or offset is None:
+                if message is None:
                     continue
-                if self._is_news(message):
+                # An error that concerns no record has no offset.
+                offset = -1 if (at := message.offset()) is None else at
+                if (news := self._news(message)) is None:
+                    position = offset + 1
+                    if offset < end:
+                        yield _record(message, offset)
+                elif news.code() != KafkaError._PARTITION_EOF:
+                    waited_for = news
+                elif offset >= end:
                     # What compaction took from the end is behind us too.
-                    position = end if offset >= end else position
-                    continue
-                position = offset + 1
-                if offset < end:
-                    yield _record(message, offset)
+                    position = end
         finally:
             consumer.unassign()
 
@@ -264,15 +268,15 @@ class KafkaPartition(Partition):
             forget_topic(self._clients, self._topic)
         return self._exists
 
-    def _is_news(self, message: Message) -> bool:
-        """Whether this is no record but says how the reading goes: that the end is reached, or to wait.
+    def _news(self, message: Message) -> KafkaError | None:
+        """Return what tells how the reading goes: that the end is reached, or what to wait for; of a record `None`.
 
         Raises:
             OutfallError: it says that there is nothing to wait for.
         """
         error = message.error()
         if error is None:
-            return False
+            return None
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise RecordError(
                 f"the topic {self._topic} was emptied or replaced while it was read",
@@ -280,7 +284,7 @@ class KafkaPartition(Partition):
             )
         if error.code() != KafkaError._PARTITION_EOF and not self._clients.waits_for(error):
             raise self._clients.explain(error, f"reading {self._topic}")
-        return True
+        return error
 
     def _enqueue(self, producer: Producer, key: str, value: bytes | None, done: Any, deadline: float) -> None:
         """Put a record into the client's queue, which sends in this order; wait while it is full."""

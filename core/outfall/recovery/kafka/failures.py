@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-"""The topic is not there, or not yet."""
+"""The topic is not there, or not yet; or the client's view is older than a change of leader."""
 
 _RIGHTS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -46,8 +46,11 @@ def error_of(error: BaseException) -> KafkaError | None:
 
 
 def may_pass(error: KafkaError) -> bool:
-    """Whether the same request may succeed a little later."""
-    return error.code() in _PASSING or error.retriable()
+    """Whether the same request may succeed a little later.
+
+    So may one for a topic that is missing: who asks for a topic looks first whether it is there.
+    """
+    return error.code() in _PASSING | MISSING or error.retriable()
 
 
 def will_not_pass(error: KafkaError) -> bool:
