@@ -92,12 +92,22 @@ class Data:
         return b"value"
 
 
-@pytest.fixture
-def client() -> Client:
-    clients = KafkaClients(KafkaRecoveryConfig("127.0.0.1:1", "prefix", timeout=0.3))
+def waiting(seconds: float) -> Client:
+    clients = KafkaClients(KafkaRecoveryConfig("127.0.0.1:1", "prefix", timeout=seconds))
     made: Any = Client(clients)
     clients._consumer = clients._producer = made
     return made  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def client() -> Client:
+    return waiting(30)
+
+
+@pytest.fixture
+def impatient() -> Client:
+    """For what never comes."""
+    return waiting(0.3)
 
 
 def told(client: Client, when: str) -> None:
@@ -131,17 +141,17 @@ def test_a_request_that_is_refused_while_it_is_tried_is_not_tried_again(client: 
 
 
 @pytest.mark.parametrize("when", ["known", "not yet heard"])
-def test_a_reading_is_not_blamed_on_what_was_refused_before_it(client: Client, when: str) -> None:
-    told(client, when)
+def test_a_reading_is_not_blamed_on_what_was_refused_before_it(impatient: Client, when: str) -> None:
+    told(impatient, when)
     with pytest.raises(TransientError, match="_TRANSPORT"):
-        list(KafkaPartition(client.clients, "topic").records(0, 1))
+        list(KafkaPartition(impatient.clients, "topic").records(0, 1))
 
 
 @pytest.mark.parametrize("when", ["known", "not yet heard"])
-def test_a_writing_is_not_blamed_on_what_was_refused_before_it(client: Client, when: str) -> None:
-    told(client, when)
+def test_a_writing_is_not_blamed_on_what_was_refused_before_it(impatient: Client, when: str) -> None:
+    told(impatient, when)
     with pytest.raises(DeliveryUnknownError):
-        KafkaPartition(client.clients, "topic").write([("key", b"value")])
+        KafkaPartition(impatient.clients, "topic").write([("key", b"value")])
 
 
 THERE = SimpleNamespace(error=None, partitions={0: None})
@@ -174,10 +184,10 @@ def test_a_reading_goes_on_when_the_client_misses_the_partition_for_a_while(clie
     assert list(KafkaPartition(client.clients, "topic").records(0, 1)) == [Record(0, "key", b"value")]
 
 
-def test_a_reading_that_waited_for_a_topic_in_vain_says_so(client: Client) -> None:
-    client.assigned = [Message(MISSED[1])]
+def test_a_reading_that_waited_for_a_topic_in_vain_says_so(impatient: Client) -> None:
+    impatient.assigned = [Message(MISSED[1])]
     with pytest.raises(TransientError, match=r"reading topic at .* UNKNOWN_TOPIC_OR_PART"):
-        list(KafkaPartition(client.clients, "topic").records(0, 1))
+        list(KafkaPartition(impatient.clients, "topic").records(0, 1))
 
 
 def test_a_reading_that_is_not_allowed_ends_at_once(client: Client) -> None:
