@@ -16,7 +16,6 @@ from outfall.errors import ConfigurationError
 from outfall.http import HttpSink, sink_from_options
 from outfall.http.options import HttpOptions
 from outfall.sink_shape import check_sink, guarantee_of, requirements_of
-from outfall.spark.settings import WriteSettings
 
 URL = "https://api.example/events"
 CONTEXT = WriterInitContext("sink", "i" * 16, generation=1, epoch=0, part=None, attempt=0)
@@ -93,11 +92,16 @@ def test_routing_by_content_is_refused_where_rows_cannot_be_routed() -> None:
     assert isinstance(sink, SupportsPreWriteTopology)
     with pytest.raises(ConfigurationError, match="write_stream"):
         check_for_options(sink, "http")
-    with pytest.raises(ConfigurationError, match="leave workers out"):
-        WriteSettings(workers=4).check(sink)
-    WriteSettings().check(sink)
     assert not isinstance(HttpSink(URL), SupportsPreWriteTopology)
     check_for_options(HttpSink(URL), "http")
+
+
+def test_routing_by_content_takes_no_number_of_workers() -> None:
+    settings = pytest.importorskip("outfall.spark.settings", reason="the other tests need no pyspark at all")
+    sink = HttpSink(URL, body="record", idempotency="content")
+    with pytest.raises(ConfigurationError, match="leave workers out"):
+        settings.WriteSettings(workers=4).check(sink)
+    settings.WriteSettings().check(sink)
 
 
 def test_a_sink_survives_pickling_and_shows_no_secret() -> None:

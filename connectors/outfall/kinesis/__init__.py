@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from outfall.errors import missing_extra
 from outfall.options import parse_options
 
 if find_spec("boto3") is None:
-    raise ImportError(
-        "outfall.kinesis needs boto3, which is not installed. What to do: pip install 'outfall[kinesis]'."
-    )
+    raise missing_extra("boto3", "kinesis")
 
 from outfall.kinesis.firehose import FirehoseOptions, FirehoseSink
 from outfall.kinesis.stream import KinesisOptions, KinesisSink

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, missing_extra
 from outfall.options import parse_options
 
 if find_spec("psycopg") is None:
-    raise ImportError(
-        "outfall.postgres needs psycopg, which is not installed. What to do: pip install 'outfall[postgres]'."
-    )
+    raise missing_extra("psycopg", "postgres")
 
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.sink import PostgresSink

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
+from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError, missing_extra
 from outfall.recovery.kafka.failures import ACCESS, MISSING, error_of, explained, may_pass, will_not_pass
 from outfall.recovery.kafka.partition import DeliveryUnknownError, Partition, Record, Write
+
+try:
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+except ImportError as error:
+    raise missing_extra("confluent-kafka", "kafka") from error
 
 if TYPE_CHECKING:
     from outfall.recovery.kafka.config import KafkaRecoveryConfig

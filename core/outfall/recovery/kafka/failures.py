@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from outfall.errors import ConfigurationError, OutfallError, TransientError, missing_extra
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError
+try:
+    from confluent_kafka import KafkaError, KafkaException
+except ImportError as error:
+    raise missing_extra("confluent-kafka", "kafka") from error
 
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 """The topic is not there, or not yet; or the client's view is older than a change of leader."""
@@ -28,9 +31,11 @@ _REFUSED = {
     KafkaError._UNSUPPORTED_FEATURE,
 }  # fmt: skip
 
+# librdkafka has just dropped the broker it was asking. Clients before 2.6 or so have no name for it.
+_DESTROY_BROKER = -137
 _PASSING = {
     KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._DESTROY_BROKER,  # the client has just dropped the broker it was asking
+    _DESTROY_BROKER,
     KafkaError._RESOLVE, KafkaError._WAIT_COORD, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT,
     KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.NETWORK_EXCEPTION,

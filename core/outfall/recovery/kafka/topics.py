@@ -6,13 +6,16 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
-
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, missing_extra
 from outfall.recovery.kafka.client import KafkaClients
 from outfall.recovery.kafka.failures import MISSING, error_of
 from outfall.recovery.kafka.log import CHUNK
+
+try:
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+except ImportError as error:
+    raise missing_extra("confluent-kafka", "kafka") from error
 
 _KEY = 4096
 """Bytes that a record takes beside its value, at most."""
