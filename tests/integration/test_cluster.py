@@ -107,7 +107,7 @@ def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> 
             for _ in range(KILLS):
                 until(rows_grow(place), "progress")
                 os.kill(chance.choice(until(lambda: executors(process.pid), "an executor")), signal.SIGKILL)
-            assert process.communicate(timeout=300)[0] == "finished\n", complaints(tmp_path)
+            assert process.communicate(timeout=600)[0] == "finished\n", complaints(tmp_path)
         assert place.ids() == list(range((6 + 2 * KILLS) * 2000))
 
 
@@ -128,16 +128,20 @@ def wake_when_all_is_done(process: subprocess.Popen[str], root: Path, place: Pla
     order = root / "order"
     order.write_text("stop task: before flush")
     worker = int(until(lambda: _text(order.with_name("order.stopped")), "a stopped task"))
-    executor = executor_of(worker)
-    os.kill(executor, signal.SIGSTOP)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "finished\n", complaints(root)
-    before = place.content()
-    os.kill(worker, signal.SIGCONT)
-    until(order.with_name("order.continued").exists, "the zombie's waking")
-    with suppress(ProcessLookupError):  # Spark may have ended it, being lost
-        os.kill(executor, signal.SIGCONT)
-    until(lambda: not Path(f"/proc/{worker}").exists(), "the zombie's end")
+    try:
+        executor = executor_of(worker)
+        os.kill(executor, signal.SIGSTOP)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "finished\n", complaints(root)
+        before = place.content()
+        os.kill(worker, signal.SIGCONT)
+        until(order.with_name("order.continued").exists, "the zombie's waking")
+        with suppress(ProcessLookupError):  # Spark may have ended it, being lost
+            os.kill(executor, signal.SIGCONT)
+        until(lambda: not Path(f"/proc/{worker}").exists(), "the zombie's end")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
     assert place.content() == before
 
 

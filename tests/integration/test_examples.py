@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 FLIGHTS = ROOT / "examples" / "flights.py"
 ROWS = 6000
-PATIENCE = 180.0
+PATIENCE = 480.0
 """Seconds; a machine that does nothing else needs a tenth."""
 
 Flight = tuple[str, ...]

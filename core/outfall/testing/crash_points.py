@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from outfall.steps import listen
@@ -133,6 +133,7 @@ def _obey(order: str) -> None:
         if command == "tell":
             _leave_id(order, "told")
         if command == "stop":
+            _leave_session()
             _leave_id(order, "stopped")
             os.kill(os.getpid(), signal.SIGSTOP)
             Path(f"{order}.continued").touch()
@@ -150,6 +151,12 @@ def _taken(order: str, step: str) -> str | None:
     except FileNotFoundError:
         return None
     return command
+
+
+def _leave_session() -> None:
+    """Outlive whoever started this process: a stopped member of an orphaned group is hung up and woken."""
+    with suppress(PermissionError):  # it leads a group already
+        os.setsid()
 
 
 def _leave_id(order: str, what: str) -> None:

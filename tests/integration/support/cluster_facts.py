@@ -42,7 +42,7 @@ def daemon(name: str, *arguments: str, work: Path) -> Iterator[subprocess.Popen[
 
 def address(log: Path) -> str:
     """Return the URL that a master writes into its log when it is up."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         if found := re.search(r"Starting Spark master at (spark://\S+)", log.read_text()):
             return found[1]
@@ -55,7 +55,7 @@ def speculate(session: SparkSession, log: str) -> None:
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         (row,) = answer(batches)
-        retry, deadline = task().attemptNumber(), time.monotonic() + 30
+        retry, deadline = task().attemptNumber(), time.monotonic() + 120
         while task().partitionId() == 0 and retry == 0 and not events(log, "copy written"):
             if time.monotonic() > deadline:
                 raise TimeoutError("Spark started no copy of this task")

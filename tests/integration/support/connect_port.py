@@ -13,7 +13,7 @@ PORT = 15002
 _held: list[TextIO] = []
 
 
-def take_port(patience: float = 60) -> None:
+def take_port(patience: float = 180) -> None:
     """Wait until no other test has a server. The port is this process's until it dies, and its server with it."""
     lock = Path(tempfile.gettempdir(), "outfall-tests-connect.lock").open("w")  # noqa: SIM115 - until the process dies
     fcntl.flock(lock, fcntl.LOCK_EX)

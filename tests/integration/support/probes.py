@@ -44,7 +44,7 @@ def events(log: str, *what: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["what"] in what]
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
     """Wait for a condition, and fail when it does not come true in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(find: Callable[[], T], what: str, seconds: float = 90) -> T:
+def until(find: Callable[[], T], what: str, seconds: float = 240) -> T:
     """Poll until something is found."""
     deadline = time.monotonic() + seconds
     while not (found := find()):
