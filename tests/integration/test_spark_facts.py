@@ -294,7 +294,7 @@ def test_stop_waits_for_the_function_of_for_each_batch(stream: DataFrame, tmp_pa
 
     query = stream.writeStream.foreachBatch(work).option("checkpointLocation", str(tmp_path / "chk")).start()
     try:
-        assert running.wait(30)
+        assert running.wait(120)
     finally:
         query.stop()
     assert finished.is_set()
