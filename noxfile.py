@@ -160,8 +160,9 @@ def lowest(session: nox.Session) -> None:
     extras = project["optional-dependencies"]
     named = ("postgres", "s3", "http", "kinesis", "kafka", "cli", "testing", "benchmark")
     bounds = {*project["dependencies"], *(bound for name in named for bound in extras[name])}
-    for_tests = ("cloudpickle", "hypothesis", "packaging", "pytest")
-    session.install(*(bound.replace(">=", "==") for bound in bounds), *for_tests)
+    # Only pytest 9 reads this repository's settings; the suite for authors of sinks runs on 8 too.
+    oldest = sorted(bound.replace(">=", "==") for bound in bounds if not bound.startswith("pytest"))
+    session.install(*oldest, "packaging", "pytest>=9,<10")
     session.install("--no-deps", "-e", ".")
     session.run("python", "-m", "pytest", "tests/unit", "-m", "not long", *_for_pytest(session))
 
