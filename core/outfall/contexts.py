@@ -173,10 +173,11 @@ class SweepContext:
     final: bool = False
     """Whether the last epoch of this incarnation is completed: nobody comes back to it, and what tells that it was
     written may go too."""
-    states: Callable[[], Mapping[str, Any]] = field(default=dict, compare=False)
+    # Without a default: who sweeps and forgets them would remove what they name.
+    states: Callable[[], Mapping[str, Any]] = field(kw_only=True, compare=False)
     """Reads the recorded states of parts, by name: for a sink whose states name things in the target, which stand in a
     record as long as a state does."""
-    writer_states: Callable[[], Sequence[Any]] = field(default=tuple, compare=False)
+    writer_states: Callable[[], Sequence[Any]] = field(kw_only=True, compare=False)
     """Reads the recorded writer states."""
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("click")
 
 from outfall.capabilities import SupportsLeftovers
+from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import FencedError
 from outfall.file import FileSink
 from outfall.recovery import copy_step
+from outfall.s3 import S3Sink
 from outfall.testing import LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.support.command import FileStep, done, failed, importable, parsed, rows, run, tree
@@ -145,8 +149,6 @@ def test_a_sink_that_cannot_tell_says_so_and_is_swept_with_yes(monkeypatch: pyte
 
 
 def test_uploads_of_lost_attempts_are_listed_and_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from outfall.s3 import S3Sink
-
     bucket, recovery = FakeS3(), str(tmp_path / "rec")
     sink = S3Sink(BUCKET, "p", session_factory=bucket, inline_size=0)
     LocalDriver(sink, recovery).run_epoch(0, rows(0))
@@ -159,6 +161,73 @@ def test_uploads_of_lost_attempts_are_listed_and_aborted(tmp_path: Path, monkeyp
     assert all(f"s3://{BUCKET}/p/" in line for line in listed)
     assert done(*given, "--take-over", "--yes") == "2 removed\n"
     assert not bucket.uploads
+
+
+class RolledStep:
+    """A step of an S3 sink that holds rows back in pieces: alone, or with a sink beside it that has parts or none."""
+
+    def __init__(self, tmp_path: Path, shape: str) -> None:
+        self.bucket = FakeS3()
+        self.recovery = str(tmp_path / "rec")
+        self._shape = shape
+        self._path = str(tmp_path / "file")
+
+    def sink(self) -> Any:
+        sink = S3Sink(BUCKET, "p", session_factory=self.bucket, roll_rows=40, inline_size=0)
+        if self._shape == "alone":
+            return sink
+        return FanOutSink(s3=sink, file=FileSink(self._path, parts=1 if self._shape == "beside parts" else None))
+
+    def write(self, *epochs: int) -> None:
+        for epoch in epochs:
+            rows: list[Any] = [{"id": 10 * epoch + number} for number in range(10)]
+            if self._shape == "beside parts":
+                rows = [(str(row["id"]), row) for row in rows]
+            LocalDriver(self.sink(), self.recovery, options=EpochOptions(worker_count=1)).run_epoch(epoch, [rows])
+
+    @property
+    def ids(self) -> list[int]:
+        return sorted(json.loads(line)["id"] for body in self.bucket.data().values() for line in body.splitlines())
+
+    @property
+    def pieces(self) -> set[str]:
+        return {key for key in self.bucket.objects if "/pieces/" in key}
+
+
+@pytest.fixture(params=["alone", "beside no parts", "beside parts"])
+def rolled(request: pytest.FixtureRequest, tmp_path: Path) -> RolledStep:
+    return RolledStep(tmp_path, request.param)
+
+
+@pytest.mark.parametrize("more", [(), ("--take-over",)])
+def test_pieces_that_a_state_names_are_spared(
+    rolled: RolledStep, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolled.write(0, 1, 2)
+    held = rolled.pieces
+    assert held
+    stray = f"{min(held).rpartition('/')[0]}/0000000000-00000-g1-a9-0000000000000000"
+    rolled.bucket.objects[stray] = rolled.bucket.objects[min(held)]
+    given = ("gc", rolled.recovery, "sink", "--sink", importable(monkeypatch, rolled.sink()), *more)
+    assert [line.rpartition("/")[2] for line in parsed(*given)["leftovers"]] == [stray.rpartition("/")[2]]
+    assert done(*given, "--yes") == "1 removed\n"
+    assert rolled.pieces == held
+    rolled.write(3)
+    assert rolled.ids == list(range(40))
+
+
+@pytest.mark.parametrize("more", [(), ("--take-over",)])
+def test_pieces_that_a_recorded_epoch_publishes_are_spared(
+    rolled: RolledStep, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolled.write(0, 1, 2)
+    with crash_at("after PREPARED"):
+        rolled.write(3)
+    given = ("gc", rolled.recovery, "sink", "--sink", importable(monkeypatch, rolled.sink()), *more)
+    assert parsed(*given)["leftovers"] == []
+    done(*given, "--yes")
+    rolled.write(3)
+    assert rolled.ids == list(range(40))
 
 
 def test_a_sink_without_leftovers_says_so(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Epochs:
             requests = [CommitRequest(each) for each in staged]
             sink.create_committer(CommitterInitContext("sink", OURS, generation, self.epoch)).commit(requests)
             assert {request.outcome.kind for request in requests} == {"committed"}
-        self.sink.sweep(SweepContext("sink", OURS, generation, writer_states=lambda: self.states))
+        self.sink.sweep(SweepContext("sink", OURS, generation, states=dict, writer_states=lambda: self.states))
         self.epoch += 1
         return staged
 

@@ -260,7 +260,7 @@ class TellsLeftovers(Composite, SupportsLeftovers):
     def find_leftovers(self, context: SweepContext) -> Sequence[str]:
         found = for_each(
             self._with(SupportsLeftovers),
-            lambda name, child: list(child.find_leftovers(context)),
+            lambda name, child: list(child.find_leftovers(_sweep_of(name, child, context))),
             "several sinks could not be looked at",
             step=context.step_id,
         )

@@ -29,7 +29,6 @@ from outfall.capabilities import (
     SupportsHeldRows,
     SupportsSeal,
     SupportsWriterState,
-    SweepContext,
     WithCompatibleState,
 )
 from outfall.epoch.admission import check_batch, check_identity, expected_epoch, listed_parts
@@ -41,7 +40,7 @@ from outfall.epoch.held import ROWS_HELD, total_held
 from outfall.epoch.journal import Journal, JournalView
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.epoch.publishing import Publisher
-from outfall.epoch.sweeping import sweep_target
+from outfall.epoch.sweeping import sweep_context, sweep_target
 from outfall.epoch.target import check_target, open_target
 from outfall.epoch.travelling import TravellingStates
 from outfall.errors import (
@@ -284,8 +283,16 @@ class EpochCoordinator:
         begun = self._journal.view
         open_target(self._sink, checked, view, begun)
         if view.open_epoch is not None:
-            context = SweepContext(self._step_id, begun.incarnation or "", begun.generation)
-            sweep_target(self._sink, context, begun.states, begun.writer_states, self._journal.log)
+            context = sweep_context(
+                self._sink,
+                self._step_id,
+                begun.incarnation or "",
+                begun.generation,
+                states=begun.states,
+                writer_states=begun.writer_states,
+                log=self._journal.log,
+            )
+            sweep_target(self._sink, context)
         ticket = self._ticket(begun, expected, parts)
         return replace(ticket, drain=True, end_of_input=True) if drain else ticket
 

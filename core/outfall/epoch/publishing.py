@@ -14,12 +14,11 @@ from outfall.capabilities import (
     Metrics,
     SupportsCommitter,
     SupportsPostCommitTopology,
-    SweepContext,
 )
 from outfall.epoch.clock import Clock
 from outfall.epoch.committing import CommitLoop, CommitPlace, CommitPolicy, closing
 from outfall.epoch.journal import Journal
-from outfall.epoch.sweeping import sweep_target
+from outfall.epoch.sweeping import sweep_context, sweep_target
 from outfall.errors import EpochAbandonedError, LostCommittableError
 from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared
 from outfall.recovery.values import load_value
@@ -232,8 +231,17 @@ class Publisher:
     def _sweep(self) -> None:
         """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
         prepared = self._prepared
-        context = SweepContext(self._step_id, prepared.incarnation, prepared.generation, final=self._final)
-        sweep_target(self._sink, context, prepared.states, prepared.writer_states, self._journal.log)
+        context = sweep_context(
+            self._sink,
+            self._step_id,
+            prepared.incarnation,
+            prepared.generation,
+            states=prepared.states,
+            writer_states=prepared.writer_states,
+            log=self._journal.log,
+            final=self._final,
+        )
+        sweep_target(self._sink, context)
         try:
             self._journal.sweep()
         except Exception:

@@ -166,7 +166,9 @@ class WholeDriver(Driver):
         return requests
 
     def sweep(self) -> int:
-        return self.sink.sweep(SweepContext("sink", self.incarnation, self.generation))
+        return self.sink.sweep(
+            SweepContext("sink", self.incarnation, self.generation, states=dict, writer_states=tuple)
+        )
 
     def run(self, *tasks: list[Any]) -> None:
         self.begin()

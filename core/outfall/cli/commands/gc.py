@@ -41,7 +41,7 @@ def gc(recovery: RecoveryConfig, step: str, chosen: ChosenSink, yes: bool, take_
     found = sweeper.find(take_over=take_over)
     names = [without_credentials(name) for name in found.names]
     if as_json:
-        print_json({"leftovers": names, "generation": found.context.generation, "recorded": found.recorded})
+        print_json({"leftovers": names, "generation": found.generation, "recorded": found.recorded})
         return
     for name in names:
         click.echo(name)
