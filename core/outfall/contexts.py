@@ -130,8 +130,9 @@ class TargetContext(Generic[S]):
     """The newest generation in the recovery data before this epoch; a target that carries a higher one is ahead."""
     generation: int = 0
     """The generation that begins; 0 while the target is only being checked."""
-    known_children: frozenset[str] = frozenset()
-    """For a sink that consists of others: the children that were there when the recovery data was last written."""
+    known_children: Mapping[str, int] = field(default_factory=dict)
+    """For a sink that consists of others: the children that were there when the recovery data was last written, and the
+    first epoch that each could get."""
 
 
 @dataclass(frozen=True, order=True)

@@ -151,13 +151,16 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
 
     def _share(self, name: str, context: TargetContext[Any]) -> TargetContext[Any]:
         """What concerns one child in what the recovery data knows of the target."""
-        known = context.known_children
+        known, completed = context.known_children, context.completed
+        got_one = name in known and completed is not None and completed >= known[name]
         return replace(
             context,
-            # A child that is new to the recovery data finds a target that is new to it too.
+            # A child that is new to the recovery data finds a target that is new to it too, and what was completed
+            # before it came says nothing of that target.
             first_contact=context.first_contact or name not in known,
+            completed=completed if got_one else None,
             states=share(name, context.states) if is_fixed(self._children[name]) else {},
-            known_children=frozenset(share(name, dict.fromkeys(known), separator=".")),
+            known_children=share(name, known, separator="."),
         )
 
 

@@ -321,13 +321,24 @@ class EpochCoordinator:
                 writer_states=adopted,
                 drain=drain,
                 drains=view.drains,
-                children={
-                    name: ChildRecord(sink=kind_of(child), target=target_of(child))
-                    for name, child in children_of(self._sink).items()
-                },
+                children=self._children(view),
             )
         )
         reached("after BEGIN")
+
+    def _children(self, view: JournalView) -> dict[str, ChildRecord]:
+        """What is recorded of the sinks that the sink consists of."""
+        known = view.begin.children if view.begin else {}
+        # Whichever number the next epoch gets, it is the first one that a new child gets if it is completed.
+        coming = 0 if view.completed is None else view.completed + 1
+        return {
+            name: ChildRecord(
+                sink=kind_of(child),
+                target=target_of(child),
+                since=known[name].since if name in known else coming,
+            )
+            for name, child in children_of(self._sink).items()
+        }
 
     def _expected(self, view: JournalView, epoch: int | None) -> int | None:
         """The epoch to write: the one asked for, else the one that comes next; `None` when any would do."""

@@ -84,5 +84,5 @@ def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], e
         first_contact=view.begin is None,
         states=states,
         last_generation=view.generation,
-        known_children=frozenset(view.begin.children if view.begin else ()),
+        known_children={name: child.since for name, child in (view.begin.children if view.begin else {}).items()},
     )

@@ -94,6 +94,8 @@ class ChildRecord(Record):
 
     sink: str
     target: str | None
+    since: int = 0
+    """The first epoch that it could get: 0, unless it was added later."""
 
 
 class Begin(_Entry):
