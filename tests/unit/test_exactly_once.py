@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +20,8 @@ from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefused
 from outfall.serde import ModelSerializer
 from outfall.sink_shape import guarantee_of, requirements_of
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
-from outfall.wrappers import ExactlyOnceSink
+from outfall.wrappers import ExactlyOnceSink, FanOutSink
+from outfall.wrappers.exactly_once import SeenSink
 from outfall.wrappers.seen import MOST_RANGES, SeenOffsets, SeenState
 from outfall.wrappers.sieve import sieve
 from tests.unit.support.fanned import NamedStagingSink
@@ -178,6 +181,83 @@ def test_rows_are_written_once_wherever_the_driver_dies(point: str) -> None:
     run(once(target), recovery, 0, batch(1, 2))
     run(once(target), recovery, 1, batch(2, 3))
     assert offsets_in(target) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("changed", [{"offset": "id"}, {"source_partition": "topic"}])
+@pytest.mark.parametrize("fanned", [False, True])
+def test_offsets_that_were_seen_in_other_columns_are_refused(changed: dict[str, Any], fanned: bool) -> None:
+    target, recovery = staged(), MemoryRecoveryConfig()
+
+    def sink(**options: Any) -> Any:
+        return FanOutSink([once(target, **options)]) if fanned else once(target, **options)
+
+    (option,) = changed
+    run(sink(), recovery, 0, batch(1, 2))
+    with pytest.raises(ForeignRecordsError, match=f"{option}=.*{option}="):
+        run(sink(**changed), recovery, 1, batch(3))
+    run(sink(window=5), recovery, 1, batch(3))
+    assert offsets_in(target) == [1, 2, 3]
+
+
+def test_a_state_that_does_not_say_its_columns_goes_on_and_says_them_then() -> None:
+    text = b'{"partitions":{"0":{"floor":-1,"ranges":[[1,2]]}}}'
+    options = once(staged()).options
+    part = SeenSink(options).build_part("sink", "00000", ModelSerializer(SeenState).deserialize(1, text))
+    assert list(part.of("0").overlapping(0, 9)) == [(1, 2)]
+    assert (part.snapshot().offset, part.snapshot().source_partition) == ("offset", ["partition"])
+
+
+NAMES = [
+    (pa.int32(), 7),
+    (pa.uint64(), 2**64 - 1),
+    (pa.string(), "a"),
+    (pa.large_string(), "a"),
+    (pa.binary(), b"\x00\xff"),
+    (pa.bool_(), False),
+    (pa.date32(), date(2013, 1, 1)),
+    (pa.timestamp("us", "UTC"), datetime(2013, 1, 1, tzinfo=UTC)),
+    (pa.decimal128(5, 2), Decimal("1.50")),
+]
+NO_NAMES = [
+    (pa.float64(), float("nan")),
+    (pa.float32(), 1.5),
+    (pa.struct([("a", pa.int32())]), {"a": 1}),
+    (pa.list_(pa.int32()), [1]),
+    (pa.map_(pa.string(), pa.int32()), [("a", 1)]),
+]
+NO_OFFSETS = [(pa.uint64(), 2**64 - 1), (pa.decimal128(20, 0), Decimal(1)), (pa.float64(), 1.0), (pa.string(), "1")]
+
+
+def typed(**given: tuple[pa.DataType, Any]) -> pa.RecordBatch:
+    """A row, and it again."""
+    columns = {"partition": (pa.int32(), 0), "offset": (pa.int64(), 1)} | given
+    return pa.record_batch({name: pa.array([value, value], kind) for name, (kind, value) in columns.items()})
+
+
+@pytest.mark.parametrize("partition", NAMES, ids=lambda typed: str(typed[0]))
+def test_each_type_that_may_name_a_source_partition_does(partition: tuple[pa.DataType, Any]) -> None:
+    target, recovery, rows = staged(), MemoryRecoveryConfig(), typed(partition=partition)
+    once(target).check_schema(rows.schema)
+    assert run(once(target), recovery, 0, rows)["duplicates"] == 1
+    assert run(once(target), recovery, 1, rows)["duplicates"] == 2
+
+
+@pytest.mark.parametrize("partition", NO_NAMES, ids=lambda typed: str(typed[0]))
+def test_a_type_that_does_not_name_a_source_partition_is_refused(partition: tuple[pa.DataType, Any]) -> None:
+    refused(typed(partition=partition), "'partition' has the type")
+
+
+@pytest.mark.parametrize("offset", NO_OFFSETS, ids=lambda typed: str(typed[0]))
+def test_a_type_whose_values_are_no_offsets_is_refused(offset: tuple[pa.DataType, Any]) -> None:
+    refused(typed(offset=offset), "'offset' has the type")
+
+
+def refused(rows: pa.RecordBatch, text: str) -> None:
+    """Before the first row, and by the task where the columns were not known before."""
+    with pytest.raises(ConfigurationError, match=text):
+        once(staged()).check_schema(rows.schema)
+    with pytest.raises(ConfigurationError, match=text):
+        run(once(staged()), MemoryRecoveryConfig(), 0, rows)
 
 
 def test_another_number_of_parts_is_refused() -> None:

@@ -19,13 +19,15 @@ from outfall.capabilities import (
     SupportsStateSerializer,
     SupportsTarget,
     SupportsWriterContext,
+    TargetContext,
     WriterInitContext,
 )
 from outfall.composite import Composite, DeadLetteringSink
 from outfall.composite.partition import CompositePartition, Opening
+from outfall.composite.sink import share
 from outfall.dead_letter import DeadLetter, row_texts
 from outfall.encode import rows_to_batch
-from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.options import Names, SinkOptions, make_options
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
@@ -39,9 +41,13 @@ SEEN = "seen"
 class ExactlyOnceOptions(SinkOptions):
     """Where a row comes from, and how far out of order it may come."""
 
-    offset: str = Field(description="The column with the row's offset: whole numbers from 0, that grow.")
+    offset: str = Field(
+        description="The column with the row's offset: whole numbers from 0, that grow, as an integer type with a sign."
+    )
     source_partition: Names = Field(
-        min_length=1, description="The columns that name the source partition whose offset it is."
+        min_length=1,
+        description="The columns that name the source partition whose offset it is: whole numbers, decimals, text,"
+        " binary, booleans, dates or timestamps.",
     )
     parts: int = Field(default=1, ge=1, description="How many tasks write. With more than one, pass `key=`.")
     window: int = Field(
@@ -105,6 +111,25 @@ class ExactlyOnceSink(Composite, SupportsDeadLetterSink):
     def open(self, openings: Mapping[str, Opening]) -> ExactlyOncePartition:
         return ExactlyOncePartition(openings, self.options, self.writer)
 
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        for state in share(SEEN, context.states).values():
+            self._check_columns(state, context.step_id)
+        return super().check_target(context)
+
+    def _check_columns(self, state: SeenState, step_id: str) -> None:
+        """Refuse offsets that were seen in other columns: of these they say nothing."""
+        for option in ("offset", "source_partition"):
+            was, now = getattr(state, option), getattr(self.options, option)
+            if was is None or (list(was) == list(now)):
+                continue
+            raise ForeignRecordsError(
+                f"the offsets that were seen are of {option}={was!r}, and {option}={now!r} is given",
+                step=step_id,
+                why="what was seen in one column tells nothing of another: rows would be dropped that were never"
+                " written, or written twice",
+                do=f"give {option}={was!r} again, or start with a new checkpoint or another step_id",
+            )
+
 
 class SeenSink(
     FixedPartitionedSink[Any, SeenState],
@@ -134,7 +159,8 @@ class SeenSink(
 
     def build_part(self, step_id: str, for_part: str, resume_state: SeenState | None) -> SeenPart:
         state = SeenState() if resume_state is None else resume_state.model_copy(deep=True)
-        return SeenPart(state, self._options.window)
+        columns = {"offset": self._options.offset, "source_partition": list(self._options.source_partition)}
+        return SeenPart(state.model_copy(update=columns), self._options.window)
 
     def state_serializer(self) -> ModelSerializer[SeenState]:
         return ModelSerializer(SeenState)
@@ -146,15 +172,48 @@ class SeenSink(
                     f"the rows have no column {name!r}, which tells where they come from",
                     do=f"select it, or name another one; the columns are {', '.join(schema.names)}",
                 )
-        kind = schema.field(self._options.offset).type
-        if not pa.types.is_integer(kind):
-            raise ConfigurationError(
-                f"the column {self._options.offset!r} has the type {kind}, and offsets are whole numbers",
-                do="cast it to bigint, or name another column as offset",
-            )
+        check_types(self._options, schema)
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
+
+
+def check_types(options: ExactlyOnceOptions, schema: pa.Schema) -> None:
+    """Refuse columns whose values are no offsets, or do not tell one source partition from another.
+
+    Raises:
+        ConfigurationError: naming the column and its type.
+    """
+    kind = schema.field(options.offset).type
+    if not pa.types.is_signed_integer(kind):
+        raise ConfigurationError(
+            f"the column {options.offset!r} has the type {kind}, and offsets are whole numbers of at most 64 bits with"
+            " a sign",
+            do="cast it to bigint, or name another column as offset",
+        )
+    for name in options.source_partition:
+        kind = schema.field(name).type
+        if not any(names_partitions(kind) for names_partitions in _NAME_PARTITIONS):
+            raise ConfigurationError(
+                f"the column {name!r} has the type {kind}, whose values do not name a source partition",
+                why="they must be equal or not, each to itself, as numbers with a fraction (NaN) or nested values"
+                " are not",
+                do="cast it to a string or a whole number, or name another column as source_partition",
+            )
+
+
+_NAME_PARTITIONS: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_boolean,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_decimal,
+)
 
 
 class SeenPart(StatefulSinkPartition[Any, SeenState]):
@@ -208,10 +267,12 @@ class ExactlyOncePartition(CompositePartition):
         Raises:
             ValueRefusedError: a row has no offset or no source, or is below the window, and there is no dead-letter
                 sink.
+            ConfigurationError: a column has a type that will not do, where nobody could tell before.
         """
         batch = self._with_source(batch)
         if not batch.num_rows:
             return
+        check_types(self._options, batch.schema)
         seen: SeenPart = self.children[SEEN].partition
         new, below, added = [], [], []
         for name, offsets, positions in self._by_source(batch):

@@ -56,3 +56,7 @@ class SeenState(BaseModel):
     """The offsets of each source partition of one part, by the partition's name."""
 
     partitions: dict[str, SeenOffsets] = {}
+    offset: str | None = None
+    """The column that they are from; `None` where it is not known."""
+    source_partition: list[str] | None = None
+    """The columns that name the source partitions; `None` where they are not known."""
