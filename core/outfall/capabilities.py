@@ -303,6 +303,15 @@ class SupportsTarget(ABC, Generic[S]):
     def target(self) -> str:
         """Return a stable name of the target, free of secrets. A change of it between restarts stops the query."""
 
+    def place(self) -> str:
+        """Return where the target is today: another text than any other target's, the same by whatever name.
+
+        Called on the driver before each epoch, where several sinks of this kind are written in one step: no two may
+        write to one place. Never recorded, so that it may name a host, which `target` leaves out if it may change. The
+        default is what `target` returns.
+        """
+        return self.target()
+
     def check_target(self, context: TargetContext[S]) -> Mapping[str, S]:
         """Refuse a target that is not what the recovery data says, and change nothing.
 

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -381,6 +382,57 @@ def test_two_sinks_on_one_target_are_refused_within_other_wrappers_too() -> None
     sink = FanOutSink(a=staging("here"), b=BatchingSink(staging("here"), across_epochs=True))
     with pytest.raises(ConfigurationError, match=r"a and b\.target write to the same target here"):
         LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, ROWS)
+
+
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_directory_under_two_names_is_one_target(tmp_path: Path, parts: int | None) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    sink = FanOutSink(a=FileSink(tmp_path / "real", parts=parts), b=FileSink(tmp_path / "link", parts=parts))
+    with pytest.raises(ConfigurationError, match=f"a and b write to the same target file:{tmp_path}/link"):
+        LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[]])
+    assert not (tmp_path / "real").exists()
+
+
+def of_postgres(*dsns: str) -> Any:
+    return FanOutSink([PostgresSink(dsn, "flights") for dsn in dsns])
+
+
+def of_s3(*endpoints: str | None) -> Any:
+    return FanOutSink([S3Sink("lake", "flights", endpoint_url=endpoint) for endpoint in endpoints])
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        of_postgres("postgresql://eu.example/app", "postgresql://us.example/app"),
+        of_postgres("postgresql://eu.example/app", "postgresql://eu.example:5433/app"),
+        of_postgres("service=eu dbname=app", "service=us dbname=app"),
+        of_s3("https://eu.example", "https://us.example"),
+        of_s3("https://eu.example", None),
+        of_s3("http://127.0.0.1:9000", "http://127.0.0.1:9001"),
+    ],
+)
+def test_two_servers_may_have_a_target_of_the_same_name(sink: Any) -> None:
+    children = sink.children().values()
+    assert len({child.target() for child in children}) == 1, "a server may move"
+    assert len({child.place() for child in children}) == 2
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        of_postgres("postgresql://localhost/app", "host=127.0.0.1 dbname=app"),
+        of_postgres("host=/run/postgresql dbname=app", "postgresql://me:secret@localhost:5432/app?sslmode=disable"),
+        of_postgres("postgresql://EU.example/app", "host=eu.example port=5432 dbname=app"),
+        of_s3("https://eu.example", "https://EU.example:443"),
+        of_s3("http://localhost:9000", "http://127.0.0.1:9000/"),
+        of_s3(None, "https://s3.eu-west-1.amazonaws.com"),
+    ],
+)
+def test_a_server_under_two_names_is_one(sink: Any) -> None:
+    with pytest.raises(ConfigurationError, match="0 and 1 write to the same target") as refused:
+        LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[]])
+    assert "secret" not in str(refused.value)
 
 
 class Asked(PlainSink, SupportsTarget[Any]):

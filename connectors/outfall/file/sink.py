@@ -120,6 +120,9 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
     def target(self) -> str:
         return self.options.path if self.options.remote else f"file:{self.options.path}"
 
+    def place(self) -> str:
+        return self.target() if self.options.remote else f"file:{os.path.realpath(self.options.path)}"
+
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
 

@@ -61,6 +61,14 @@ class Database:
         """Return the database's own name, wherever its server is."""
         return _database_of(self._parameters())
 
+    def server(self) -> str:
+        """Return which server it is, free of secrets; this machine has one name, however it is reached."""
+        given = self._parameters()
+        service = given.get("service") or os.environ.get("PGSERVICE") or ""
+        host = str(given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "")
+        port = given.get("port") or os.environ.get("PGPORT") or 5432
+        return f"{service} {'localhost' if _is_here(host) else host.lower()}:{port}"
+
     def tls_advice(self) -> str:
         """Say what verifies the server's certificate where the dsn does not ask for it; nothing where it does."""
         if not self._verified():

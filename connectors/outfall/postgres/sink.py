@@ -135,6 +135,9 @@ class PostgresSink(
         # Neither host nor port: a server may move, and the ledger proves that it is the same database.
         return f"postgres:{self.database.database_name()}/{self.table}"
 
+    def place(self) -> str:
+        return f"{self.database.server()} {self.target()}"
+
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
 

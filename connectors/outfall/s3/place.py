@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError
 from outfall.location import Location, Purpose
@@ -20,6 +21,9 @@ _ACCESS_POINT = re.compile(
     r"arn:aws[^:]*:s3:[a-z0-9-]+:[0-9]{12}:accesspoint[/:][a-zA-Z0-9.-]{1,63}"
     r"|arn:aws[^:]*:s3-outposts:[a-z0-9-]+:[0-9]{12}:outpost[/:][a-zA-Z0-9-]{1,63}[/:]accesspoint[/:][a-zA-Z0-9-]{1,63}"
 )
+_AWS = "amazonaws.com"
+_HERE = ("localhost", "127.0.0.1", "::1")
+_PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -36,6 +40,18 @@ def bucket_and_prefix(path: Any, bucket: Any, prefix: Any) -> tuple[str, str]:
     elif not bucket:
         raise ValueError("bucket or path is missing")
     return _checked_bucket(bucket), _checked_prefix(prefix or "")
+
+
+def store_name(endpoint_url: str | None) -> str:
+    """Return which store an endpoint is of: the same text for all endpoints of AWS, where a bucket's name is one."""
+    if endpoint_url is None:
+        return _AWS
+    parts = urlsplit(endpoint_url)
+    host = (parts.hostname or "").rstrip(".")
+    if host.endswith(f".{_AWS}"):
+        return _AWS
+    # A hostname has no case, and this machine has one name.
+    return f"{'localhost' if host in _HERE else host}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def _split(path: Any) -> tuple[str, str]:

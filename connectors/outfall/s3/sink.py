@@ -45,6 +45,7 @@ from outfall.s3.manifest import Manifest, Manifests
 from outfall.s3.marker import Markers
 from outfall.s3.options import S3Options
 from outfall.s3.pieces import dead_pieces, delete_pieces
+from outfall.s3.place import store_name
 from outfall.s3.rolling import RollArguments, Rolling
 from outfall.s3.rolling_writer import RollingWriter
 from outfall.s3.staged import StagedObject
@@ -163,6 +164,9 @@ class S3Sink(
 
     def target(self) -> str:
         return self.options.url()
+
+    def place(self) -> str:
+        return f"{store_name(self.options.endpoint_url)} {self.options.url()}"
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE

@@ -135,10 +135,10 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
         for name, child in children_of(self).items():
             if not owns_target(child):
                 continue
-            place = kind_of(child), child.target()
+            place = kind_of(child), child.place()
             if place in seen:
                 raise ConfigurationError(
-                    f"the sinks {seen[place]} and {name} write to the same target {place[1]}",
+                    f"the sinks {seen[place]} and {name} write to the same target {child.target()}",
                     step=step_id,
                     why="they would take each other's rows for their own",
                     do="give each a target of its own",
