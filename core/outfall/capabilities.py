@@ -70,6 +70,7 @@ __all__ = [
     "SupportsStateSerializer",
     "SupportsSweep",
     "SupportsTarget",
+    "SupportsWithdrawal",
     "SupportsWriterContext",
     "SupportsWriterState",
     "SweepContext",
@@ -371,6 +372,19 @@ class SupportsLeftovers(ABC):
         """Return what `sweep` would remove with the same context, one name for people each, free of secrets.
 
         Changes nothing. Between the two calls more may come, or a query may sweep by itself.
+        """
+
+
+class SupportsWithdrawal(ABC):
+    """On a `SupportsTarget` sink: gives up a target that it has opened, and in which it has completed no epoch."""
+
+    @abstractmethod
+    def withdraw(self, context: SweepContext) -> None:
+        """Remove what says that this incarnation writes there, so that the next one finds the target as it was.
+
+        Called on the driver for a batch job without recovery data that failed before anything was recorded, after
+        `open_target`, `seal` and `sweep` with a generation of its own: nothing of the job is there any more, and its
+        late tasks are fenced. Idempotent.
         """
 
 

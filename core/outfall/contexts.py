@@ -172,8 +172,8 @@ class SweepContext:
     incarnation: str
     generation: int
     final: bool = False
-    """Whether the last epoch of this incarnation is completed: nobody comes back to it, and what tells that it was
-    written may go too."""
+    """Whether the last epoch of this incarnation is completed, or taken back: nobody comes back to it, and what tells
+    that it was written may go too."""
     # Without a default: who sweeps and forgets them would remove what they name.
     states: Callable[[], Mapping[str, Any]] = field(kw_only=True, compare=False)
     """Reads the recorded states of parts, by name: for a sink whose states name things in the target, which stand in a

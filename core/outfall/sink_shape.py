@@ -21,6 +21,7 @@ from outfall.capabilities import (
     SupportsStateSerializer,
     SupportsSweep,
     SupportsTarget,
+    SupportsWithdrawal,
     SupportsWriterContext,
     SupportsWriterState,
     WithCompatibleState,
@@ -151,4 +152,5 @@ _NEEDS: dict[type, type] = {
     WithCompatibleState: SupportsWriterState,
     SupportsSeal: SupportsWriterContext,
     SupportsLeftovers: SupportsSweep,
+    SupportsWithdrawal: SupportsTarget,
 }

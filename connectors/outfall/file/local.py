@@ -7,17 +7,17 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.capabilities import SupportsConnectionCheck, TargetContext
+from outfall.capabilities import SupportsConnectionCheck, SupportsWithdrawal, SweepContext, TargetContext
 from outfall.file.disk import explained, make_directories, sync_directory
 from outfall.file.existing import check_existing, check_usable, delete_existing
 from outfall.file.layout import Layout
 from outfall.file.locked import Patience, held
-from outfall.file.marker import check_marker, create_marker
+from outfall.file.marker import check_marker, create_marker, remove_marker
 from outfall.file.sink import FileSink
 from outfall.steps import reached
 
 
-class LocalFileSink(FileSink, SupportsConnectionCheck):
+class LocalFileSink(FileSink, SupportsConnectionCheck, SupportsWithdrawal):
     """`FileSink` on a disk that driver and executors share."""
 
     patience = Patience()
@@ -68,6 +68,14 @@ class LocalFileSink(FileSink, SupportsConnectionCheck):
                 delete_existing(layout, self.options, context)
             self._claim(context)
             create_marker(layout, context.incarnation, context.step_id)
+
+    def withdraw(self, context: SweepContext) -> None:
+        with explained("leaving", self.options.path), held(self.layout.opening, self.patience):
+            self._leave(context)
+            remove_marker(self.layout, context.incarnation)
+
+    def _leave(self, context: SweepContext) -> None:
+        """Remove what `_claim` and the tasks have made beside the marker, as far as it is empty by now."""
 
     def _claim(self, context: TargetContext[Any]) -> None:
         """Take over what carries its own record of a writer."""

@@ -84,6 +84,13 @@ def create_marker(layout: Layout, incarnation: str, step: str) -> None:
     reached("file: marker created")
 
 
+def remove_marker(layout: Layout, incarnation: str) -> None:
+    """Remove the marker of a step that leaves the directory. Durable when this returns."""
+    with suppress(FileNotFoundError):
+        os.unlink(layout.marker(incarnation))
+    sync_directory(layout.sidecar)
+
+
 def _write_durably(path: str, line: str) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
     try:

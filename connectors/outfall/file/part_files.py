@@ -103,6 +103,11 @@ class PartFiles:
             sync_directory(self.directory)
             reached("file: removal synced")
 
+    def remove_empty(self, segment: int | None) -> None:
+        """Remove a file that holds nothing."""
+        if self.size(segment) == 0:
+            os.unlink(self.path(segment))
+
     def cut_back(self, segment: int | None, offset: int, later: Sequence[int] | None = None) -> int:
         """Take back, durably, what nobody's state names.
 

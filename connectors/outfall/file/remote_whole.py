@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from outfall.capabilities import SupportsConnectionCheck, TargetContext
+from outfall.capabilities import SupportsConnectionCheck, SupportsWithdrawal, SweepContext, TargetContext
 from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.file.disk import explained
 from outfall.file.existing import not_empty
@@ -22,7 +22,7 @@ from outfall.steps import reached
 log = logging.getLogger(__name__)
 
 
-class RemoteWholeFileSink(WholeFileSink, SupportsConnectionCheck):
+class RemoteWholeFileSink(WholeFileSink, SupportsConnectionCheck, SupportsWithdrawal):
     """`FileSink("s3://bucket/path")`: see there.
 
     There are no locks. What must not happen twice at once, taking possession, is announced first and looked at after:
@@ -75,6 +75,11 @@ class RemoteWholeFileSink(WholeFileSink, SupportsConnectionCheck):
                 self._open_first(store, context)
             if self._ahead is not None:
                 self._take_back(store, self._ahead, context)
+
+    def withdraw(self, context: SweepContext) -> None:
+        store = self.store
+        with explained("leaving", store.root):
+            store.remove_marker(context.incarnation)
 
     def _check_existing(self, store: RemoteStore, context: TargetContext[Any]) -> None:
         if self.options.on_existing != "error":

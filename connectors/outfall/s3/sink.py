@@ -25,6 +25,7 @@ from outfall.capabilities import (
     SupportsSchemaCheck,
     SupportsSweep,
     SupportsTarget,
+    SupportsWithdrawal,
     SupportsWriterContext,
     SupportsWriterState,
     SweepContext,
@@ -98,6 +99,7 @@ class S3Sink(
     SupportsWriterState[Any, WriterState],
     SupportsHeldRows[WriterState],
     SupportsLeftovers,
+    SupportsWithdrawal,
     DeclaresGuarantee,
 ):
     """Writes rows into the objects of an S3 bucket, as JSON lines, CSV, Parquet or text.
@@ -249,6 +251,12 @@ class S3Sink(
             return aborted + delete_pieces(store, context.incarnation, _spared(context), live)
         except FAILURES as error:
             raise translated(f"sweeping {self.options.url()}", error) from error
+
+    def withdraw(self, context: SweepContext) -> None:
+        try:
+            Markers(self.store).remove(context.incarnation)
+        except FAILURES as error:
+            raise translated(f"leaving {self.options.url()}", error) from error
 
     def find_leftovers(self, context: SweepContext) -> Sequence[str]:
         store, doing = self.store, f"looking for uploads below {self.options.url()}"

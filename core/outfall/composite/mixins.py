@@ -25,6 +25,7 @@ from outfall.capabilities import (
     SupportsSchemaCheck,
     SupportsSeal,
     SupportsSweep,
+    SupportsWithdrawal,
     SupportsWriterState,
     SweepContext,
     WriterInitContext,
@@ -265,6 +266,18 @@ class TellsLeftovers(Composite, SupportsLeftovers):
             step=context.step_id,
         )
         return [f"{name}: {leftover}" for name, leftovers in found.items() for leftover in leftovers]
+
+
+class Withdraws(Composite, SupportsWithdrawal):
+    """A child can give its target up."""
+
+    def withdraw(self, context: SweepContext) -> None:
+        for_each(
+            self._with(SupportsWithdrawal),
+            lambda name, child: child.withdraw(_sweep_of(name, child, context)),
+            "several targets could not be given up",
+            step=context.step_id,
+        )
 
 
 class ChecksConnection(Composite, SupportsConnectionCheck):

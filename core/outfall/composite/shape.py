@@ -17,6 +17,7 @@ from outfall.capabilities import (
     SupportsSchemaCheck,
     SupportsSeal,
     SupportsSweep,
+    SupportsWithdrawal,
     SupportsWriterState,
     WithCompatibleState,
 )
@@ -67,6 +68,7 @@ def _shape_of(children: Mapping[str, Any]) -> tuple[type, ...]:
         (SupportsSeal, mixins.Seals),
         (SupportsSweep, mixins.Sweeps),
         (SupportsHeldRows, mixins.HoldsRows),
+        (SupportsWithdrawal, mixins.Withdraws),
         (SupportsConnectionCheck, mixins.ChecksConnection),
     ):
         if any(isinstance(child, capability) for child in children.values()):

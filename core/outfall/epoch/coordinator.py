@@ -28,6 +28,7 @@ from outfall.capabilities import (
     SealContext,
     SupportsHeldRows,
     SupportsSeal,
+    SupportsWithdrawal,
     SupportsWriterState,
     WithCompatibleState,
 )
@@ -220,6 +221,43 @@ class EpochCoordinator:
             raise
         self._remember(done=None if ticket.drain else result.epoch - ticket.drains)
         return result
+
+    def withdraw(self) -> bool:
+        """Take back what a failed epoch left, of a step whose log is about to be thrown away.
+
+        Called on the driver in place of the next `begin`. Late tasks of the failed epoch are fenced, what they wrote is
+        cut and swept, and the target is given up.
+
+        Returns:
+            Whether the log may go. Not where something is recorded, or held back, that only the log can finish.
+
+        Raises:
+            OutfallError: the target could not be cleared; with the log that can be done later.
+        """
+        view = self._journal.read()
+        if view.unfinished is not None or view.held.rows:
+            return False
+        if view.begin is None or view.completed is not None:
+            return True
+        ticket = self._taking_over(
+            None, lambda: self._begin_epoch(self._journal.view, view.open_epoch, view.query_id, drain=False)
+        )
+        self._seal(ticket, CollectedAnswers(ticket, []))
+        begun = self._journal.view
+        context = sweep_context(
+            self._sink,
+            self._step_id,
+            ticket.incarnation,
+            ticket.generation,
+            states=begun.states,
+            writer_states=begun.writer_states,
+            log=self._journal.log,
+            final=True,
+        )
+        sweep_target(self._sink, context)
+        if isinstance(self._sink, SupportsWithdrawal):
+            self._sink.withdraw(context)
+        return True
 
     def close(self) -> None:
         """Release the log. Called once the epoch is finished or failed."""

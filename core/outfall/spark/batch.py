@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from outfall.epoch.committing import CommitPolicy
@@ -15,11 +12,10 @@ from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import NullKey, WriteSettings
+from outfall.spark.unresumed import end_failed, make_recovery, remove_recovery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-TEMPORARY_PREFIX = "outfall-batch-"
 
 
 def write(
@@ -39,7 +35,8 @@ def write(
     """Write a DataFrame through a sink, as one epoch: all or nothing where the sink can.
 
     With `epoch` and `recovery` the job may run again: what is written stays, what was left unfinished is finished.
-    Without them a second run is a new write, which sinks refuse or add as their options say. At the end the sink holds
+    Without them a second run is a new write, which sinks refuse or add as their options say; of a run that failed
+    nothing is left, or, where it was recorded already, the error says how to finish it. At the end the sink holds
     nothing back any more, also of what a stream with the same recovery left.
 
     Args:
@@ -64,6 +61,10 @@ def write(
     """
     if df.isStreaming:
         raise ConfigurationError("the DataFrame is a stream", do="use outfall.spark.write_stream")
+    if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0):
+        raise ConfigurationError(
+            f"epoch={epoch!r} is no number of an epoch", do="give a whole number, for example the date as 20261121"
+        )
     if (epoch is None) != (recovery is None):
         raise ConfigurationError(
             "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
@@ -80,15 +81,18 @@ def write(
     if recovery is not None and epoch is not None:
         location = recovery_config(recovery)
         return EpochWriter(sink, location, settings, any_later=True, end_of_input=True).write(df, epoch)
-    with _temporary_recovery() as temporary:
-        return EpochWriter(sink, temporary, settings, end_of_input=True, final=True).write(df, 0)
+    return _write_unresumed(df, sink, settings)
 
 
-@contextmanager
-def _temporary_recovery() -> Iterator[RecoveryConfig]:
-    """A log for a job that is never resumed: the protocol runs as ever."""
-    directory = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX)
+def _write_unresumed(df: DataFrame, sink: Any, settings: WriteSettings) -> EpochResult:
+    settings.check(sink)
+    recovery = make_recovery()
+    writer = EpochWriter(sink, recovery, settings, end_of_input=True, final=True)
     try:
-        yield recovery_config(directory)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        result = writer.write(df, 0)
+    except BaseException as error:
+        if (kept := end_failed(recovery, settings.step_id, writer.coordinator)) is not None:
+            error.add_note(kept)
+        raise
+    remove_recovery(recovery)
+    return result

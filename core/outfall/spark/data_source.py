@@ -8,8 +8,7 @@ the tasks' answers. Measured on PySpark 4.1.4 and 4.3.0.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,13 +29,15 @@ from outfall.errors import AnswersError, ConfigurationError
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.spark.arrow_schema import check_schema
-from outfall.spark.batch import TEMPORARY_PREFIX
 from outfall.spark.stream import checkpoint_recovery
 from outfall.spark.task_context import task_identity
+from outfall.spark.unresumed import end_failed, make_recovery, remove_recovery
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,12 @@ class OutfallDataSource(DataSource):
         if overwrite:
             raise ConfigurationError(
                 'mode("overwrite") is not supported', do='use .mode("append") with .option("on_existing", "overwrite")'
+            )
+        if door.checkpoint_location is not None or door.adopt_checkpoint:
+            raise ConfigurationError(
+                "checkpointLocation and adopt_checkpoint are for streams",
+                why="a batch job has no checkpoint",
+                do="leave them out; a job that can run again has epoch and recovery",
             )
         if (door.epoch is None) != (door.recovery is None):
             raise ConfigurationError(
@@ -169,7 +176,7 @@ class BatchWriter(_Door, DataSourceArrowWriter):
     def _begin(self) -> Ticket:
         if self._recovery is None:
             # For a job that is never resumed; planning and commit run on one host.
-            self._recovery = recovery_config(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+            self._recovery = make_recovery()
         with closing(self._coordinator(self._recovery, any_later=True)) as coordinator:
             return coordinator.begin(self._epoch())
 
@@ -181,18 +188,36 @@ class BatchWriter(_Door, DataSourceArrowWriter):
         """Record and publish the job. Called on the driver when all tasks answered."""
         if self._recovery is None:
             raise AnswersError("the job was never begun", step=self._door.step_id)
-        final = self._door.recovery is None
-        with closing(self._coordinator(self._recovery, any_later=True, final=final)) as coordinator:
-            self._finish(coordinator, messages)
-        self._remove_temporary()
+        try:
+            with closing(self._begun(self._recovery)) as coordinator:
+                self._finish(coordinator, messages)
+        except BaseException as error:
+            if (kept := self._end_failed()) is not None:
+                error.add_note(kept)
+            raise
+        if self._is_unresumed:
+            remove_recovery(self._recovery)
 
     def abort(self, messages: list[AnswerMessage | None]) -> None:  # type: ignore[override]
-        """Publish nothing. What is recorded is finished by the next run with the same epoch and recovery."""
-        self._remove_temporary()
+        """Publish nothing. What is recorded is finished by the next run with the same epoch and recovery.
+
+        Called on the driver when tasks have failed, and after a commit that raised.
+        """
+        if (kept := self._end_failed()) is not None:
+            _log.warning("step %s: %s", self._door.step_id, kept)
+
+    @property
+    def _is_unresumed(self) -> bool:
+        return self._door.recovery is None
+
+    def _end_failed(self) -> str | None:
+        recovery = self._recovery
+        if not self._is_unresumed or recovery is None:
+            return None
+        return end_failed(recovery, self._door.step_id, lambda: self._begun(recovery))
+
+    def _begun(self, recovery: RecoveryConfig) -> EpochCoordinator:
+        return self._coordinator(recovery, any_later=True, final=self._is_unresumed)
 
     def _epoch(self) -> int:
         return self._door.epoch or 0
-
-    def _remove_temporary(self) -> None:
-        if self._door.recovery is None and self._recovery is not None:
-            shutil.rmtree(self._recovery.url(), ignore_errors=True)

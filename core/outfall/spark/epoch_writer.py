@@ -68,7 +68,7 @@ class EpochWriter:
         result = self._write(df, epoch, query_id, run)
         if self._end_of_input and isinstance(self._sink, SupportsHeldRows):
             # Parts that had no rows now may hold some of an earlier job or query.
-            drain(lambda: self._coordinator(run))
+            drain(lambda: self.coordinator(run))
         return result
 
     def _write(self, df: DataFrame, epoch: int, query_id: str | None, run: str | None) -> EpochResult:
@@ -80,11 +80,12 @@ class EpochWriter:
         return self._write_once(df, epoch, query_id, run)
 
     def _write_once(self, df: DataFrame, epoch: int, query_id: str | None, run: str | None) -> EpochResult:
-        with closing(self._coordinator(run)) as coordinator:
+        with closing(self.coordinator(run)) as coordinator:
             ticket = coordinator.begin(epoch, query_id=query_id)
             return coordinator.finish(ticket, self._run_tasks(df, ticket, epoch))
 
-    def _coordinator(self, run: str | None) -> EpochCoordinator:
+    def coordinator(self, run: str | None = None) -> EpochCoordinator:
+        """Make a coordinator of the step. Called on the driver."""
         options = EpochOptions(
             commit=self._settings.commit,
             adopt_checkpoint=self._settings.adopt_checkpoint,

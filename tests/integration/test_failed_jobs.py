@@ -1,0 +1,88 @@
+"""Batch jobs without recovery data that fail, and what is there when they are run again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from outfall.epoch.coordinator import EpochCoordinator
+from outfall.file import FileSink
+from outfall.file.commit import FileCommitter
+from outfall.spark import write
+from outfall.spark.requirement import pyspark_version
+from tests.integration.support.reading import found_ids
+
+pytestmark = pytest.mark.spark
+
+
+def by_objects(df: DataFrame, out: Path) -> None:
+    write(df, FileSink(out))
+
+
+def by_options(df: DataFrame, out: Path) -> None:
+    df.write.format("outfall").option("sink", "file").mode("append").save(str(out))
+
+
+DOORS = [
+    by_objects,
+    pytest.param(
+        by_options, marks=pytest.mark.skipif(pyspark_version() < (4, 1), reason="data sources take Arrow since 4.1")
+    ),
+]
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's jobs have their logs."""
+    place = tmp_path / "logs"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+@pytest.mark.parametrize("run", DOORS)
+def test_a_job_that_failed_can_be_run_again(
+    spark: SparkSession, tmp_path: Path, run: Callable[[DataFrame, Path], None]
+) -> None:
+    out = tmp_path / "out"
+    ids = spark.range(0, 8, 1, 4)
+    with pytest.raises(Exception, match="no such thing"):
+        run(ids.selectExpr("id", "if(id = 7, raise_error('no such thing'), 'x') AS v"), out)
+    assert [path.name for path in out.rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+    run(ids, out)
+    assert found_ids(out) == list(range(8))
+
+
+def test_a_job_that_was_recorded_when_it_failed_says_how_it_is_finished(
+    spark: SparkSession, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: FileCommitter, request: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    ids, sink = spark.range(8), FileSink(tmp_path / "out")
+    with monkeypatch.context() as broken:
+        broken.setattr(FileCommitter, "_move", full)
+        with pytest.raises(Exception, match="No space left") as failed:
+            write(ids, sink)
+    (log,) = logs.glob("outfall-batch-*")
+    assert f"epoch=0 and recovery='{log}'" in "".join(failed.value.__notes__)
+    assert write(ids, sink, epoch=0, recovery=str(log)).skipped
+    assert found_ids(tmp_path / "out") == list(range(8))
+
+
+def test_a_job_that_cannot_be_taken_back_keeps_its_log(
+    spark: SparkSession, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(self: EpochCoordinator) -> bool:
+        raise OSError(112, "Host is down")
+
+    monkeypatch.setattr(EpochCoordinator, "withdraw", unreachable)
+    with pytest.raises(Exception, match="no such thing") as failed:
+        write(spark.range(1).selectExpr("raise_error('no such thing') AS id"), FileSink(tmp_path / "out"))
+    (log,) = logs.glob("outfall-batch-*")
+    assert f"outfall gc {log} sink --take-over" in "".join(failed.value.__notes__)
