@@ -67,18 +67,20 @@ def test_interim_answers_are_skipped_and_the_connection_is_kept() -> None:
     with pytest.raises(Unusual):
         read([hints + ANSWER])
     here, there = socket.socketpair()
-    connection = Connection(("http", "x", 80), None, connect_timeout=1, read_timeout=1)
+    connection = Connection(("http", "x", 80), None, connect_timeout=30, read_timeout=30)
     connection.socket = here
     with here, there:
         for _ in range(2):
             there.sendall(hints + ANSWER)
-            answer, again = connection.exchange(b"", b"", method="POST", deadline=time.monotonic() + 5, longest=100)
+            answer, again = connection.exchange(b"", b"", method="POST", deadline=time.monotonic() + 30, longest=100)
             assert (answer.status, answer.body, again) == (429, b"hello", True)
             assert "link" not in answer.headers
-        answer, again = connection.read_on(hints + ANSWER, method="POST", deadline=time.monotonic() + 5, longest=100)
+        answer, again = connection.read_on(
+            hints + ANSWER, sent=True, method="POST", deadline=time.monotonic() + 30, longest=100
+        )
         assert (answer.status, answer.body, again) == (429, b"hello", True)
         there.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
-        answer, again = connection.exchange(b"", b"", method="POST", deadline=time.monotonic() + 5, longest=100)
+        answer, again = connection.exchange(b"", b"", method="POST", deadline=time.monotonic() + 30, longest=100)
         assert answer.status == 101
 
 

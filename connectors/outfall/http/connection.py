@@ -81,11 +81,19 @@ class Connection:
             self.close()
             raise
 
-    def read_on(self, begun: bytes, *, method: str, deadline: float, longest: int) -> tuple[Answer, bool]:
-        """Read an answer that has begun with these bytes. As `exchange`."""
+    def read_on(self, begun: bytes, *, sent: bool, method: str, deadline: float, longest: int) -> tuple[Answer, bool]:
+        """Read an answer that has begun with these bytes. As `exchange`.
+
+        Args:
+            begun: what has come of it.
+            sent: whether the server was sent the whole request. If not, it would take the next one for the rest.
+            method: see there, as for what follows.
+            deadline: see there.
+            longest: see there.
+        """
         self._deadline = deadline
         try:
-            return self._answer(method, longest, None, begun)
+            return self._answer(method, longest, begun, sent=sent)
         except BaseException:
             self.close()
             raise
@@ -138,8 +146,8 @@ class Connection:
             raise ExchangeError(Fault.LATE, "the server did not take the request") from error
         except OSError as error:
             # A server that refuses a large body answers and closes before it has read all.
-            return self._answer(method, longest, error)
-        return self._answer(method, longest, None)
+            return self._answer(method, longest, broken=error)
+        return self._answer(method, longest)
 
     def _send(self, data: bytes) -> None:
         view = memoryview(data)
@@ -147,7 +155,9 @@ class Connection:
             self.socket.settimeout(min(self._read_timeout, self._left()))
             view = view[self.socket.send(view[:_PIECE]) :]
 
-    def _answer(self, method: str, longest: int, broken: OSError | None, begun: bytes = b"") -> tuple[Answer, bool]:
+    def _answer(
+        self, method: str, longest: int, begun: bytes = b"", *, sent: bool = True, broken: OSError | None = None
+    ) -> tuple[Answer, bool]:
         response = _Response(_Timed(self, begun), method=method)  # type: ignore[arg-type]
         try:
             response.begin()
@@ -157,7 +167,7 @@ class Connection:
         try:
             content = response.read(longest + 1)
             whole = len(content) <= longest
-            again = whole and broken is None and not response.will_close and response.isclosed()
+            again = whole and sent and broken is None and not response.will_close and response.isclosed()
         except (OSError, http.client.HTTPException) as error:
             content = error.partial if isinstance(error, http.client.IncompleteRead) else b""
             whole = again = False
