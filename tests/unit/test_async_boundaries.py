@@ -12,6 +12,7 @@ from outfall.capabilities import Guarantee
 from outfall.errors import CapabilityError, ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.options import make_options
 from outfall.sink_shape import check_sink, guarantee_of, keeps_writer_state
+from outfall.testing.virtual_time import VirtualMailbox
 from tests.unit.support.async_destination import Answer, Destination, Letters, TextSink, accept, opened
 
 
@@ -214,6 +215,27 @@ def test_a_pause_for_the_host_is_kept_by_the_next_task() -> None:
     destination.service = accept
     first.flush(True)
     assert destination.times[-1] == 8.0
+
+
+class Ticking(VirtualMailbox):
+    """Its clock goes on with every look at it, as real ones do."""
+
+    TICK = 2.0**-20
+
+    def now(self) -> float:
+        self.seconds += self.TICK
+        return self.seconds
+
+
+@pytest.mark.parametrize("ticks", range(16))
+def test_a_pause_may_end_at_any_moment_while_nothing_else_is_under_way(ticks: int) -> None:
+    destination = Destination(mailbox=Ticking())
+    sink = TextSink(destination)
+    sink.state.not_before.hold(ticks * Ticking.TICK)
+    partition = sink.open()
+    partition.write_batch(["a"])
+    partition.flush(True)
+    assert destination.requests == [["a"]]
 
 
 def test_a_request_that_must_not_change_is_sent_again_as_it_was() -> None:

@@ -156,6 +156,8 @@ class RequestLoop(Generic[E]):
             moments.append(now + held_for)
         due = [moment for moment in moments if moment is not None]
         if not due:
+            if self._buffer.ready:
+                return  # a hold has ended since the caller looked, who now looks again
             raise RuntimeError("a partition would wait for nothing: this is a fault of outfall.async_sink")
         letter = self._mailbox.take(min(due) - now)
         if letter is not None:
