@@ -45,10 +45,14 @@ CONTEXT = WriterInitContext("sink", "i" * 16, generation=1, epoch=0, part=None, 
         ({"bearer_token": "hunter2", "headers": {"authorization": "hunter2"}}, "exclude each other"),
         ({"oauth2_token_url": "https://x/token"}, "OAuth2 needs"),
         ({"oauth2_token_url": "http://x/token"}, "must be an https"),
-        ({"headers": {"Content-Length": "1"}}, "set by the sink"),
+        ({"headers": {"Content-Length": "1"}}, "is set, or left out, by the sink"),
+        ({"headers": {"ACCEPT-encoding": "gzip"}}, "is set, or left out, by the sink"),
+        ({"headers": {"expect": "100-continue"}}, "is set, or left out, by the sink"),
+        ({"headers": {"idempotency-KEY": "hunter2"}}, "carries the key that idempotency request makes"),
+        ({"headers": {"x-id": "hunter2"}, "idempotency_header": "X-Id"}, "X-Id carries the key"),
         ({"headers": {"A b": "1"}}, "no header's name"),
         ({"headers": "hunter2"}, "must be names with texts"),
-        ({"idempotency_header": "Host"}, "set by the sink"),
+        ({"idempotency_header": "Host"}, "is set, or left out, by the sink"),
         ({"content_type": "a\r\nb"}, "printable"),
         ({"client_key": "k"}, "client_certificate"),
         ({"verify": False, "ca_bundle": "x"}, "give one"),
@@ -64,6 +68,12 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], me
     with pytest.raises(ConfigurationError, match=message) as caught:
         HttpSink(**({"url": URL} | options))
     assert "hunter2" not in str(caught.value)
+
+
+def test_without_a_key_of_the_sinks_own_its_header_is_the_users() -> None:
+    HttpSink(URL, idempotency="none", headers={"Idempotency-Key": "abc"})
+    HttpSink(URL, idempotency="item", key_column="id", headers={"Idempotency-Key": "abc"})
+    HttpSink(URL, idempotency_header="X-Id", headers={"Idempotency-Key": "abc"})
 
 
 @pytest.mark.parametrize(

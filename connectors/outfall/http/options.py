@@ -17,7 +17,10 @@ from outfall.http.statuses import Verdict, parse_exceptions
 from outfall.http.templates import UrlTemplate
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_OWN_HEADERS = {"content-length", "content-encoding", "content-type", "transfer-encoding", "connection", "host"}
+_OWN_HEADERS = {
+    "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host",
+    "transfer-encoding",
+}  # fmt: skip
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 Shape = Literal["record", "array", "wrapped", "ndjson"]
@@ -150,6 +153,11 @@ class HttpOptions(AsyncSinkOptions):
     )
     max_redirects: int = Field(default=5, ge=0, description="How many redirects (307, 308) a request follows.")
 
+    @property
+    def keyed(self) -> bool:
+        """Whether requests carry a key in a header."""
+        return self.idempotency in ("request", "row", "content")
+
     @model_validator(mode="before")
     @classmethod
     def _one_record(cls, values: Any) -> Any:
@@ -215,6 +223,12 @@ class HttpOptions(AsyncSinkOptions):
             raise ValueError("across_epochs fixes the number of tasks, and idempotency content routes rows by itself")
         if (self.idempotency in ("row", "item")) != (self.key_column is not None):
             raise ValueError("key_column goes with idempotency row or item, and these with key_column")
+        header = self.idempotency_header
+        if self.keyed and any(name.lower() == header.lower() for name in self.headers):
+            # One value for all requests: a receiver that believes it drops all but the first.
+            raise ValueError(
+                f"{header} carries the key that idempotency {self.idempotency} makes: take it from headers"
+            )
 
     def _check_auth(self) -> None:
         oauth2 = (self.oauth2_token_url, self.oauth2_client_id, self.oauth2_client_secret)
@@ -232,7 +246,7 @@ def _check_header(name: str) -> None:
     if not _TOKEN.fullmatch(name):
         raise ValueError(f"{name!r} is no header's name")
     if name.lower() in _OWN_HEADERS:
-        raise ValueError(f"{name} is set by the sink and its options")
+        raise ValueError(f"{name} is set, or left out, by the sink and its options")
 
 
 class HttpArguments(AsyncSinkSettings, total=False):

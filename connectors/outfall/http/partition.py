@@ -48,7 +48,7 @@ class HttpPartition(BlockingSinkPartition[Record]):
         content = ContentKeys(sink.writer(), options.method) if options.idempotency == "content" else None
         self._records = RecordMaker(options, content)
         statuses = Statuses(
-            keyed=options.idempotency in ("request", "row", "content"),
+            keyed=options.keyed,
             template="{" in options.url,
             exceptions=options.statuses,
         )
