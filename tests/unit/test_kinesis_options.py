@@ -8,12 +8,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsError, ReadTimeoutError, SSLError
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ReadTimeoutError,
+    SSLError,
+)
+from botocore.parsers import ResponseParserError
 
 from outfall.async_sink import AsyncSinkOptions, ErrorAction
 from outfall.capabilities import Guarantee
 from outfall.door_options import make_sink
-from outfall.errors import ConfigurationError, SerializationError, ValueRefusedError
+from outfall.errors import ConfigurationError, SerializationError, TransientError, ValueRefusedError
 from outfall.kinesis import FirehoseSink, KinesisSink, sink_from_options
 from outfall.kinesis.aws import AwsPartition
 from outfall.kinesis.firehose import FirehoseOptions
@@ -176,6 +185,13 @@ def aws_error(code: str, status: int = 400) -> ClientError:
         (ConnectTimeoutError(endpoint_url="https://x"), ErrorAction.RETRY),
         (SSLError(endpoint_url="https://x", error="certificate"), ErrorAction.FATAL),
         (NoCredentialsError(), ErrorAction.FATAL),
+        (aws_error("ExpiredTokenException"), ErrorAction.RETRY),
+        (aws_error("UnrecognizedClientException"), ErrorAction.RETRY),
+        (CredentialRetrievalError(provider="x", error_msg="y"), ErrorAction.RETRY),
+        (ResponseParserError("cut off"), ErrorAction.RETRY),
+        (IncompleteReadError(actual_bytes=1, expected_bytes=2), ErrorAction.RETRY),
+        (TransientError("no client now"), ErrorAction.RETRY),
+        (ConfigurationError("no client"), ErrorAction.FATAL),
     ],
 )
 def test_what_an_error_of_aws_means(error: Exception, action: ErrorAction) -> None:

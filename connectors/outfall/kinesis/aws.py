@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import boto3
 import pyarrow as pa
 import pyarrow.compute as pc
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from pydantic import Field
 
 from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter, Outcome
 from outfall.capabilities import SupportsConnectionCheck, SupportsSchemaCheck, SupportsTarget
 from outfall.durations import Duration
-from outfall.errors import ConfigurationError
-from outfall.kinesis.answers import classify, code_of
+from outfall.errors import ConfigurationError, OutfallError, TransientError
+from outfall.kinesis.answers import classify, code_of, is_stale
+from outfall.kinesis.clients import Access
 from outfall.kinesis.records import Record, RecordSerializer
 from outfall.location import masked
 from outfall.options import SinkOptions
@@ -96,41 +95,45 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, Suppo
             )
 
     def check_connection(self) -> Sequence[str]:
-        return self.look(self.client(), self.name())
+        client = self.client()
+        try:
+            return self.look(client, self.name())
+        except OutfallError as error:
+            self.renew(client, error.__cause__)
+            raise
 
     def client(self) -> Any:
         """Return a client, which threads and tasks share. Credentials come from boto3's own chain.
 
         Raises:
             ConfigurationError: the options do not make one.
+            TransientError: where credentials come from does not answer.
         """
-        options = self.options
-        config = Config(
-            connect_timeout=options.connect_timeout.total_seconds(),
-            read_timeout=options.read_timeout.total_seconds(),
-            max_pool_connections=options.max_in_flight_requests,
-            retries={"total_max_attempts": 1},  # the base retries, and counts
-        )
-        key = (self.service, options.model_dump_json(include=_OF_THE_CLIENT))
         try:
-            # Making one takes longer than many a task.
-            if key not in _clients:
-                _clients[key] = boto3.session.Session().client(
-                    self.service, region_name=options.region, endpoint_url=options.endpoint_url, config=config
-                )
+            return self._access().client()
         except (BotoCoreError, ValueError) as error:
-            raise ConfigurationError(
-                f"no client for {self.target()} can be made",
+            passes = is_stale(error)
+            raise (TransientError if passes else ConfigurationError)(
+                f"no client for {self.target()} can be made{' now' if passes else ''}",
                 why=str(error),
                 do="correct region, endpoint_url or the credentials",
             ) from error
-        return _clients[key]
 
+    def renew(self, client: Any, error: BaseException | None) -> None:
+        """Have credentials read anew for the next call of `client`, if an error says that they are stale."""
+        if error is not None and is_stale(error):
+            self._access().renew(client)
 
-_OF_THE_CLIENT = {"region", "endpoint_url", "connect_timeout", "read_timeout", "max_in_flight_requests"}
-
-_clients: dict[Hashable, Any] = {}
-"""Those of this process."""
+    def _access(self) -> Access:
+        options = self.options
+        return Access(
+            self.service,
+            options.region,
+            options.endpoint_url,
+            options.connect_timeout.total_seconds(),
+            options.read_timeout.total_seconds(),
+            options.max_in_flight_requests,
+        )
 
 
 class AwsPartition(BlockingSinkPartition[Record]):
@@ -140,10 +143,21 @@ class AwsPartition(BlockingSinkPartition[Record]):
 
     classify = staticmethod(classify)
 
+    sink: AwsSink
+
     def __init__(self, sink: AwsSink) -> None:
-        """Take a client."""
+        """Make a client, if this process has none."""
         super().__init__(sink)
-        self.client = sink.client()
+        sink.client()
+
+    def put(self, method: str, **arguments: Any) -> dict[str, Any]:
+        """Call a method of the client. After an error that says so, the next call has new credentials."""
+        client = self.sink.client()
+        try:
+            return getattr(client, method)(**arguments)  # type: ignore[no-any-return]
+        except Exception as error:
+            self.sink.renew(client, error)
+            raise
 
     def code_of(self, error: Exception) -> str:
         return code_of(error) or super().code_of(error)

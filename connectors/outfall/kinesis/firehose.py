@@ -90,5 +90,6 @@ class FirehosePartition(AwsPartition):
         return len(entry["Data"])
 
     def send(self, entries: Sequence[Record]) -> Outcome[Record]:
-        answer = self.client.put_record_batch(DeliveryStreamName=self.options.delivery_stream, Records=list(entries))
+        stream = self.options.delivery_stream
+        answer = self.put("put_record_batch", DeliveryStreamName=stream, Records=list(entries))
         return self.outcome(entries, answer["RequestResponses"])

@@ -128,7 +128,7 @@ class KinesisPartition(AwsPartition):
         return entry["PartitionKey"] if self.options.ordered else None
 
     def send(self, entries: Sequence[Record]) -> Outcome[Record]:
-        answer = self.client.put_records(**addressed(self.options.stream), Records=list(entries))
+        answer = self.put("put_records", **addressed(self.options.stream), Records=list(entries))
         return self.outcome(entries, answer["Records"])
 
     def _keys(self, batch: pa.RecordBatch) -> Sequence[str]:

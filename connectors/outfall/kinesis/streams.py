@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from outfall.async_sink import ErrorAction
 from outfall.errors import OutfallError, TargetError, TransientError
-from outfall.kinesis.answers import classify, code_of
+from outfall.kinesis.answers import FAILURES, classify, code_of, is_stale
 
 _FORBIDDEN = ("AccessDeniedException", "AccessDenied")
 
@@ -32,7 +30,7 @@ def look_at_stream(client: Any, stream: str) -> Sequence[str]:
     what, untried = f"the data stream {stream}", "whether PutRecords is granted was not tried: any record would stay"
     try:
         found = client.describe_stream_summary(**addressed(stream))["StreamDescriptionSummary"]
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         return [_not_told(what, "kinesis:DescribeStreamSummary", error), untried]
     # While it is UPDATING its shards are split or merged, and it takes records.
     _check_status(what, found["StreamStatus"], ("ACTIVE", "UPDATING"))
@@ -49,7 +47,7 @@ def look_at_delivery_stream(client: Any, name: str) -> Sequence[str]:
     )
     try:
         found = client.describe_delivery_stream(DeliveryStreamName=name)["DeliveryStreamDescription"]
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         return [_not_told(what, "firehose:DescribeDeliveryStream", error), untried]
     _check_status(what, found["DeliveryStreamStatus"], ("ACTIVE",))
     source = found.get("DeliveryStreamType", "DirectPut")
@@ -85,7 +83,7 @@ def _translated(what: str, error: BaseException) -> OutfallError:
             why=str(error),
             do="create it, or correct its name, the region, the endpoint_url or the account of the credentials",
         )
-    if classify(error) is ErrorAction.RETRY:
+    if classify(error) is ErrorAction.RETRY and not is_stale(error):
         return TransientError(
             f"{what} cannot be asked for",
             why=str(error),

@@ -1,0 +1,78 @@
+"""boto3 clients: one per process and set of options, shared by its threads and tasks, and never pickled."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a process reaches a service. Holds no client."""
+
+    service: str
+    region: str | None
+    endpoint_url: str | None
+    connect_timeout: float
+    read_timeout: float
+    connections: int
+
+    def client(self) -> Any:
+        """Return this process's client. Credentials come from boto3's own chain.
+
+        Raises:
+            BotoCoreError: none can be made.
+            ValueError: likewise.
+        """
+        return _clients.get(self)
+
+    def renew(self, client: Any) -> None:
+        """Have the next call of `client` make a new one, with new credentials, unless that has happened already.
+
+        boto3 renews by itself what expires, where the source says when. Keys in a file it reads once.
+        """
+        _clients.drop(self, client)
+
+    def make(self) -> Any:
+        """Make a client of its own."""
+        config = Config(
+            connect_timeout=self.connect_timeout,
+            read_timeout=self.read_timeout,
+            max_pool_connections=self.connections,
+            retries={"total_max_attempts": 1},  # the base retries, and counts
+        )
+        return boto3.session.Session().client(
+            self.service, region_name=self.region, endpoint_url=self.endpoint_url, config=config
+        )
+
+
+class _Clients:
+    """The clients of this process: making one takes longer than many a task."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        """Begin anew: the parent's connections are the parent's, and its lock may be held."""
+        self._lock = threading.Lock()
+        self._made: dict[Access, Any] = {}
+
+    def get(self, access: Access) -> Any:
+        with self._lock:
+            if access not in self._made:
+                self._made[access] = access.make()
+            return self._made[access]
+
+    def drop(self, access: Access, client: Any) -> None:
+        with self._lock:
+            if self._made.get(access) is client:
+                del self._made[access]
+
+
+_clients = _Clients()
