@@ -68,7 +68,31 @@ def test_a_target_says_where_the_stream_is(kind: Any) -> None:
     service = kind("s").kind()
     assert kind("s").target() == f"{service}:s"
     assert kind("s", region="eu-west-1").target() == f"{service}:eu-west-1/s"
-    assert kind("s", endpoint_url="http://u:secret@127.0.0.1:4566").target() == f"{service}:http://***@127.0.0.1:4566/s"
+    assert kind("s", endpoint_url="http://127.0.0.1:4566").target() == f"{service}:http://127.0.0.1:4566/s"
+
+
+@pytest.mark.parametrize("kind", [KinesisSink, FirehoseSink])
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("http://u:hunter2@127.0.0.1:4566", "no credentials"),
+        ("https://hunter2@127.0.0.1", "no credentials"),
+        ("https://127.0.0.1/?token=hunter2", "no query"),
+        ("https://127.0.0.1/#hunter2", "no query"),
+        ("localhost:4566", "http or https URL"),
+        ("https:///x", "http or https URL"),
+    ],
+)
+def test_an_address_with_secrets_is_refused_without_them(kind: Any, address: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"endpoint_url.*{text}") as caught:
+        kind("s", endpoint_url=address)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_a_sink_is_shared_by_has_its_address_and_is_shown() -> None:
+    here = stream(endpoint_url="http://127.0.0.1:4566")
+    assert repr(here) == "KinesisSink('http://127.0.0.1:4566/kinesis:us-east-1/s')"
+    assert here.host() != stream(endpoint_url="http://127.0.0.1:4567").host() != stream().host()
 
 
 def test_a_record_is_the_row_as_json_or_a_column() -> None:

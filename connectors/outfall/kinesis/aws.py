@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from botocore.exceptions import BotoCoreError
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter, Outcome
 from outfall.capabilities import SupportsConnectionCheck, SupportsSchemaCheck, SupportsTarget
@@ -37,6 +38,18 @@ class AwsOptions(SinkOptions):
     read_timeout: Duration = Field(
         default=timedelta(seconds=30), description="How long an answer may take, before the request is sent again."
     )
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be an http or https URL")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("must hold no credentials and no query: boto3 takes credentials from its own chain")
+        return value
 
 
 class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, SupportsConnectionCheck):
@@ -66,7 +79,7 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, Suppo
         return self.service
 
     def host(self) -> str:
-        return f"{self.options.endpoint_url or ''}/{self.target()}"
+        return f"{masked(self.options.endpoint_url or '')}/{self.target()}"
 
     def limiter(self) -> Limiter:
         # In part, since the shards of a stream fail one by one: a hot key must not hold up all others.
