@@ -65,7 +65,9 @@ class SessionTransport:
         except requests.exceptions.ChunkedEncodingError as error:
             raise ExchangeError(Fault.LOST, "the connection broke") from error
         except requests.exceptions.RequestException as error:
-            raise ExchangeError(Fault.CONFIGURATION, f"{type(error).__name__} in requests") from error
+            # Others may pass: `RetryError` says that an adapter of the user's own has tried in vain for a while.
+            fault = Fault.CONFIGURATION if isinstance(error, _NEVER) else Fault.LOST
+            raise ExchangeError(fault, f"{type(error).__name__} in requests") from error
         with response:
             body, whole = self._body(response, call)
             headers = {name.lower(): value for name, value in response.headers.items()}
@@ -130,6 +132,15 @@ class SessionTransport:
         session.mount("https://", adapter)
         session.mount("http://", adapter)
         return session
+
+
+_NEVER = (
+    requests.exceptions.InvalidHeader,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.InvalidURL,  # also of a proxy
+    requests.exceptions.MissingSchema,
+)
+"""Errors that every request would meet."""
 
 
 def _before_sending(error: Exception) -> bool:

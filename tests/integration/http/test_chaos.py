@@ -17,7 +17,9 @@ from urllib.parse import unquote_plus
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
 from requests.auth import HTTPDigestAuth
+from urllib3.util import Retry
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.file import FileSink
@@ -101,6 +103,15 @@ def test_what_passes_is_sent_again_under_the_same_key(trial: Trial, fault: Reply
     assert len(set(trial.keys[1:])) == 1
     assert trial.keys[0] not in (None, trial.keys[1])
     assert counts["sent"] == 10
+
+
+def test_what_passes_is_sent_again_after_the_retries_of_a_sessions_own_adapter(trial: Trial) -> None:
+    session = requests.Session()
+    session.mount("http://", HTTPAdapter(max_retries=Retry(total=2, status_forcelist=[503], allowed_methods=None)))
+    trial.run(first(*[refused(503)] * 4), session=session)
+    assert trial.ids == list(range(10))
+    assert len(trial.keys) == 5
+    assert len(set(trial.keys)) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
