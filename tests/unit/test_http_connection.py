@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from outfall.http.connection import Connection
 from outfall.http.direct import DirectTransport
-from outfall.http.exchange import Answer, Call
+from outfall.http.exchange import Answer, Call, ExchangeError, Fault
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
 
@@ -61,3 +62,64 @@ def test_a_server_that_answers_before_it_has_the_body_is_sent_no_other_request_b
     assert (line.connection.socket is not None) is kept
     assert transport.start(line.call(b"B"), ends.put) is kept
     transport.close()
+
+
+REFUSAL = b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
+HINTS = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+ACCEPTED = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+BODY = b"A" * 3_000_000
+
+
+def exchange(line: Line) -> tuple[int, bytes, bool]:
+    answer, again = line.connection.exchange(
+        b"", BODY, method="POST", deadline=time.monotonic() + ENOUGH, longest=100
+    )  # fmt: skip
+    return answer.status, answer.body, again
+
+
+@pytest.mark.parametrize("half_closes", [True, False])
+@pytest.mark.parametrize("before", [b"", HINTS])
+def test_a_server_that_refuses_a_large_body_and_does_not_read_it_is_heard(
+    line: Line, before: bytes, half_closes: bool
+) -> None:
+    line.there.sendall(before + REFUSAL)
+    if half_closes:
+        line.there.shutdown(socket.SHUT_WR)
+    started = time.monotonic()
+    assert exchange(line) == (413, b"no", False)
+    assert line.connection.socket is None
+    assert time.monotonic() - started < ENOUGH / 2
+
+
+@pytest.mark.parametrize(("early", "late"), [(HINTS, ACCEPTED), (ACCEPTED, b""), (HINTS + ACCEPTED, b"")])
+def test_a_server_that_hints_or_accepts_early_gets_the_whole_body(line: Line, early: bytes, late: bytes) -> None:
+    line.there.sendall(early)
+    received: list[int] = []
+
+    def serve() -> None:
+        while sum(received) < len(BODY):
+            received.append(len(line.there.recv(1 << 18)))
+        line.there.sendall(late)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    assert exchange(line) == (200, b"ok", True)
+    server.join()
+    assert sum(received) == len(BODY)
+
+
+def test_a_server_that_stops_answering_and_reading_is_an_answer_lost(line: Line) -> None:
+    line.there.sendall(HINTS)
+    line.there.shutdown(socket.SHUT_WR)
+    with pytest.raises(ExchangeError) as caught:
+        exchange(line)
+    assert caught.value.fault is Fault.LOST
+
+
+@pytest.mark.parametrize("says", [b"", HINTS, b"nonsense"])
+def test_a_server_that_takes_nothing_is_left_in_time(line: Line, says: bytes) -> None:
+    line.there.sendall(says)
+    line.connection._read_timeout = 0.05
+    with pytest.raises(ExchangeError) as caught:
+        exchange(line)
+    assert caught.value.fault is Fault.LATE

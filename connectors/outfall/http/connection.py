@@ -22,9 +22,7 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from outfall.http.exchange import Answer, ExchangeError, Fault
-
-_PIECE = 1 << 18
-_SWITCHING_PROTOCOLS = 101
+from outfall.http.sending import PIECE, SWITCHING_PROTOCOLS, Sending
 
 
 class Connection:
@@ -138,22 +136,16 @@ class Connection:
         self.socket = made.sock
 
     def _exchange(self, head: bytes, body: bytes, method: str, longest: int) -> tuple[Answer, bool]:
+        sending = Sending(self.socket, lambda: min(self._read_timeout, self._left()))
+        together = len(body) <= PIECE
         try:
-            self._send(head + body if len(body) <= _PIECE else head)
-            if len(body) > _PIECE:
-                self._send(body)
+            sent = sending.send(head + body if together else head) and (together or sending.send(body))
         except TimeoutError as error:
             raise ExchangeError(Fault.LATE, "the server did not take the request") from error
         except OSError as error:
             # A server that refuses a large body answers and closes before it has read all.
-            return self._answer(method, longest, broken=error)
-        return self._answer(method, longest)
-
-    def _send(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            self.socket.settimeout(min(self._read_timeout, self._left()))
-            view = view[self.socket.send(view[:_PIECE]) :]
+            return self._answer(method, longest, bytes(sending.begun), broken=error)
+        return self._answer(method, longest, bytes(sending.begun), sent=sent)
 
     def _answer(
         self, method: str, longest: int, begun: bytes = b"", *, sent: bool = True, broken: OSError | None = None
@@ -204,7 +196,7 @@ class _Response(http.client.HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        while _SWITCHING_PROTOCOLS < self.status < 200:
+        while SWITCHING_PROTOCOLS < self.status < 200:
             self.headers = None  # type: ignore[assignment] # so that it begins anew
             super().begin()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,9 @@ import requests
 
 from outfall.errors import ConfigurationError, TargetError
 from outfall.http import HttpSink
-from outfall.http.direct import close_idle_connections
+from outfall.http.direct import DirectTransport, close_idle_connections
+from outfall.http.exchange import Call
+from outfall.http.options import HttpOptions
 from outfall.testing import LocalDriver
 from tests.integration.support.certificates import self_signed
 from tests.integration.support.http_receiver import HttpReceiver
@@ -76,6 +81,30 @@ def test_verification_can_be_turned_off_by_name(
     sink = HttpSink(tls_receiver.url(name), verify=False, **given)
     LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
     assert tls_receiver.targets[name].accepted == [{"id": 1}]
+
+
+def test_a_refusal_of_a_large_body_that_nobody_reads_is_heard_through_tls(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    over = threading.Event()
+
+    def refuse(listening: socket.socket) -> None:
+        plain, _ = listening.accept()
+        with context.wrap_socket(plain, server_side=True) as connection:
+            connection.recv(1000)
+            connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+            over.wait(60)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=refuse, args=(listening,))
+        server.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}/x"
+        transport = DirectTransport(HttpOptions(url=url, ca_bundle=str(certificate)))
+        body = b"A" * 20_000_000  # more than the sockets hold
+        answer = transport.exchange(Call("POST", url, body, (), (), True, time.monotonic() + 60, False))
+        over.set()
+        server.join()
+    assert (answer.status, answer.body) == (413, b"no")
 
 
 def test_a_bundle_that_is_not_there_is_said_before_a_request(tls_receiver: HttpReceiver, tmp_path: Path) -> None:
