@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pydantic import SecretStr
 from outfall.async_sink import Outcome
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.answers import AnswerReader
-from outfall.http.auth import Anonymous, Credentials, OAuth2, TokenCache, credentials
+from outfall.http.auth import Anonymous, Credentials, OAuth2, TokenCache, _Fetch, credentials
 from outfall.http.exchange import Answer, Call, ExchangeError, Fault, Headers
 from outfall.http.options import HttpOptions
 from outfall.http.records import Record
@@ -22,6 +23,7 @@ from outfall.http.sender import Sender
 from outfall.http.statuses import Statuses
 
 URL = "https://api.example/events"
+LATER = float("inf")
 RECORDS = [Record(b'{"id":%d}' % number, URL) for number in range(3)]
 
 
@@ -215,7 +217,7 @@ def oauth2(fetch: Callable[[], tuple[str, float | None]], now: list[float]) -> t
 
 
 def token(who: Credentials) -> str:
-    return dict(who.headers())["Authorization"]
+    return dict(who.headers(LATER))["Authorization"]
 
 
 def test_a_token_is_fetched_once_and_again_before_it_expires() -> None:
@@ -226,7 +228,7 @@ def test_a_token_is_fetched_once_and_again_before_it_expires() -> None:
     for now[0] in (0.0, 89.0, 91.0, 150.0):
         found.append(token(who))
     assert found == ["Bearer t1", "Bearer t1", "Bearer t2", "Bearer t2"]
-    assert who.ready() == who.headers()
+    assert who.ready() == who.headers(LATER)
 
 
 def test_a_token_without_an_end_lasts_until_it_is_refused_once() -> None:
@@ -244,11 +246,113 @@ def test_a_token_without_an_end_lasts_until_it_is_refused_once() -> None:
 
 def test_a_token_that_somebody_renewed_meanwhile_is_kept() -> None:
     who, _ = oauth2(Tokens(), [0.0])
-    old = who.headers()
+    old = who.headers(LATER)
     who.renew(old)
-    new = who.headers()
+    new = who.headers(LATER)
     who.renew(old)
-    assert who.headers() == new
+    assert who.headers(LATER) == new
+
+
+class Fetching(_Fetch):
+    """Says who waits for it."""
+
+    waiting = threading.Semaphore(0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        over, waiting = self.over, self.waiting
+
+        class Watched(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                waiting.release()
+                return over.wait(timeout)
+
+            def set(self) -> None:
+                over.set()
+
+        self.over = Watched()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_all_who_wait_for_a_token_share_what_comes_of_one_fetch(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    monkeypatch.setattr("outfall.http.auth._Fetch", Fetching)
+    cache, fetches, found = TokenCache(), [], []
+
+    def fetch() -> tuple[str, float | None]:
+        for _ in range(9):
+            assert Fetching.waiting.acquire(timeout=60)
+        fetches.append(1)
+        if fails:
+            raise TransientError("x gave no token", why="it answered 503")
+        return "t", None
+
+    def ask() -> None:
+        try:
+            found.append(cache.get("key", fetch))
+        except TransientError as error:
+            found.append(str(error))
+            error.locate(step="s", epoch=len(found))
+
+    threads = [threading.Thread(target=ask) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["x gave no token. it answered 503." if fails else "t"] * 10
+    assert fetches == [1]
+    assert cache.get("key", lambda: ("next", None)) == ("next" if fails else "t")
+
+
+def test_nobody_waits_for_anothers_fetch_beyond_the_deadline_and_the_next_one_asks_anew() -> None:
+    now = [0.0]
+    cache = TokenCache(lambda: now[0])
+
+    def hanging() -> tuple[str, float | None]:
+        with pytest.raises(TransientError, match="another request has asked for it, and there was no answer in time"):
+            cache.get("key", Tokens(), deadline=0.0)
+        assert cache.get("key", Tokens()) == "t1"
+        return "late", None
+
+    assert cache.get("key", hanging) == "late"
+    assert cache.get("key", Tokens()) == "late"
+
+
+class Slow(Anonymous):
+    """Credentials that take their time."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self.meanwhile = meanwhile
+        self.deadlines: list[float] = []
+
+    def headers(self, deadline: float) -> Headers:
+        self.deadlines.append(deadline)
+        self.meanwhile()
+        return ()
+
+
+def test_the_time_that_a_token_takes_is_the_requests_own() -> None:
+    now = [100.0]
+
+    def wait() -> None:
+        now[0] += 4.0
+
+    server, who = Server(200), Slow(wait)
+    made = Sender(
+        options(request_timeout_ms=5000), server, who, Statuses(keyed=True, template=False),
+        content_type="application/json", clock=lambda: now[0],
+    )  # fmt: skip
+    made.send(URL, b"", None)
+    assert [call.deadline for call in server.calls] == who.deadlines == [105.0]
+
+
+def test_a_token_that_comes_when_the_writer_is_closed_sends_nothing() -> None:
+    server = Server(200)
+    who = Slow(lambda: None)
+    made = sender(server, options(), who)
+    who.meanwhile = made.close
+    with pytest.raises(ExchangeError, match="its writer is closed") as caught:
+        made.send(URL, b"", None)
+    assert (server.calls, caught.value.fault) == ([], Fault.NOT_SENT)
 
 
 def reader(**given: Any) -> AnswerReader:
@@ -353,7 +457,7 @@ def test_a_secret_that_is_not_there_is_named_by_its_place() -> None:
 
 
 def test_without_credentials_nothing_is_said_and_nothing_renewed() -> None:
-    nobody: Headers = Anonymous().headers()
+    nobody: Headers = Anonymous().headers(LATER)
     assert nobody == ()
     server = Server(401)
     assert sender(server, options()).send(URL, b"", None).status == 401

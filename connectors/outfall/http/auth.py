@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import os
 import threading
@@ -11,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from outfall.errors import OutfallError, TransientError
 from outfall.http.exchange import Headers
 from outfall.http.headers import checked
 from outfall.http.options import HttpOptions
@@ -21,16 +23,19 @@ class Credentials(ABC):
     """Makes the headers that prove who we are. Used by many threads at once."""
 
     @abstractmethod
-    def headers(self) -> Headers:
+    def headers(self, deadline: float) -> Headers:
         """Return the headers to send now.
+
+        Args:
+            deadline: until when they are waited for, on the monotonic clock.
 
         Raises:
             OutfallError: they cannot be had.
         """
 
+    @abstractmethod
     def ready(self) -> Headers | None:
         """Return the headers to send now; `None` when they must be fetched first, which may block."""
-        return self.headers()
 
     def renew(self, refused: Headers) -> bool:
         """Look for others, after a 401.
@@ -47,7 +52,10 @@ class Credentials(ABC):
 class Anonymous(Credentials):
     """Says nothing."""
 
-    def headers(self) -> Headers:
+    def headers(self, deadline: float) -> Headers:
+        return ()
+
+    def ready(self) -> Headers:
         return ()
 
 
@@ -62,7 +70,10 @@ class Static(Credentials):
         self._make = make
         self._headers: Headers = (("Authorization", make()),)
 
-    def headers(self) -> Headers:
+    def headers(self, deadline: float) -> Headers:
+        return self._headers
+
+    def ready(self) -> Headers:
         return self._headers
 
     def renew(self, refused: Headers) -> bool:
@@ -79,8 +90,18 @@ class Token:
     """On the monotonic clock; infinity where the server did not say."""
 
 
+class _Fetch:
+    """A token that one thread asks for, and others wait for."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.token: Token | None = None
+        self.failure: OutfallError | None = None
+        """Why there is none, where that is known."""
+
+
 class TokenCache:
-    """The tokens of one process. Whoever needs one while it is fetched waits for it.
+    """The tokens of one process. Whoever needs one while it is fetched waits for it, and shares what comes of it.
 
     Args:
         clock: seconds.
@@ -92,35 +113,75 @@ class TokenCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._locks: dict[Hashable, threading.Lock] = {}
+        self._fetches: dict[Hashable, _Fetch] = {}
         self._tokens: dict[Hashable, Token] = {}
 
-    def get(self, key: Hashable, fetch: Callable[[], tuple[str, float | None]]) -> str:
+    def get(self, key: Hashable, fetch: Callable[[], tuple[str, float | None]], deadline: float = float("inf")) -> str:
         """Return a token that is still good.
 
         Args:
             key: whose token.
-            fetch: asks for one: the token, and the seconds for which it is good if the server says so.
+            fetch: asks for one: the token, and the seconds for which it is good if the server says so. It has timeouts
+                of its own.
+            deadline: until when somebody else's fetch is waited for, on the clock.
+
+        Raises:
+            OutfallError: the fetch failed, for all who waited for it; or it takes too long.
         """
         good = self.peek(key)
         if good is not None:
             return good
         key = (os.getpid(), key)
         with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            token = self._tokens.get(key)
-            if token is None or self._clock() >= token.expires_at:
-                asked = self._clock()
-                value, seconds = fetch()
-                life = float("inf") if seconds is None else max(seconds - min(self.MARGIN, seconds / 10), 0.0)
-                token = self._tokens[key] = Token(value, asked + life)
-            return token.value
+            token = self._good(key)
+            if token is not None:
+                return token.value
+            fetching = self._fetches.get(key)
+            if fetching is None:
+                ours = self._fetches[key] = _Fetch()
+        return self._ask(key, ours, fetch) if fetching is None else self._await(key, fetching, deadline)
+
+    def _ask(self, key: Hashable, ours: _Fetch, fetch: Callable[[], tuple[str, float | None]]) -> str:
+        asked = self._clock()
+        try:
+            value, seconds = fetch()
+            life = float("inf") if seconds is None else max(seconds - min(self.MARGIN, seconds / 10), 0.0)
+            ours.token = Token(value, asked + life)
+            return value
+        except OutfallError as error:
+            # Each has one of its own: whoever reports it writes into it where it happened.
+            ours.failure = copy.copy(error)
+            raise
+        finally:
+            with self._lock:
+                if ours.token is not None:
+                    self._tokens[key] = ours.token
+                self._drop(key, ours)
+            ours.over.set()
+
+    def _await(self, key: Hashable, fetching: _Fetch, deadline: float) -> str:
+        left = deadline - self._clock()
+        if not fetching.over.wait(min(left, threading.TIMEOUT_MAX)):
+            with self._lock:
+                # The next one asks anew: nobody knows whether this fetch will ever end.
+                self._drop(key, fetching)
+            raise _no_token("another request has asked for it, and there was no answer in time")
+        if fetching.token is None:
+            raise copy.copy(fetching.failure) if fetching.failure else _no_token("asking for it failed unexpectedly")
+        return fetching.token.value
+
+    def _drop(self, key: Hashable, fetching: _Fetch) -> None:
+        if self._fetches.get(key) is fetching:
+            del self._fetches[key]
+
+    def _good(self, key: Hashable) -> Token | None:
+        token = self._tokens.get(key)
+        return token if token is not None and self._clock() < token.expires_at else None
 
     def peek(self, key: Hashable) -> str | None:
         """Return a token that is still good, if there is one."""
-        token = self._tokens.get((os.getpid(), key))
-        return token.value if token is not None and self._clock() < token.expires_at else None
+        token = self._good((os.getpid(), key))
+        return None if token is None else token.value
 
     def forget(self, key: Hashable, value: str) -> None:
         """Never give this token again."""
@@ -129,6 +190,14 @@ class TokenCache:
             token = self._tokens.get(key)
             if token is not None and token.value == value:
                 del self._tokens[key]
+
+
+def _no_token(why: str) -> TransientError:
+    return TransientError(
+        "there is no token from oauth2_token_url",
+        why=why,
+        do="nothing, if it passes: it is tried again; else see why that server is slow",
+    )
 
 
 _tokens = TokenCache()
@@ -152,8 +221,8 @@ class OAuth2(Credentials):
         self._fetch = fetch
         self._cache = cache
 
-    def headers(self) -> Headers:
-        return (("Authorization", f"Bearer {self._cache.get(self._key, self._fetch)}"),)
+    def headers(self, deadline: float) -> Headers:
+        return (("Authorization", f"Bearer {self._cache.get(self._key, self._fetch, deadline)}"),)
 
     def ready(self) -> Headers | None:
         token = self._cache.peek(self._key)

@@ -133,6 +133,7 @@ class HttpPartition(BlockingSinkPartition[Record]):
 
     def close(self) -> None:
         super().close()
+        self._sender.close()
         self._transport.close()
 
 

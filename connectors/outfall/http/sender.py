@@ -10,7 +10,7 @@ import requests.utils
 
 from outfall.errors import TargetError
 from outfall.http.auth import Credentials
-from outfall.http.exchange import Answer, Call, Headers, Transport
+from outfall.http.exchange import Answer, Call, ExchangeError, Fault, Headers, Transport
 from outfall.http.headers import checked
 from outfall.http.hidden import Hidden, in_url
 from outfall.http.keys import header_value
@@ -68,6 +68,7 @@ class Sender:
         if all(name.lower() != "user-agent" for name, _ in given):
             self._public += (("User-Agent", "outfall"),)
         self._given: Headers = given
+        self._closed = False
         self._hidden = Hidden([*_secrets(options), *in_url(options.url), *(value for _, value in given), *secrets])
 
     def send(self, url: str, body: bytes, key: str | None) -> Answer:
@@ -82,13 +83,14 @@ class Sender:
             ExchangeError: there is no answer.
             OutfallError: credentials cannot be had, or a redirect leads nowhere.
         """
-        call = self._call(url, body, key, self._credentials.headers())
-        return self.go_on(call, self._transport.exchange(call))
+        deadline = self._clock() + self._timeout
+        call = self._call(url, body, key, self._credentials.headers(deadline), deadline)
+        return self.go_on(call, self._exchange(call))
 
     def ready_call(self, url: str, body: bytes, key: str | None) -> Call | None:
         """Return what `send` would send first; `None` when credentials must be fetched for it, which may block."""
         proof = self._credentials.ready()
-        return None if proof is None else self._call(url, body, key, proof)
+        return None if proof is None else self._call(url, body, key, proof, self._clock() + self._timeout)
 
     def ends(self, answer: Answer) -> bool:
         """Whether an answer is the last one, so that `go_on` would return it."""
@@ -103,7 +105,7 @@ class Sender:
                 if not call.trusted or renewed or not self._credentials.renew(proof):
                     return answer
                 renewed = True
-                call = call._replace(headers=self._public + self._given + self._credentials.headers())
+                call = call._replace(headers=self._public + self._given + self._credentials.headers(call.deadline))
             else:
                 if hops == self._options.max_redirects:
                     raise self._lost(call.url, f"it is the {hops + 1}. redirect", "write the last address as url")
@@ -112,10 +114,19 @@ class Sender:
                 call = call._replace(url=place)
                 if call.trusted and not stays:
                     call = call._replace(headers=self._public, trusted=False)
-            answer = self._transport.exchange(call)
+            answer = self._exchange(call)
         return answer
 
-    def _call(self, url: str, body: bytes, key: str | None, proof: Headers) -> Call:
+    def close(self) -> None:
+        """Send nothing more, whatever waits for a token or an answer in some thread."""
+        self._closed = True
+
+    def _exchange(self, call: Call) -> Answer:
+        if self._closed:
+            raise ExchangeError(Fault.NOT_SENT, "its writer is closed")
+        return self._transport.exchange(call)
+
+    def _call(self, url: str, body: bytes, key: str | None, proof: Headers, deadline: float) -> Call:
         options = self._options
         keyed: Headers = ((options.idempotency_header, header_value(key)),) if key is not None else ()
         return Call(
@@ -125,7 +136,7 @@ class Sender:
             self._public + self._given + proof,
             keyed,
             True,
-            self._clock() + self._timeout,
+            deadline,
             bool(keyed) or options.method in _IDEMPOTENT,
         )
 
