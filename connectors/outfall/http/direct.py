@@ -15,7 +15,7 @@ from outfall.http.pool import IdleConnections
 from outfall.http.reactor import AVAILABLE, Reactor
 from outfall.http.response import Read
 from outfall.http.templates import origin
-from outfall.http.tls import tls_context
+from outfall.http.tls import tls_context, trusted
 
 Place = tuple[str, str, int]
 """Scheme, host and port."""
@@ -47,7 +47,7 @@ class DirectTransport:
         self._lock = threading.Lock()
         self._reactor: Reactor | None = None
         # Connections are shared only by sinks that trust and authenticate alike.
-        identity = (options.verify, options.ca_bundle, options.client_certificate, options.client_key)
+        identity = (options.verify, trusted(options), options.client_certificate, options.client_key)
         timeouts = (self._connect_timeout, self._read_timeout)
         self._identity = hashlib.sha256(repr((identity, timeouts)).encode()).digest()
 

@@ -143,8 +143,8 @@ class HttpOptions(AsyncSinkOptions):
     verify: bool = Field(default=True, description="Whether the server's certificate is verified.")
     ca_bundle: str | None = Field(
         default=None,
-        description="A file with the certificates to trust, on each host. Default: what `REQUESTS_CA_BUNDLE` names,"
-        " else those that `requests` brings.",
+        description="A file with the certificates to trust, or a directory of them with the names that `openssl rehash`"
+        " gives, on each host. Default: what `REQUESTS_CA_BUNDLE` names, else those that `requests` brings.",
     )
     client_certificate: str | None = Field(default=None, description="A PEM file with the client's certificate.")
     client_key: str | None = Field(default=None, description="A PEM file with its key, where that is another one.")

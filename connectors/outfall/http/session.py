@@ -16,7 +16,7 @@ from outfall.http.connection import causes_of, explained
 from outfall.http.exchange import Answer, Call, ExchangeError, Fault
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
-from outfall.http.tls import client_certificate, trusted_file
+from outfall.http.tls import client_certificate, trusted
 
 
 class SessionTransport:
@@ -99,7 +99,7 @@ class SessionTransport:
             return {} if options.verify and not options.ca_bundle else {"verify": options.ca_bundle or options.verify}
         certificate = client_certificate(options) if call.trusted else None
         proxies = requests.utils.get_environ_proxies(call.url)
-        return {"verify": trusted_file(options) if options.verify else False, "cert": certificate, "proxies": proxies}
+        return {"verify": trusted(options) if options.verify else False, "cert": certificate, "proxies": proxies}
 
     def _body(self, response: requests.Response, call: Call) -> tuple[bytes, bool]:
         """Read the answer's body up to its bound, and no longer than the request may take."""

@@ -11,8 +11,8 @@ from outfall.errors import ConfigurationError
 from outfall.http.options import HttpOptions
 
 
-def trusted_file(options: HttpOptions) -> str:
-    """Return the file of the certificates to trust, as `requests` finds it."""
+def trusted(options: HttpOptions) -> str:
+    """Return the file of the certificates to trust, or a directory of such files, as `requests` finds it."""
     return options.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()
 
 
@@ -23,7 +23,9 @@ def tls_context(options: HttpOptions) -> ssl.SSLContext:
         ConfigurationError: a file is not there, or holds no certificate.
     """
     try:
-        context = ssl.create_default_context(cafile=trusted_file(options))
+        place = trusted(options)
+        directory = os.path.isdir(place)
+        context = ssl.create_default_context(cafile=None if directory else place, capath=place if directory else None)
         if not options.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -11,7 +11,7 @@ import urllib3
 from outfall.errors import ConfigurationError, TransientError
 from outfall.http.headers import checked
 from outfall.http.options import HttpOptions
-from outfall.http.tls import client_certificate, trusted_file
+from outfall.http.tls import client_certificate, trusted
 from outfall.location import masked
 from outfall.options import resolve_secret
 
@@ -67,7 +67,7 @@ class TokenRequest:
                 auth=(quote_plus(options.oauth2_client_id or ""), quote_plus(secret)),
                 headers={"Accept": "application/json"},
                 timeout=(options.connect_timeout.total_seconds(), options.read_timeout.total_seconds()),
-                verify=trusted_file(options) if options.verify else False,
+                verify=trusted(options) if options.verify else False,
                 cert=client_certificate(options),
                 allow_redirects=False,
                 stream=True,

@@ -19,7 +19,7 @@ from outfall.http.direct import DirectTransport, close_idle_connections
 from outfall.http.exchange import Call
 from outfall.http.options import HttpOptions
 from outfall.testing import LocalDriver
-from tests.integration.support.certificates import self_signed
+from tests.integration.support.certificates import self_signed, subject_hash
 from tests.integration.support.http_receiver import HttpReceiver
 
 WAYS: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"session": True}]
@@ -105,6 +105,30 @@ def test_a_refusal_of_a_large_body_that_nobody_reads_is_heard_through_tls(certif
         over.set()
         server.join()
     assert (answer.status, answer.body) == (413, b"no")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("given", ["ca_bundle", "REQUESTS_CA_BUNDLE"])
+def test_a_directory_of_certificates_is_trusted(
+    tls_receiver: HttpReceiver,
+    certificate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str,
+    way: dict[str, Any],
+) -> None:
+    directory = tmp_path / "trusted"
+    directory.mkdir()
+    directory.joinpath(f"{subject_hash(certificate.read_bytes())}.0").write_bytes(certificate.read_bytes())
+    options: dict[str, Any] = {"session": requests.Session()} if "session" in way else dict(way)
+    if given == "ca_bundle":
+        options["ca_bundle"] = str(directory)
+    else:
+        monkeypatch.setenv(given, str(directory))
+    name = tls_receiver.new_target()
+    sink = HttpSink(tls_receiver.url(name), **options)
+    LocalDriver(sink, str(tmp_path / "log")).run_epoch(0, [[{"id": 1}]])
+    assert tls_receiver.targets[name].accepted == [{"id": 1}]
 
 
 def test_a_bundle_that_is_not_there_is_said_before_a_request(tls_receiver: HttpReceiver, tmp_path: Path) -> None:

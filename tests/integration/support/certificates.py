@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from datetime import UTC, datetime, timedelta
 
@@ -31,3 +32,12 @@ def self_signed(address: str) -> bytes:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return made.public_bytes(serialization.Encoding.PEM) + private
+
+
+def subject_hash(certificate: bytes) -> str:
+    """Return what `openssl rehash` calls a certificate of `self_signed`: SHA-1 of its subject in canonical form.
+
+    That form is the subject's encoding without its outermost header, in lower case; ours is in lower case as it is.
+    """
+    subject = x509.load_pem_x509_certificate(certificate).subject.public_bytes()
+    return hashlib.sha1(subject[2:], usedforsecurity=False).digest()[3::-1].hex()
