@@ -19,7 +19,7 @@ from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
 
 CHUNKED = b"HTTP/1.1 429 Too Many\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n"
-ENOUGH = 30.0
+ENOUGH = 60.0
 """Seconds that nothing here takes."""
 
 

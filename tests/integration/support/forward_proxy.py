@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._admits():
             return
         url = urlsplit(self.path)
-        connection = http.client.HTTPConnection(*self.server.proxy.place(url.netloc, 80), timeout=10)
+        connection = http.client.HTTPConnection(*self.server.proxy.place(url.netloc, 80), timeout=60)
         headers = {name: value for name, value in self.headers.items() if not name.lower().startswith("proxy-")}
         connection.request(self.command, self.path.partition(url.netloc)[2], body, headers)
         answer = connection.getresponse()
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_CONNECT(self) -> None:
         if not self._admits():
             return
-        with socket.create_connection(self.server.proxy.place(self.path, 443), timeout=10) as there:
+        with socket.create_connection(self.server.proxy.place(self.path, 443), timeout=60) as there:
             self.send_response(200)
             self.end_headers()
             self._pipe(self.connection, there)

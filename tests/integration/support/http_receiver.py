@@ -20,7 +20,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ class Received:
     """Names in lower case."""
     body: bytes
     """Decompressed."""
-    number: int
-    """From 0, of the target's requests."""
+    number: int = 0
+    """From 0, of the target's requests, as they are taken in."""
 
     @property
     def key(self) -> str | None:
@@ -136,6 +136,7 @@ class HttpReceiver:
         """Take a request in and decide on its answer."""
         with self.lock:
             target = self.targets[request.target]
+            request = replace(request, number=len(target.requests))
             target.requests.append(request)
             if target.keeps_keys and request.key is not None and request.key in target.seen:
                 target.repeated += 1
@@ -228,8 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
         receiver = self.server.receiver
         name = self.path.split("/")[1].partition("?")[0]
         headers = {header.lower(): value for header, value in self.headers.items()}
-        number = len(receiver.targets[name].requests)
-        self._answer(receiver.receive(Received(name, self.command, self.path, headers, body, number)))
+        self._answer(receiver.receive(Received(name, self.command, self.path, headers, body)))
 
     def do_PUT(self) -> None:
         self.do_POST()
