@@ -123,7 +123,7 @@ class HttpOptions(AsyncSinkOptions):
         default=30_000,
         gt=0,
         description="How many milliseconds one try may take, from connecting to the answer's end. A server that sends"
-        " byte by byte gains nothing. The request is then sent again.",
+        " byte by byte gains nothing, except through `requests`. The request is then sent again.",
     )
     max_retries: int | None = Field(
         default=3, ge=0, description="How often an entry is sent again; `retry_deadline` beats it."

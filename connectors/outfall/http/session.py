@@ -25,6 +25,9 @@ class SessionTransport:
     The session is shared by the threads of a task. What is trusted goes with the session's own headers and auth; what
     is not goes with a session that has none, so that neither follows a redirect to another origin.
 
+    The head of an answer has no bound as a whole, since `requests` has none: a server that sends it byte by byte
+    holds thread and connection for as long as it goes on, whoever has given the request up, and `close` cannot end it.
+
     Args:
         options: timeouts, TLS, bounds.
         session: given by the user; its adapters, proxies, headers and auth are used.
