@@ -46,18 +46,19 @@ def line() -> Iterator[Line]:
     made.there.close()
 
 
+@pytest.mark.parametrize("early", [CHUNKED, b"HTTP/1.1 429 Too Many\r\nContent-Length: 2\r\n\r\nno"])
 @pytest.mark.parametrize(("size", "kept"), [(60_000, False), (10, True)])
 def test_a_server_that_answers_before_it_has_the_body_is_sent_no_other_request_behind_it(
-    line: Line, size: int, kept: bool
+    line: Line, size: int, kept: bool, early: bytes
 ) -> None:
     """It would take the next request's bytes for the rest of this one's body."""
     transport = DirectTransport(HttpOptions(url=line.url))
     transport.give_back(line.place, line.connection)
     ends: SimpleQueue[Any] = SimpleQueue()
     assert transport.start(line.call(b"A" * size), ends.put)
-    line.there.sendall(CHUNKED)
-    answer = ends.get(timeout=ENOUGH)()
-    assert isinstance(answer, Answer)
+    line.there.sendall(early)
+    end = ends.get(timeout=ENOUGH)
+    answer = end if isinstance(end, Answer) else end()
     assert (answer.status, answer.body) == (429, b"no")
     assert (line.connection.socket is not None) is kept
     assert transport.start(line.call(b"B"), ends.put) is kept
@@ -67,7 +68,7 @@ def test_a_server_that_answers_before_it_has_the_body_is_sent_no_other_request_b
 REFUSAL = b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
 HINTS = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 ACCEPTED = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-BODY = b"A" * 3_000_000
+BODY = b"A" * 3_000_000 + b"Z"
 
 
 def exchange(line: Line) -> tuple[int, bytes, bool]:
@@ -91,21 +92,37 @@ def test_a_server_that_refuses_a_large_body_and_does_not_read_it_is_heard(
     assert time.monotonic() - started < ENOUGH / 2
 
 
+@pytest.mark.parametrize("way", ["exchange", "start"])
 @pytest.mark.parametrize(("early", "late"), [(HINTS, ACCEPTED), (ACCEPTED, b""), (HINTS + ACCEPTED, b"")])
-def test_a_server_that_hints_or_accepts_early_gets_the_whole_body(line: Line, early: bytes, late: bytes) -> None:
-    line.there.sendall(early)
-    received: list[int] = []
+def test_a_server_that_hints_or_accepts_early_gets_the_whole_body(
+    line: Line, early: bytes, late: bytes, way: str
+) -> None:
+    received = bytearray()
 
     def serve() -> None:
-        while sum(received) < len(BODY):
-            received.append(len(line.there.recv(1 << 18)))
+        while not received.endswith(b"Z"):
+            received.extend(line.there.recv(1 << 18))
         line.there.sendall(late)
 
     server = threading.Thread(target=serve)
-    server.start()
-    assert exchange(line) == (200, b"ok", True)
+    if way == "exchange":
+        line.there.sendall(early)
+        server.start()
+        assert exchange(line) == (200, b"ok", True)
+    else:
+        transport = DirectTransport(HttpOptions(url=line.url))
+        transport.give_back(line.place, line.connection)
+        ends: SimpleQueue[Any] = SimpleQueue()
+        assert transport.start(line.call(BODY[-60_000:]), ends.put)
+        line.there.sendall(early)
+        work = ends.get(timeout=ENOUGH)
+        server.start()
+        answer = work()
+        assert (answer.status, answer.body) == (200, b"ok")
+        assert line.connection.socket is not None
+        transport.close()
     server.join()
-    assert sum(received) == len(BODY)
+    assert received.endswith(BODY[-60_000:])
 
 
 def test_a_server_that_stops_answering_and_reading_is_an_answer_lost(line: Line) -> None:

@@ -76,7 +76,7 @@ def test_interim_answers_are_skipped_and_the_connection_is_kept() -> None:
             assert (answer.status, answer.body, again) == (429, b"hello", True)
             assert "link" not in answer.headers
         answer, again = connection.read_on(
-            hints + ANSWER, sent=True, method="POST", deadline=time.monotonic() + 30, longest=100
+            hints + ANSWER, b"", method="POST", deadline=time.monotonic() + 30, longest=100
         )
         assert (answer.status, answer.body, again) == (429, b"hello", True)
         there.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")

@@ -79,19 +79,20 @@ class Connection:
             self.close()
             raise
 
-    def read_on(self, begun: bytes, *, sent: bool, method: str, deadline: float, longest: int) -> tuple[Answer, bool]:
-        """Read an answer that has begun with these bytes. As `exchange`.
+    def read_on(self, begun: bytes, left: bytes, *, method: str, deadline: float, longest: int) -> tuple[Answer, bool]:
+        """Read an answer that has begun before somebody else had sent the whole request. As `exchange`.
 
         Args:
             begun: what has come of it.
-            sent: whether the server was sent the whole request. If not, it would take the next one for the rest.
+            left: what is to be sent yet. If the answer is a refusal it is not, and the connection ends: the server
+                would take the next request for the rest of this one.
             method: see there, as for what follows.
             deadline: see there.
             longest: see there.
         """
         self._deadline = deadline
         try:
-            return self._answer(method, longest, begun, sent=sent)
+            return self._exchange(left, b"", method, longest, begun)
         except BaseException:
             self.close()
             raise
@@ -135,8 +136,8 @@ class Connection:
             raise ExchangeError(*explained(error, f"{host}:{port}")) from error
         self.socket = made.sock
 
-    def _exchange(self, head: bytes, body: bytes, method: str, longest: int) -> tuple[Answer, bool]:
-        sending = Sending(self.socket, lambda: min(self._read_timeout, self._left()))
+    def _exchange(self, head: bytes, body: bytes, method: str, longest: int, begun: bytes = b"") -> tuple[Answer, bool]:
+        sending = Sending(self.socket, lambda: min(self._read_timeout, self._left()), begun)
         together = len(body) <= PIECE
         try:
             sent = sending.send(head + body if together else head) and (together or sending.send(body))
@@ -148,7 +149,7 @@ class Connection:
         return self._answer(method, longest, bytes(sending.begun), sent=sent)
 
     def _answer(
-        self, method: str, longest: int, begun: bytes = b"", *, sent: bool = True, broken: OSError | None = None
+        self, method: str, longest: int, begun: bytes, *, sent: bool = False, broken: OSError | None = None
     ) -> tuple[Answer, bool]:
         response = _Response(_Timed(self, begun), method=method)  # type: ignore[arg-type]
         try:
@@ -159,7 +160,7 @@ class Connection:
         try:
             content = response.read(longest + 1)
             whole = len(content) <= longest
-            again = whole and sent and broken is None and not response.will_close and response.isclosed()
+            again = whole and sent and not response.will_close and response.isclosed()
         except (OSError, http.client.HTTPException) as error:
             content = error.partial if isinstance(error, http.client.IncompleteRead) else b""
             whole = again = False

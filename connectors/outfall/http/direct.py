@@ -96,10 +96,10 @@ class DirectTransport:
         """Keep a connection for the next request."""
         _idle.give_back((self._identity, place), connection)
 
-    def read_on(self, place: Place, connection: Connection, begun: bytes, sent: bool, call: Call) -> Answer:
-        """Read an answer on that has begun; may block. `sent`: to the whole request, or the connection ends with it."""
+    def read_on(self, place: Place, connection: Connection, begun: bytes, left: bytes, call: Call) -> Answer:
+        """Read an answer on that has begun, and send what is left of the request if the server wants it; may block."""
         answer, again = connection.read_on(
-            begun, sent=sent, method=call.method, deadline=call.deadline, longest=self._longest
+            begun, left, method=call.method, deadline=call.deadline, longest=self._longest
         )
         if again:
             self.give_back(place, connection)
@@ -144,8 +144,8 @@ class _Ending:
             self._connection.close()
         self._done(read.answer)
 
-    def unusual(self, begun: bytes, sent: bool) -> None:
-        self._done(lambda: self._transport.read_on(self._place, self._connection, begun, sent, self._call))
+    def unusual(self, begun: bytes, left: bytes) -> None:
+        self._done(lambda: self._transport.read_on(self._place, self._connection, begun, left, self._call))
 
     def failed(self, error: ExchangeError) -> None:
         # The server may have closed the connection in the moment in which we sent.

@@ -35,8 +35,8 @@ class Ending(Protocol):
     def answered(self, read: Read) -> None:
         """The answer is there."""
 
-    def unusual(self, begun: bytes, sent: bool) -> None:
-        """An answer has begun that somebody else has to read on, from these bytes; `sent`: to the whole request."""
+    def unusual(self, begun: bytes, left: bytes) -> None:
+        """An answer has begun that somebody else has to read on, from these bytes; so much of the request is left."""
 
     def failed(self, error: ExchangeError) -> None:
         """There is no answer."""
@@ -153,11 +153,14 @@ class Reactor:
                 read = flight.reader.take(data)
             except Unusual:
                 self._land(number)
-                flight.ending.unusual(bytes(flight.reader.data), not flight.left)
+                flight.ending.unusual(bytes(flight.reader.data), bytes(flight.left))
                 return
             if read is not None:
                 self._land(number)
-                flight.ending.answered(Read(read.answer, read.again and not flight.left))
+                if flight.left:
+                    flight.ending.unusual(bytes(flight.reader.data), bytes(flight.left))
+                else:
+                    flight.ending.answered(read)
                 return
             if len(data) < _PIECE and not isinstance(flight.connection.socket, ssl.SSLSocket):
                 return
@@ -171,7 +174,7 @@ class Reactor:
         self._land(number)
         if flight.reader.data:
             # It may hold the status, which decides even where the body never comes.
-            flight.ending.unusual(bytes(flight.reader.data), not flight.left)
+            flight.ending.unusual(bytes(flight.reader.data), bytes(flight.left))
             return
         flight.connection.close()
         flight.ending.failed(error)

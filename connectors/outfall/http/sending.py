@@ -26,14 +26,17 @@ class Sending:
     Args:
         socket: connected; non-blocking from here on.
         patience: gives the seconds for which the server may take nothing. It raises when there are none.
+        begun: what has come of the answer before.
     """
 
-    def __init__(self, socket: Any, patience: Callable[[], float]) -> None:
-        self.begun = bytearray()
+    def __init__(self, socket: Any, patience: Callable[[], float], begun: bytes = b"") -> None:
+        self.begun = bytearray(begun)
         """What has come of the answer."""
         self._socket = socket
         self._patience = patience
+        self._refused = False
         self._watching = True
+        self._judge()
         socket.setblocking(False)
 
     def send(self, data: bytes) -> bool:
@@ -44,7 +47,7 @@ class Sending:
             OSError: the connection broke.
         """
         view = memoryview(data)
-        while view:
+        while view and not self._refused:
             try:
                 view = view[self._socket.send(view[:PIECE]) :]
                 continue
@@ -52,9 +55,8 @@ class Sending:
                 self._wait(select.POLLIN)
             except (BlockingIOError, ssl.SSLWantWriteError):
                 self._wait(select.POLLOUT | (select.POLLIN if self._watching else 0))
-            if self._is_refused():
-                return False
-        return True
+            self._look()
+        return not view
 
     def _wait(self, events: int) -> None:
         poll = select.poll()
@@ -62,20 +64,21 @@ class Sending:
         if not poll.poll(self._patience() * 1000):
             raise TimeoutError
 
-    def _is_refused(self) -> bool:
+    def _look(self) -> None:
         while self._watching:
             try:
                 data = self._socket.recv(PIECE)
             except _WAIT:
-                return False
+                return
             if not data:
                 raise ConnectionResetError
             self.begun += data
-            status = _final_status(self.begun)
-            self._watching = status is None and len(self.begun) <= LONGEST_HEAD
-            if status is not None:
-                return not 200 <= status < 300
-        return False
+            self._judge()
+
+    def _judge(self) -> None:
+        status = _final_status(self.begun)
+        self._refused = status is not None and not 200 <= status < 300
+        self._watching = status is None and len(self.begun) <= LONGEST_HEAD
 
 
 def _final_status(begun: bytes | bytearray) -> int | None:
