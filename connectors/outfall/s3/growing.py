@@ -11,7 +11,7 @@ import pyarrow as pa
 from outfall.encode.options import FormatOptions
 from outfall.encode.stream import EncodedStream
 from outfall.s3.byte_queue import ByteQueue
-from outfall.s3.held import HeldObject, Piece
+from outfall.s3.held import WHOLE, HeldObject, Piece
 from outfall.s3.waiting import ArrowStream, Form
 from outfall.s3.writer import OBJECT_BYTES
 
@@ -72,18 +72,42 @@ class Growing:
         return self.waiting.size + (self._stream.held + OBJECT_BYTES if self._stream else 0)
 
     def joins(self, other: Growing) -> bool:
-        """Whether another one's rows can follow on its own."""
-        return self.path == other.path and self.form == other.form and not self.form.headed
+        """Whether both can become one. Called before rows are written.
 
-    def join(self, other: Growing, part_size: int) -> None:
-        """Take another one's rows. Both are as they were recorded."""
-        both = self.pieces + other.pieces
-        self.pieces = [p for p in both if p.size >= part_size] + sorted(
-            (p for p in both if p.size < part_size), key=lambda piece: -piece.level
+        A whole part ends anywhere in a row or a compressed member, so what was made after it has to follow it.
+        """
+        first, second = self._in_order(other)
+        return (
+            self.path == other.path
+            and self.form == other.form
+            and not self.form.headed
+            and not second.has_whole
+            # What waits comes after all pieces: it is put off the whole part before it by pieces of the second.
+            and not (first.waiting.size and first._ends_in_whole and second.pieces)
         )
-        self.waiting.join(other.waiting)
+
+    def join(self, other: Growing) -> None:
+        """Take the rows of another one, which `joins`."""
+        first, second = self._in_order(other)
+        self.pieces, waiting = first.pieces + second.pieces, ByteQueue()
+        waiting.join(first.waiting)
+        waiting.join(second.waiting)
+        self.waiting = waiting
         self.rows += other.rows
         self.since = min(self.since, other.since)
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether whole parts were cut off its bytes."""
+        return any(piece.level == WHOLE for piece in self.pieces)
+
+    @property
+    def _ends_in_whole(self) -> bool:
+        return bool(self.pieces) and self.pieces[-1].level == WHOLE
+
+    def _in_order(self, other: Growing) -> tuple[Growing, Growing]:
+        """Both, the one with whole parts first: what is smaller begins and ends with a row, and may stand anywhere."""
+        return (other, self) if other.has_whole and not self.has_whole else (self, other)
 
     def write(self, rows: pa.RecordBatch, options: FormatOptions) -> int:
         """Take rows; return how many bytes were made of them and of earlier ones."""
@@ -101,9 +125,11 @@ class Growing:
         self._stream = None
         return made
 
-    def small(self, part_size: int) -> list[Piece]:
-        """The pieces that are no whole part."""
-        return [piece for piece in self.pieces if piece.size < part_size]
+    @property
+    def small(self) -> list[Piece]:
+        """The pieces after the last whole part. What was one stays one, also when `part_size` is larger now."""
+        count = next((n for n, piece in enumerate(reversed(self.pieces)) if piece.level == WHOLE), len(self.pieces))
+        return self.pieces[len(self.pieces) - count :]
 
 
 def merged(levels: Sequence[int]) -> tuple[int, int]:

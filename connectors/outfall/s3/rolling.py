@@ -95,3 +95,7 @@ class Rolling:
     def room(self, rows: int) -> int | None:
         """How many rows an object takes that has some already; `None` for any number."""
         return None if self.rows is None else max(0, self.rows - rows)
+
+    def fits(self, rows: int) -> bool:
+        """Whether an object may have so many rows."""
+        return self.rows is None or rows <= self.rows

@@ -58,11 +58,12 @@ class RollingWriter(Writer):
         super().close()
 
     def _restore(self, growing: Growing) -> None:
+        """Go on with what one writer left. After there were more of them, what does not join becomes an object."""
         other = self._growing.setdefault(growing.path, growing)
         if other is growing:
             return
-        if other.joins(growing):
-            other.join(growing, self._part_size)
+        if other.joins(growing) and self._rolling.fits(other.rows + growing.rows):
+            other.join(growing)
         else:
             self._closed.append(growing)
 
@@ -128,22 +129,20 @@ class RollingWriter(Writer):
         """Put what waits as parts, as far as it is enough; smaller pieces before it become part of them."""
         if growing.waiting.size < self._part_size:
             return
-        self._read_back(growing, len(growing.small(self._part_size)))
+        self._read_back(growing, len(growing.small))
         while growing.waiting.size >= self._part_size:
             growing.pieces.append(self._pieces.put(growing.waiting.take(self._part_size), WHOLE))
 
     def _keep(self, growing: Growing, *, inline: bool) -> None:
         """Put what waits, whatever it is; or let it wait in the state, if it is little."""
         self._count(growing, growing.finish())
-        small = growing.small(self._part_size)
-        if growing.waiting.size + sum(piece.size for piece in small) >= self._part_size:
-            self._read_back(growing, len(small))
+        if growing.waiting.size + sum(piece.size for piece in growing.small) >= self._part_size:
+            self._read_back(growing, len(growing.small))
             self._put_whole(growing)
-            small = []
         if inline and growing.waiting.size <= self._attempt.inline_left:
             self._attempt.inline_left -= growing.waiting.size
         elif growing.waiting.size:
-            count, level = merged([piece.level for piece in small])
+            count, level = merged([piece.level for piece in growing.small])
             self._read_back(growing, count)
             growing.pieces.append(self._pieces.put(growing.waiting.take_all(), level))
 

@@ -1,0 +1,147 @@
+"""What several writers left, taken over by fewer or more of them, and with other sizes of parts."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import uuid
+from collections import Counter
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outfall.epoch.coordinator import EpochOptions
+from outfall.testing import LocalDriver
+from tests.unit.support.fake_s3 import FakeS3
+
+KIB = 1 << 10
+"""Stands for a mebibyte: parts of 5 KiB are the smallest here, so that large objects are made in no time."""
+FORMATS: dict[str, dict[str, Any]] = {
+    "jsonl": {"format": "jsonl"},
+    "gzip": {"format": "jsonl", "compression": "gzip"},
+    "parquet": {"format": "parquet"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_parts() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("outfall.s3.rolling_writer.SMALLEST_PART", 5 * KIB)
+        yield
+
+
+class Gathering:
+    """A step whose drivers remember nothing, each with workers and sizes of its own. Rows do not compress."""
+
+    def __init__(self, **options: Any) -> None:
+        self.fake = FakeS3(smallest=5 * KIB)
+        self.sent: list[int] = []
+        self._options = {"roll_bytes": "10 MiB", **options}
+        self._recovery = f"memory://{uuid.uuid4().hex}"
+        self._epoch = 0
+        self._chance = random.Random(1)
+
+    def run(self, *sizes: list[int], part_size: int = 5 * KIB, **options: Any) -> None:
+        """One epoch, with a worker for each list of sizes of its rows."""
+        self._driver(len(sizes), part_size, options).run_epoch(
+            self._epoch, [list(map(self._row, own)) for own in sizes]
+        )
+        self._epoch += 1
+
+    def drain(self, workers: int = 1) -> None:
+        self._driver(workers, 5 * KIB, {}).drain()
+
+    def read(self) -> list[int]:
+        """The rows of all objects, each object read by itself."""
+        return sorted(number for body in self.fake.data().values() for number in self._numbers(body))
+
+    @property
+    def waiting(self) -> int:
+        return sum(self.fake.pieces().values())
+
+    def _driver(self, workers: int, part_size: int, options: dict[str, Any]) -> LocalDriver:
+        sink = self.fake.sink(**(self._options | options))
+        sink.options = sink.options.model_copy(update={"part_size": part_size})
+        return LocalDriver(sink, self._recovery, options=EpochOptions(worker_count=workers))
+
+    def _row(self, size: int) -> dict[str, Any]:
+        self.sent.append(len(self.sent))
+        return {"id": self.sent[-1], "text": self._chance.randbytes(size // 2).hex()}
+
+    def _numbers(self, body: bytes) -> list[int]:
+        if self._options.get("format") == "parquet":
+            found: list[int] = pq.read_table(io.BytesIO(body))["id"].to_pylist()
+            return found
+        plain = gzip.decompress(body) if self._options.get("compression") == "gzip" else body
+        return [json.loads(line)["id"] for line in plain.splitlines()]
+
+
+@pytest.mark.parametrize("inline_size", [0, 4 * KIB])
+@pytest.mark.parametrize("options", FORMATS.values(), ids=FORMATS)
+def test_fewer_and_more_workers_take_over_whole_parts_with_what_follows_them(
+    options: dict[str, Any], inline_size: int
+) -> None:
+    gathering = Gathering(inline_size=inline_size, **options)
+    for workers in (3, 2, 1, 3, 1):
+        gathering.run(*([700] * 40 for _ in range(workers)))
+        gathering.run(*([300] for _ in range(workers)))
+    gathering.drain()
+    assert gathering.read() == gathering.sent
+    assert gathering.fake.pieces() == {}
+
+
+EPOCHS = st.tuples(
+    st.lists(st.lists(st.sampled_from([10, 900, 3_000]), max_size=12), min_size=1, max_size=4),
+    st.sampled_from([5 * KIB, 6 * KIB, 11 * KIB]),
+    st.sampled_from([{}, {}, {"roll_rows": 30}, {"roll_bytes": "40 KiB"}, {"roll_bytes": None}]),
+)
+
+
+@settings(max_examples=30)
+@given(
+    options=st.sampled_from(list(FORMATS.values())),
+    inline_size=st.sampled_from([0, 2 * KIB]),
+    epochs=st.lists(EPOCHS, min_size=2, max_size=5),
+)
+def test_each_row_is_read_once_whatever_workers_parts_and_bounds_come_and_go(
+    options: dict[str, Any], inline_size: int, epochs: list[tuple[list[list[int]], int, dict[str, Any]]]
+) -> None:
+    gathering = Gathering(inline_size=inline_size, **options)
+    for sizes, part_size, bounds in epochs:
+        gathering.run(*sizes, part_size=part_size, **bounds)
+    gathering.drain()
+    assert gathering.read() == gathering.sent
+    assert (gathering.fake.pieces(), gathering.fake.uploads) == ({}, {})
+
+
+def test_small_pieces_of_many_workers_become_one_object() -> None:
+    gathering = Gathering()
+    gathering.run(*([300] for _ in range(20)))
+    gathering.run([300])
+    assert gathering.fake.data() == {}
+    gathering.drain()
+    assert len(gathering.fake.data()) == 1
+    assert gathering.read() == gathering.sent
+
+
+def test_whole_parts_of_one_worker_and_small_pieces_of_others_become_one_object() -> None:
+    gathering = Gathering()
+    gathering.run([300], [700] * 40, [300])
+    gathering.run([300])
+    gathering.drain()
+    assert len(gathering.fake.data()) == 1
+    assert gathering.read() == gathering.sent
+
+
+def test_no_object_of_several_workers_has_more_rows_than_roll_rows_says() -> None:
+    gathering = Gathering(roll_bytes=None, roll_rows=10)
+    gathering.run([50] * 6, [50] * 6)
+    gathering.run([50])
+    gathering.drain()
+    assert sorted(Counter(body.count(b"\n") for body in gathering.fake.data().values()).elements()) == [6, 7]
+    assert gathering.read() == gathering.sent
