@@ -145,3 +145,46 @@ def test_no_object_of_several_workers_has_more_rows_than_roll_rows_says() -> Non
     gathering.drain()
     assert sorted(Counter(body.count(b"\n") for body in gathering.fake.data().values()).elements()) == [6, 7]
     assert gathering.read() == gathering.sent
+
+
+# --- memory
+
+
+def most_read_back(calls: list[tuple[str, dict[str, Any]]], sizes: dict[str, int]) -> int:
+    """The most bytes of pieces that were in memory at once: read, and not put as a part again."""
+    held = most = 0
+    for request, arguments in calls:
+        name = arguments.get("Key", "").partition("_outfall/pieces/")[2]
+        if name and request == "get_object":
+            held += sizes[name]
+            most = max(most, held)
+        elif name and request == "put_object":
+            held = max(0, held - len(arguments["Body"]))
+    return most
+
+
+def test_small_pieces_of_many_workers_are_put_together_a_part_at_a_time() -> None:
+    gathering = Gathering()
+    gathering.run(*([1_000] * 4 for _ in range(40)))
+    sizes, waiting = gathering.fake.pieces(), gathering.waiting
+    assert waiting > 30 * 5 * KIB
+    gathering.fake.calls.clear()
+    gathering.run([10])
+    assert most_read_back(gathering.fake.calls, sizes) < 2 * 5 * KIB
+    assert gathering.waiting >= waiting
+    gathering.drain()
+    assert gathering.read() == gathering.sent
+
+
+def test_whole_parts_stay_as_they_are_when_parts_become_larger() -> None:
+    gathering = Gathering()
+    for _ in range(4):
+        gathering.run([1_000] * 30)
+    gathering.fake.calls.clear()
+    gathering.run([10], part_size=6 * KIB)
+    read = [each for each in gathering.fake.requests("get_object") if "/pieces/" in each["Key"]]
+    assert read == []
+    gathering.run([1_000] * 30, part_size=6 * KIB)
+    gathering.drain()
+    assert len(gathering.fake.data()) == 1
+    assert gathering.read() == gathering.sent

@@ -131,6 +131,12 @@ class Growing:
         count = next((n for n, piece in enumerate(reversed(self.pieces)) if piece.level == WHOLE), len(self.pieces))
         return self.pieces[len(self.pieces) - count :]
 
+    def take_small(self) -> list[Piece]:
+        """Take these pieces out, to read them."""
+        small = self.small
+        del self.pieces[len(self.pieces) - len(small) :]
+        return small
+
 
 def merged(levels: Sequence[int]) -> tuple[int, int]:
     """Tell how many of the last pieces a new one takes in, and which level it then has.

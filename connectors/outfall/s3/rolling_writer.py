@@ -18,6 +18,7 @@ from outfall.buckets import Buckets
 from outfall.encode import suffix
 from outfall.encode.stream import EncodedStream
 from outfall.s3.attempt import Attempt
+from outfall.s3.byte_queue import ByteQueue
 from outfall.s3.growing import Growing, copied, merged
 from outfall.s3.held import WHOLE, WriterState
 from outfall.s3.options import SMALLEST_PART
@@ -126,10 +127,20 @@ class RollingWriter(Writer):
     # --- pieces
 
     def _put_whole(self, growing: Growing) -> None:
-        """Put what waits as parts, as far as it is enough; smaller pieces before it become part of them."""
-        if growing.waiting.size < self._part_size:
-            return
-        self._read_back(growing, len(growing.small))
+        """Put what waits as parts, once it is enough; smaller pieces before it become part of them."""
+        if growing.waiting.size >= self._part_size:
+            self._refill(growing)
+
+    def _refill(self, growing: Growing) -> None:
+        """Put smaller pieces and what waits as parts. The pieces may be many: one of them is in memory at a time."""
+        waiting, growing.waiting = growing.waiting, ByteQueue()
+        for piece in growing.take_small():
+            growing.waiting.add([pa.py_buffer(self._pieces.read(piece))])
+            self._put_parts(growing)
+        growing.waiting.join(waiting)
+        self._put_parts(growing)
+
+    def _put_parts(self, growing: Growing) -> None:
         while growing.waiting.size >= self._part_size:
             growing.pieces.append(self._pieces.put(growing.waiting.take(self._part_size), WHOLE))
 
@@ -137,8 +148,7 @@ class RollingWriter(Writer):
         """Put what waits, whatever it is; or let it wait in the state, if it is little."""
         self._count(growing, growing.finish())
         if growing.waiting.size + sum(piece.size for piece in growing.small) >= self._part_size:
-            self._read_back(growing, len(growing.small))
-            self._put_whole(growing)
+            self._refill(growing)
         if inline and growing.waiting.size <= self._attempt.inline_left:
             self._attempt.inline_left -= growing.waiting.size
         elif growing.waiting.size:
@@ -147,7 +157,10 @@ class RollingWriter(Writer):
             growing.pieces.append(self._pieces.put(growing.waiting.take_all(), level))
 
     def _read_back(self, growing: Growing, count: int) -> None:
-        """Have the bytes of the last pieces wait again. The sweep deletes these, once the epoch is completed."""
+        """Have the bytes of the last small pieces wait again, which together are less than a part.
+
+        The sweep deletes the pieces, once the epoch is completed.
+        """
         for _ in range(count):
             growing.waiting.put_back(self._pieces.read(growing.pieces.pop()))
 
