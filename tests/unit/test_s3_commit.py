@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import CommitRequest, CommitterInitContext, WriterInitContext
-from outfall.errors import CommitRefusedError, LostCommittableError, TargetError, TargetLostError, TransientError
+from outfall.errors import (
+    CommitRefusedError,
+    FencedError,
+    LostCommittableError,
+    TargetError,
+    TargetLostError,
+    TransientError,
+)
 from outfall.s3.commit import S3Committer
 from outfall.s3.marker import Marker, Markers
 from outfall.s3.staged import StagedObject
@@ -238,6 +245,25 @@ def test_the_marker_says_how_far_before_anything_is_published() -> None:
     fake.during = lambda request: seen.append(Markers(fake.sink().store).read(OURS)) if request == COMPLETE else None
     committed(fake, found)
     assert [(each.generation, each.epoch) for each in seen if each] == [(1, 0)]
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+@pytest.mark.parametrize(("generation", "epoch"), [(4, 0), (1, 1)])
+def test_a_paused_driver_brings_no_object_back_that_was_deleted_after_its_epoch(
+    generation: int, epoch: int, rounds: int
+) -> None:
+    fake = FakeS3()
+    (found,) = staged(fake, inline=True)
+    paused, request = committer(fake), CommitRequest(found)
+    if rounds:
+        fake.fail(PUT, answer(503, "SlowDown"), key="part-")
+        paused.commit([request])
+        assert request.outcome.kind == "retry"
+        request.offer_again()
+    Markers(fake.sink().store).write(Marker(incarnation=OURS, generation=generation, epoch=epoch))
+    with pytest.raises(FencedError, match="a newer driver has finished the epoch"):
+        paused.commit([request])
+    assert fake.data() == {}
 
 
 def test_lost_uploads_are_found_before_any_is_published() -> None:

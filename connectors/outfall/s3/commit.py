@@ -26,6 +26,9 @@ class S3Committer(Committer[StagedObject]):
     do the same, and whoever comes second finds the object. An answer that does not tell what happened is settled by
     looking at the object.
 
+    An object whose bytes were handed over could be put again after somebody deleted it. So nothing is published once
+    the marker says that a newer generation, or a later epoch, has been.
+
     What is lost after committing has begun is lost for good: of an upload that is gone nobody can tell whether it
     was never completed, or was, and its object deleted since.
     """
@@ -38,12 +41,9 @@ class S3Committer(Committer[StagedObject]):
         self._marker: Marker | None = None
 
     def commit(self, requests: Sequence[Request]) -> None:
-        if self._marker is None:
-            context = self._context
-            self._marker = Markers(self._store).advance(
-                context.incarnation, generation=context.generation, epoch=context.epoch
-            )
-            reached("s3: marker advanced")
+        # With each round, however long the one before took: a driver that was paused may have been overtaken meanwhile.
+        self._marker = Markers(self._store).advance(self._context)
+        reached("s3: marker advanced")
         self._each(self._publish, requests)
 
     def find_lost(self, requests: Sequence[Request]) -> None:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from outfall.errors import TargetLostError, UnsharedTargetError
+from outfall.capabilities import CommitterInitContext
+from outfall.errors import FencedError, TargetLostError, UnsharedTargetError
 from outfall.s3.answers import FAILURES, Answer, classify
 from outfall.s3.failures import translated
 from outfall.s3.names import SIDECAR
@@ -77,20 +78,31 @@ class Markers:
         """Remove the marker of a step, so that it stops."""
         self._store.call("removing a marker", "delete_object", Key=self.key(incarnation))
 
-    def advance(self, incarnation: str, *, generation: int, epoch: int) -> Marker:
+    def advance(self, context: CommitterInitContext) -> Marker:
         """Say, before the first object of an epoch is published, how far publishing came.
 
         Raises:
             TargetLostError: the marker is gone; nothing may be published.
+            FencedError: a newer generation or a later epoch was published since; nothing may be any more.
         """
-        found = self.read(incarnation)
+        found = self.read(context.incarnation)
         if found is None:
             raise TargetLostError(
-                f"{self._store.url(self.key(incarnation))} does not exist",
+                f"{self._store.url(self.key(context.incarnation))} does not exist",
                 why="what this query wrote was deleted, or overwritten by another query, while it ran",
                 do="restore the objects, or start the query with a new checkpoint",
             )
-        after = found.advanced(generation, epoch)
+        if found.generation > context.generation or found.epoch > context.epoch:
+            raise FencedError(
+                f"{self._store.options.url()} is at generation {found.generation}, epoch {found.epoch}; nothing of this"
+                " epoch is published any more",
+                step=context.step_id,
+                epoch=context.epoch,
+                why=f"its objects were recorded under generation {context.generation}: a newer driver has finished the"
+                " epoch, or the recovery data was restored from an older copy",
+                do="nothing, if the newer driver is meant to run; else restore the newest recovery data",
+            )
+        after = found.advanced(context.generation, context.epoch)
         if after != found:
             self.write(after)
         return after
