@@ -181,6 +181,16 @@ class S3Options(FormatOptions, BucketOptions, RollOptions, _Upload, _Place):
         " expired credentials.",
     )
 
+    @model_validator(mode="after")
+    def _past_directories_end(self) -> Self:
+        """A directory of a time gets no more rows once that is past, and so reaches no bound of size."""
+        if self.rolls and self.bucket_pattern is not None and self.roll_interval is None:
+            raise ValueError(
+                "roll_bytes and roll_rows alone never publish the last rows of a directory that bucket_pattern makes,"
+                " since none follow once its time is past: add roll_interval, as roll_interval='1 hour'"
+            )
+        return self
+
     @field_validator("endpoint_url")
     @classmethod
     def _address(cls, value: str | None) -> str | None:

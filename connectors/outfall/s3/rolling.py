@@ -39,7 +39,8 @@ class RollOptions(SinkOptions):
     roll_interval: Duration | None = Field(
         default=None,
         description="The same once the oldest of them came this long ago, looked at while epochs run: seconds, or text"
-        " such as `1 hour`.",
+        " such as `1 hour`. `bucket_pattern` needs it beside the other bounds, and so does `partition_by` by columns"
+        " whose values come no more after a while: their last rows would wait for ever.",
     )
     roll_rows: int | None = Field(
         default=None, ge=1, description="The same once there are so many; no object has more of them."
