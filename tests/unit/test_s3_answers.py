@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import ssl
 from typing import Any
 
 import boto3
 import pytest
+import urllib3.exceptions
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import (
@@ -15,7 +17,9 @@ from botocore.exceptions import (
     EndpointConnectionError,
     NoCredentialsError,
     ReadTimeoutError,
+    SSLError,
 )
+from urllib3.util.ssl_match_hostname import CertificateError
 
 from outfall.errors import TargetError, TransientError
 from outfall.s3.answers import FAILURES, Answer, classify
@@ -72,6 +76,12 @@ def completing() -> Completing:
         (400, error_body("ExpiredToken"), Answer.EXPIRED),
         (404, error_body("NoSuchUpload"), Answer.GONE),
         (404, error_body("NoSuchBucket"), Answer.REFUSED),
+        (501, error_body("NotImplemented"), Answer.REFUSED),
+        (501, "<html>", Answer.REFUSED),
+        (400, error_body("BadDigest"), Answer.NOT_DONE),
+        (400, error_body("IncompleteBody"), Answer.NOT_DONE),
+        (400, error_body("XAmzContentSHA256Mismatch"), Answer.NOT_DONE),
+        (400, error_body("XAmzContentChecksumMismatch"), Answer.NOT_DONE),
         (412, error_body("PreconditionFailed"), Answer.TAKEN),
         (412, "", Answer.TAKEN),
         (409, error_body("ConditionalRequestConflict"), Answer.BUSY),
@@ -86,9 +96,26 @@ def test_an_answer_is_read_as_what_it_says(completing: Completing, status: int, 
     assert classify(completing.raised(status, body)) is meant
 
 
+def tls_error(cause: Exception) -> SSLError:
+    """An error as boto3 raises it: urllib3's is in it, and whose cause is in that one."""
+    try:
+        try:
+            raise cause
+        except Exception as error:
+            raise urllib3.exceptions.SSLError(error) from error
+    except urllib3.exceptions.SSLError as error:
+        return SSLError(endpoint_url="https://s3.example", error=error)
+
+
+UNTRUSTED = tls_error(ssl.SSLCertVerificationError(1, "self-signed certificate"))
+
+
 @pytest.mark.parametrize(
     ("error", "meant"),
     [
+        (UNTRUSTED, Answer.REFUSED),
+        (tls_error(CertificateError("hostname 'a' doesn't match 'b'")), Answer.REFUSED),
+        (tls_error(ssl.SSLEOFError(8, "EOF occurred in violation of protocol")), Answer.UNCLEAR),
         (ReadTimeoutError(endpoint_url="x"), Answer.UNCLEAR),
         (ConnectTimeoutError(endpoint_url="x"), Answer.UNCLEAR),
         (EndpointConnectionError(endpoint_url="x"), Answer.UNCLEAR),
@@ -106,6 +133,9 @@ def test_no_answer_is_read_as_what_it_leaves_open(error: Exception, meant: Answe
     [
         (503, "SlowDown", TransientError, "nothing, if it passes"),
         (403, "AccessDenied", TargetError, "s3:AbortMultipartUpload"),
+        (403, "RequestTimeTooSkewed", TargetError, "set the clock"),
+        (501, "NotImplemented", TargetError, "the option that the store does not know"),
+        (400, "BadDigest", TransientError, "nothing, if it passes"),
         (403, "InvalidAccessKeyId", TargetError, "credentials that boto3 finds"),
         (404, "NoSuchBucket", TargetError, "create the bucket"),
         (400, "EntityTooSmall", TargetError, "correct the options"),
@@ -118,6 +148,12 @@ def test_errors_say_what_to_do_and_no_secret(
     assert type(made) is kind
     assert remedy in str(made)
     assert "hunter2" not in str(made)
+
+
+def test_a_certificate_that_is_not_trusted_is_told_as_such() -> None:
+    made = translated("completing s3://b/k", UNTRUSTED)
+    assert type(made) is TargetError
+    assert "AWS_CA_BUNDLE" in str(made)
 
 
 def test_missing_credentials_are_told_as_such() -> None:

@@ -109,9 +109,19 @@ def test_a_missing_bucket_and_missing_credentials_say_what_to_do() -> None:
 
 def test_a_store_that_ignores_conditions_is_told_and_nothing_stays() -> None:
     fake = FakeS3(conditional=False)
-    assert "ignores If-None-Match" in check(fake)[-1]
+    assert "does not honour If-None-Match" in check(fake)[-1]
     assert fake.objects == {}
     assert fake.uploads == {}
+
+
+@pytest.mark.parametrize("inline_size", [0, 1000])
+def test_a_store_that_does_not_know_conditions_gets_none(inline_size: int) -> None:
+    fake = FakeS3()
+    fake.knows_conditions = False
+    assert "does not honour If-None-Match" in check(fake)[-1]
+    assert fake.objects == {}
+    LocalDriver(fake.sink(inline_size=inline_size), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[{"id": 1}]])
+    assert list(fake.data().values()) == [b'{"id":1}\n']
 
 
 def test_what_a_query_has_found_out_is_taken_from_its_marker() -> None:
@@ -119,7 +129,7 @@ def test_what_a_query_has_found_out_is_taken_from_its_marker() -> None:
     LocalDriver(fake.sink(), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[]])
     fake.calls.clear()
     found = check(fake)[-1]
-    assert "ignores If-None-Match" in found
+    assert "does not honour If-None-Match" in found
     assert "as the step 'sink' found out at 20" in found
     assert fake.requests("put_object") == []
 

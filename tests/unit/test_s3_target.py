@@ -189,9 +189,10 @@ def test_a_store_that_replaces_objects_is_recognised_once_and_said(
     with caplog.at_level(logging.WARNING):
         run(fake, recovery, 0)
         run(fake, recovery, 1)
-    assert [record.message for record in caplog.records if "ignores If-None-Match" in record.message] == [
-        "step 'sink': s3://bkt/out ignores If-None-Match. Each key is looked at before it is published instead, so that"
-        " what others write under a key of ours in that moment is replaced; our own rows are there once all the same"
+    assert [record.message for record in caplog.records if "does not honour If-None-Match" in record.message] == [
+        "step 'sink': s3://bkt/out does not honour If-None-Match. Each key is looked at before it is published instead,"
+        " so that what others write under a key of ours in that moment is replaced; our own rows are there once all the"
+        " same"
     ]
     assert not marker(fake).conditional
     assert not any(".probe" in key for key in fake.objects)

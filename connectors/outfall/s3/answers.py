@@ -12,6 +12,7 @@ from botocore.exceptions import (
     HTTPClientError,
     IncompleteReadError,
     ResponseStreamingError,
+    SSLError,
     TokenRetrievalError,
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
@@ -36,11 +37,11 @@ class Answer(Enum):
     """Nobody knows whether it was done, or the answer was not read whole: a 5xx, a 200 with an error in it, a time-out,
     a broken connection."""
     NOT_DONE = auto()
-    """It was not done, and may be later: throttling."""
+    """It was not done, and may be later: throttling, a body that did not arrive as it was sent."""
     EXPIRED = auto()
     """Credentials have to be renewed."""
     REFUSED = auto()
-    """Somebody has to act: a right, a bucket, an option."""
+    """Somebody has to act: a right, a bucket, an option, a certificate, a store that does not know the request."""
 
 
 PASSING = frozenset({Answer.BUSY, Answer.UNCLEAR, Answer.NOT_DONE, Answer.EXPIRED})
@@ -65,12 +66,17 @@ _CODES = {
     "RequestLimitExceeded": Answer.NOT_DONE,
     "TooManyRequests": Answer.NOT_DONE,
     "BandwidthLimitExceeded": Answer.NOT_DONE,
+    "BadDigest": Answer.NOT_DONE,
+    "IncompleteBody": Answer.NOT_DONE,
+    "XAmzContentChecksumMismatch": Answer.NOT_DONE,
+    "XAmzContentSHA256Mismatch": Answer.NOT_DONE,
     "InternalError": Answer.UNCLEAR,
     "ExpiredToken": Answer.EXPIRED,
     "ExpiredTokenException": Answer.EXPIRED,
     "TokenRefreshRequired": Answer.EXPIRED,
     "RequestExpired": Answer.EXPIRED,
     "NoSuchBucket": Answer.REFUSED,
+    "NotImplemented": Answer.REFUSED,
 }
 _BROKEN = (
     HTTPClientError,
@@ -80,7 +86,13 @@ _BROKEN = (
     IncompleteReadError,
     FlexibleChecksumError,
 )
-_STATUSES = {409: Answer.BUSY, 412: Answer.TAKEN, 429: Answer.NOT_DONE, 503: Answer.NOT_DONE}
+_STATUSES = {
+    409: Answer.BUSY,
+    412: Answer.TAKEN,
+    429: Answer.NOT_DONE,
+    501: Answer.REFUSED,
+    503: Answer.NOT_DONE,
+}
 
 
 def classify(error: BaseException) -> Answer:
@@ -92,9 +104,25 @@ def classify(error: BaseException) -> Answer:
         return _STATUSES.get(status, Answer.UNCLEAR if status >= 500 else Answer.REFUSED)
     if isinstance(error, CredentialRetrievalError | TokenRetrievalError):
         return Answer.EXPIRED
-    if isinstance(error, _BROKEN):
+    if isinstance(error, _BROKEN) and not is_untrusted(error):
         return Answer.UNCLEAR
     return Answer.REFUSED
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """Whether the server's certificate was refused. Other errors of TLS, as a connection that breaks, may pass."""
+    if not isinstance(error, SSLError):
+        return False
+    cause = error.kwargs.get("error")
+    # The standard library's and urllib3's errors about certificates have no base in common but this one.
+    while isinstance(cause, BaseException) and not isinstance(cause, ValueError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
+def is_not_implemented(error: BaseException | None) -> bool:
+    """Whether a store says that it does not know a request, or a header of it."""
+    return isinstance(error, ClientError) and (status_of(error) == 501 or code_of(error) == "NotImplemented")
 
 
 def code_of(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from outfall.s3.names import SIDECAR
 from outfall.s3.store import Store
 
 _HONOURED = "the store refuses to replace an object where it is asked not to (If-None-Match)"
-_IGNORED = "the store ignores If-None-Match: each key is looked at before it is published instead"
+_IGNORED = "the store does not honour If-None-Match: each key is looked at before it is published instead"
 
 
 class Connection:

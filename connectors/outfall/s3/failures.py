@@ -5,7 +5,7 @@ from __future__ import annotations
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
 from outfall.errors import OutfallError, TargetError, TargetLostError, TransientError
-from outfall.s3.answers import PASSING, classify, code_of, status_of
+from outfall.s3.answers import PASSING, classify, code_of, is_not_implemented, is_untrusted, status_of
 
 _RIGHTS = (
     "grant s3:PutObject, s3:GetObject, s3:ListBucket, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and"
@@ -52,6 +52,12 @@ def _remedy(error: BaseException) -> str:
         return "give driver and executors credentials that boto3 finds, or a session_factory"
     if code_of(error) == "NoSuchBucket":
         return "create the bucket, or correct its name, the region or the endpoint_url"
+    if code_of(error) == "RequestTimeTooSkewed":
+        return "set the clock of the host that asked: S3 takes requests whose time is at most 15 minutes off"
+    if is_untrusted(error):
+        return "have driver and executors trust the certificate, as by AWS_CA_BUNDLE, or correct the endpoint_url"
+    if is_not_implemented(error):
+        return "leave out the option that the store does not know, or take another store"
     if isinstance(error, ClientError) and status_of(error) == 403:
         return _RIGHTS
     return "correct the options, the bucket or its policy"

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from outfall.capabilities import CommitterInitContext
-from outfall.errors import FencedError, TargetLostError, UnsharedTargetError
-from outfall.s3.answers import FAILURES, Answer, classify
+from outfall.errors import FencedError, TargetError, TargetLostError, UnsharedTargetError
+from outfall.s3.answers import FAILURES, Answer, classify, is_not_implemented
 from outfall.s3.failures import translated
 from outfall.s3.names import SIDECAR
 from outfall.s3.store import Store
@@ -131,9 +131,9 @@ class Markers:
         )
         if not marker.conditional:
             log.warning(
-                "step %r: %s ignores If-None-Match. Each key is looked at before it is published instead, so that what"
-                " others write under a key of ours in that moment is replaced; our own rows are there once all the"
-                " same",
+                "step %r: %s does not honour If-None-Match. Each key is looked at before it is published instead, so"
+                " that what others write under a key of ours in that moment is replaced; our own rows are there once"
+                " all the same",
                 step,
                 self._store.options.url(),
             )
@@ -174,10 +174,14 @@ class Markers:
                 self._store.ask("abort_multipart_upload", **upload)
 
     def _taken(self, request: str, key: str | None = None, **arguments: object) -> bool:
-        """Whether the store refuses a request because there is an object already."""
+        """Whether the store refuses a request because there is an object already. Some do not know the condition."""
         given = arguments if key is None else arguments | {"Key": key}
         try:
             self._store.call(f"looking at what {self._store.options.url()} can", request, **given, IfNoneMatch="*")
+        except TargetError as error:
+            if is_not_implemented(error.__cause__):
+                return False
+            raise
         except FAILURES as error:
             if classify(error) is Answer.TAKEN:
                 return True

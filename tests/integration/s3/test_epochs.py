@@ -129,7 +129,7 @@ def test_a_store_that_ignores_if_none_match_is_looked_at_before_each_publication
         sink = target.sink(inline_size=8)
         with crash_at("s3: completed"):
             run(sink, recovery, 0, rows(1), rows(22), [large(3)])
-        assert "ignores If-None-Match" in caplog.text
+        assert "does not honour If-None-Match" in caplog.text
         run(sink, recovery, 0, rows(9))
         assert target.ids() == [1, 3, 22]
 

@@ -68,6 +68,8 @@ class FakeS3(ByReference):
         """The status of versioning, which is only told."""
         self.during: Callable[[str], None] = lambda request: None
         """Called while a request is under way."""
+        self.knows_conditions = True
+        """Without it a request that holds `If-None-Match` is answered with 501."""
         self._page = page
         self._smallest = smallest
         self._conditional = conditional
@@ -244,6 +246,8 @@ class FakeS3(ByReference):
         return self.uploads[upload_id]
 
     def _refuse_taken(self, key: str, condition: str) -> None:
+        if condition and not self.knows_conditions:
+            raise answer(501, "NotImplemented", "A header you provided implies functionality that is not implemented")
         if condition and self._conditional and key in self.objects:
             raise answer(412, "PreconditionFailed")
 
