@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import uuid
+from dataclasses import dataclass
 from typing import Any
 
 import boto3
@@ -193,6 +194,23 @@ def test_one_client_serves_all_requests_of_a_process_with_the_same_options() -> 
     assert fake.sessions == 2
     assert fake.settings["config"].connect_timeout == 3
     assert fake.settings["config"].retries == {"mode": "adaptive", "total_max_attempts": 5}
+
+
+def test_a_session_factory_may_be_a_data_class() -> None:
+    """It has no hash, and each task unpickles one of its own, which is equal."""
+
+    @dataclass
+    class Assumed:
+        role: str
+
+        def __call__(self) -> FakeS3:
+            return fake()
+
+    fake = FakeS3()
+    sinks = [S3Sink("bkt", "out", session_factory=Assumed(role), inline_size=0) for role in ("one", "one", "other")]
+    for sink in sinks:
+        assert list(sink.store.keys("out/")) == []
+    assert fake.sessions == 2
 
 
 def test_the_etag_of_an_upload_is_that_of_its_parts() -> None:

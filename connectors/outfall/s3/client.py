@@ -6,7 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
@@ -31,7 +31,8 @@ class Access:
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
     connections: int = 10
-    session_factory: SessionFactory | None = None
+    # Whether two are one is asked of them, but no hash: a data class with `__call__` has none.
+    session_factory: SessionFactory | None = field(default=None, hash=False)
 
     def client(self) -> Any:
         """Return this process's client. Credentials come from `session_factory`, else from boto3's own chain."""
