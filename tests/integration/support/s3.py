@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sysconfig
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ import boto3
 from moto.server import ThreadedMotoServer
 
 ENDPOINT = "OUTFALL_TEST_S3_ENDPOINT"
+_GRPC = 10_000
+"""How far above a port SeaweedFS puts that for gRPC."""
 
 
 @dataclass(frozen=True)
@@ -150,16 +154,22 @@ def _executable(name: str) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now, below those to which SeaweedFS cannot add 10,000 for gRPC."""
-    found: list[int] = []
-    with ExitStack() as stack:
-        while len(found) < count:
-            taken = stack.enter_context(socket.socket())
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
-            if port < 55_000 and _is_free(port + 10_000):
-                found.append(port)
-    return found
+    """Ports that are free now, and so are those 10,000 above them, which SeaweedFS takes for gRPC.
+
+    A server that is killed comes back to its ports. So they are none that the kernel gives to clients and to servers
+    that ask for any, unless it gives all, and each pytest worker has its own to choose from.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    given = range(low, high + 1)
+    ports = range(10_000, 10_000 + _GRPC)
+    found = [port for port in ports if port not in given and port + _GRPC not in given] or list(ports)
+    found = found[worker::workers]
+    random.SystemRandom().shuffle(found)
+    free = list(islice((port for port in found if _is_free(port) and _is_free(port + _GRPC)), count))
+    assert len(free) == count, f"only {len(free)} ports are free"
+    return free
 
 
 def _is_free(port: int) -> bool:
