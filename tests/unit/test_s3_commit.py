@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ from outfall.errors import (
 from outfall.s3.commit import S3Committer
 from outfall.s3.marker import Marker, Markers
 from outfall.s3.staged import StagedObject
+from outfall.steps import listen
+from outfall.testing import LocalDriver
 from tests.unit.support.fake_s3 import FakeS3, answer, timed_out
 
 OURS = "00000000000000aa"
@@ -263,6 +266,25 @@ def test_a_paused_driver_brings_no_object_back_that_was_deleted_after_its_epoch(
     Markers(fake.sink().store).write(Marker(incarnation=OURS, generation=generation, epoch=epoch))
     with pytest.raises(FencedError, match="a newer driver has finished the epoch"):
         paused.commit([request])
+    assert fake.data() == {}
+
+
+def test_a_driver_that_was_overtaken_while_it_committed_is_told_and_publishes_nothing() -> None:
+    fake, recovery = FakeS3(), f"memory://{uuid.uuid4().hex}"
+
+    def overtake(step: str) -> None:
+        if step != "after COMMITTING":
+            return
+        unlisten()
+        newer = LocalDriver(fake.sink(inline_size=1000), recovery)
+        newer.run_epoch(0, [[{"id": 0}]])
+        newer.run_epoch(1, [[{"id": 1}]])
+        for key in fake.data():
+            del fake.objects[key]
+
+    unlisten = listen(overtake)
+    with pytest.raises(FencedError, match=r"\[step 'sink', epoch 0\]"):
+        LocalDriver(fake.sink(inline_size=1000), recovery).run_epoch(0, [[{"id": 0}]])
     assert fake.data() == {}
 
 
