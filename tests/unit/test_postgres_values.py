@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.errors import ValueRefusedError
-from outfall.postgres.copy_values import Place, fitted
+from outfall.postgres.copy_values import Place, RefusedRowError, fitted
 from tests.unit.support.postgres_columns import kind
 
 INVALID = pa.array([b"ok", b"\xff"]).view(pa.string())
@@ -35,6 +34,11 @@ REFUSED: list[tuple[Any, str, str]] = [
     (pa.array(["a0eebc999c0b4ef8bb6d6bb9bd380a11", "a0eebc999c0b4ef8bb6d6bb9bd380a1"]), "uuid", "no UUID"),
     (pa.array(["\\\\u0000", "\\\\\\u0000"]), "jsonb", "NUL"),
     (pa.array([{"a": "\\u0000"}, {"a": "\0"}]), "jsonb", "NUL"),
+    (pa.StructArray.from_arrays([INVALID], ["x"]), "jsonb", "not UTF-8"),
+    (pa.ListArray.from_arrays([0, 1, 2], INVALID), "json", "not UTF-8"),
+    (pa.MapArray.from_arrays([0, 1, 2], INVALID, pa.array([1, 2])), "jsonb", "not UTF-8"),
+    (pa.ListArray.from_arrays([0, 1, 2], pa.StructArray.from_arrays([INVALID], ["x"])), "jsonb[]", "not UTF-8"),
+    (pa.StructArray.from_arrays([DAYS], ["x"]), "jsonb", "outside the years 1 to 9999"),
     (pa.array([["a", "b"], ["c", "\0"]]), "text[]", "NUL"),
     (pa.array([[1, None], [None, 2**15]]), "int2[]", "range of int16"),
     (DAYS, "date", "a date that"),
@@ -48,8 +52,10 @@ REFUSED: list[tuple[Any, str, str]] = [
 def test_the_first_bad_value_is_named(array: pa.Array, type: str, text: str) -> None:
     assert len(fitted(array.slice(0, 1), kind(type), Place("c"))) == 1
     good_and_bad = pa.concat_arrays([array.slice(0, 1)] * 3 + [pa.nulls(1, array.type), array, array])
-    with pytest.raises(ValueRefusedError, match=rf"column 'c(\.element)?' holds .*{text}.*, in row 4 of the batch"):
+    named = rf"column 'c(\.element)?' holds .*{text}.*, in row 4 of the batch"
+    with pytest.raises(RefusedRowError, match=named) as refused:
         fitted(good_and_bad.slice(1), kind(type), Place("c"))
+    assert refused.value.row == 4
 
 
 def test_elements_of_null_lists_count_for_nothing() -> None:

@@ -53,6 +53,17 @@ _NUL_IN_JSON = r"(^|[^\\])(\\\\)*\\u0000"
 _JSON = JsonlEncoder(FormatOptions(ignore_null_fields=False), pa.schema([]))
 """A struct keeps all its fields, so that a key that is missing is never taken for one that is NULL."""
 
+_BYTES_IN_JSON = (
+    "a string that is not UTF-8",
+    "JSON is UTF-8, and the bytes would not come back",
+    "decode the field with the encoding it has, or make it binary, which is written as base64",
+)
+_YEAR_IN_JSON = (
+    "a date or timestamp outside the years 1 to 9999",
+    "JSON has it as text of four digits for the year, and it would not come back",
+    "correct the value, or cast the field to a string",
+)
+
 
 class RefusedRowError(ValueRefusedError):
     """A column cannot hold a value of one row of a batch."""
@@ -112,7 +123,7 @@ def fitted(array: pa.Array, target: Kind, place: Place) -> pa.Array:
     if is_list(kind) and not is_json(target):
         return _lists(array, target, place)
     if pa.types.is_nested(kind):
-        return _jsonb(_JSON.values(array, place.column), target, place)
+        return _jsonb(_json(array, place), target, place)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _from_text(array, target, place)
     if target.name == "numeric":
@@ -139,6 +150,26 @@ def _cast(array: pa.Array, wanted: pa.DataType, place: Place) -> pa.Array:
     )
 
 
+def _json(array: pa.Array, place: Place) -> pa.Array:
+    def change(some: pa.Array) -> pa.Array:
+        return _JSON.values(some, place.column)
+
+    try:
+        return change(array)
+    except ValueRefusedError as error:
+        row = _first_failing(array, change, ValueRefusedError)
+        what, why, do = _YEAR_IN_JSON if _is_utf8(array.take(pa.array([row]))) else _BYTES_IN_JSON
+        raise place.refused(row, what, why, do) from error
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def _tried(array: pa.Array, change: Callable[[pa.Array], Any], what: str, why: str, do: str, place: Place) -> Any:
     """Change values by a call that says that one of them cannot be changed, but not which."""
     try:
@@ -147,14 +178,16 @@ def _tried(array: pa.Array, change: Callable[[pa.Array], Any], what: str, why: s
         raise place.refused(_first_failing(array, change), what, why, do) from error
 
 
-def _first_failing(array: pa.Array, change: Callable[[pa.Array], Any]) -> int:
+def _first_failing(
+    array: pa.Array, change: Callable[[pa.Array], Any], refusal: type[Exception] = pa.ArrowInvalid
+) -> int:
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
         try:
             change(array.slice(low, middle - low))
             low = middle
-        except pa.ArrowInvalid:
+        except refusal:
             high = middle
     return low
 
