@@ -136,6 +136,25 @@ def test_nothing_to_copy_and_one_store_are_refused(tmp_path: Path) -> None:
         copy_step(config, config.url())
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_one_store_under_two_names_is_refused_and_goes_on(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    config = STORES[store](tmp_path / "real")
+    again = STORES[store](tmp_path / "link") if store in ("checkpoint", "sqlite") else config
+    names = itertools.count()
+    monkeypatch.setattr(type(config), "url", lambda self: f"name {next(names)}")
+    step = Step(config)
+    before = config.open("sink").read()
+    with pytest.raises(ConfigurationError, match="are one store"):
+        copy_step(config, again)
+    assert config.open("sink").read() == before
+    assert not list(tmp_path.rglob("g0-*"))
+    step.check(config)
+
+
 def test_a_target_that_cannot_be_written_leaves_the_source_alone(tmp_path: Path) -> None:
     old = STORES["checkpoint"](tmp_path)
     step = Step(old)

@@ -1,7 +1,7 @@
 """Copies a step's recovery data from one store to another, so that its query goes on there.
 
 ```
-check    the target holds nothing, or what a copy that failed has left, and can be written
+check    the target holds nothing, or what a copy that failed has left; it can be written, and is not the source
 MOVED    the source's last entry: whoever goes on from the source is fenced, a query that runs included
 copy     states, then entries under their own numbers: all at once, or the newest first, so that whoever reads a torn
          copy refuses it
@@ -60,7 +60,7 @@ def copy_step(source: str | RecoveryConfig, target: str | RecoveryConfig, step_i
         raise ConfigurationError(f"source and target are both {here.url()}", step=step_id, do="name two stores")
     with closing(there.open(step_id)) as old, closing(here.open(step_id)) as new:
         _check_target(new, old.read(), here.url(), step_id)
-        new.write_state("copy", b"", generation=0)  # fails where nothing can be written, before MOVED is
+        _try_target(old, new, f"{there.url()} and {here.url()}", step_id)
         entries = _moved(old, step_id, here.url())
         _check_target(new, entries, here.url(), step_id)
         states = _large_states(old, entries, step_id)
@@ -83,6 +83,19 @@ def _check_target(log: RecoveryLog, entries: Sequence[LogEntry], url: str, step_
             why="a copy over it would mix two logs",
             do="remove it if it is of no use, or name another target",
         )
+
+
+def _try_target(old: RecoveryLog, new: RecoveryLog, names: str, step_id: str) -> None:
+    """Write to the target before MOVED is, which would close the log for good where both names mean one store."""
+    probe = new.write_state("copy", b"", generation=0)
+    try:
+        old.read_state(probe)
+    except RecordError:
+        return
+    new.sweep(keep=[], states=[], generation=1)
+    raise ConfigurationError(
+        f"{names} are one store", step=step_id, why="what is written to one is in the other", do="name two stores"
+    )
 
 
 def _moved(log: RecoveryLog, step_id: str, url: str) -> list[LogEntry]:
