@@ -164,6 +164,45 @@ def test_a_mark_that_another_who_opens_takes_back_is_made_again(path: Path, tmp_
         read(torn)
 
 
+def test_beside_a_reader_that_stays_appends_go_on_with_a_warning_until_the_file_can_be_marked(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outfall.recovery.sqlite_database._PATIENCE", 0.05)
+    fill(path)
+    torn = tmp_path / "torn" / "sink.sqlite"
+    torn.parent.mkdir()
+    with closing(opened(path)) as log, closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert len(reader.execute("SELECT * FROM entries").fetchall()) == 3
+        for after in range(3, 6):
+            log.append(b"x", after=after)
+        assert caplog.text.count("read in a transaction that stays open") == 1
+        reader.execute("COMMIT")
+        log.append(b"x", after=6)
+        shutil.copy(path, torn)
+    with pytest.raises(RecordError, match="-wal file"):
+        read(torn)
+    assert len(read(path)) == 7
+
+
+def test_another_who_moves_the_wal_over_is_waited_for(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, busy = Database._checkpoint, [True]
+    monkeypatch.setattr(
+        Database, "_checkpoint", lambda self, seconds: not (busy and busy.pop()) and given(self, seconds)
+    )
+    fill(path)
+    torn = tmp_path / "torn" / "sink.sqlite"
+    torn.parent.mkdir()
+    with closing(opened(path)) as log:
+        log.append(b"4", after=3)
+        assert not busy
+        shutil.copy(path, torn)
+    with pytest.raises(RecordError, match="-wal file"):
+        read(torn)
+
+
 def test_a_copy_of_a_closed_database_needs_no_wal(path: Path, tmp_path: Path) -> None:
     fill(path)
     assert os.listdir(path.parent) == ["sink.sqlite"]

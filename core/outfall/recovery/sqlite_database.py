@@ -5,12 +5,17 @@ entries and looks whole. The table `main_file` tells: `behind` is 1 in the main 
 only the WAL has, and 0 in the WAL's own view of it. So whoever opens a database whose main file says 1 must find a WAL
 with content. SQLite's own checkpoint when the last connection is closed, also by the end of a process, moves the 0
 over.
+
+Beside a reader whose transaction is older no checkpoint comes to its end, and the main file cannot be marked. Writing
+goes on then, with a warning, and each write tries again.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +24,13 @@ from outfall.errors import RecordError
 from outfall.recovery.directories import make_durably
 from outfall.recovery.sqlite_failures import damaged, waiting
 from outfall.steps import reached
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE = 1.0
+"""Seconds for which the marking of an open database waits for who is in its way; once they are over, for nobody."""
+
+_PAUSE = 0.005
 
 APPLICATION_ID = 0x4F757466
 """`Outf`, in the header of every database."""
@@ -50,7 +62,9 @@ class Database:
         make_durably(os.path.dirname(path))
         self._path = path
         self._step_id = step_id
+        self._deadline = deadline
         self._marked = False
+        self._patience = min(_PATIENCE, deadline)
         # Looked at before SQLite makes an empty one.
         self._had_wal = wal_size(path) > 0
         uri = f"{Path(path).as_uri()}?mode=rwc"
@@ -107,13 +121,13 @@ class Database:
             # Again where somebody who opened it meanwhile has taken the mark for one that was left behind.
             while not behind:
                 self._set_behind(1)
-                # Not TRUNCATE: a WAL without content beside a file that is behind means that the WAL was lost.
-                self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+                if not self._moved_over():
+                    return
                 behind = self._is_behind()
+            self._marked = True
             reached("log: main file marked")
         finally:
             self._set_behind(0)
-        self._marked = True
 
     def checkpoint(self, above: int) -> None:
         """Move the WAL's content over once it has more than `above` bytes, or it would grow for as long as we live."""
@@ -141,6 +155,36 @@ class Database:
                 self._set_behind(0)
         finally:
             self._connection.close()
+
+    def _moved_over(self) -> bool:
+        """Move the WAL's content over, unless somebody is in the way for longer than we have patience."""
+        end = time.monotonic() + self._patience
+        while not self._checkpoint(end - time.monotonic()):
+            if time.monotonic() >= end:
+                if self._patience:
+                    _log.warning(
+                        "The recovery database %r is read in a transaction that stays open. Until that ends, a copy of"
+                        " it without its -wal file is an older log that looks whole. What to do: end what reads it.",
+                        self._path,
+                    )
+                self._patience = 0.0
+                return False
+            # SQLite waits for readers itself, but not for another checkpoint.
+            time.sleep(_PAUSE)
+        return True
+
+    def _checkpoint(self, seconds: float) -> bool:
+        """Whether all content of the WAL could be moved over within so many seconds."""
+        self._wait_for_locks(max(0.0, seconds))
+        try:
+            # Not TRUNCATE: a WAL without content beside a file that is behind means that the WAL was lost.
+            ((busy, there, moved),) = self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+        finally:
+            self._wait_for_locks(self._deadline)
+        return not busy and there == moved
+
+    def _wait_for_locks(self, seconds: float) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
     def _is_behind(self) -> bool:
         (behind,) = self._connection.execute("SELECT behind FROM main_file").fetchone()
