@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 import pytest
 
@@ -287,3 +288,26 @@ def test_large_states_come_back_and_leave_nothing_behind() -> None:
     assert kept == [kept[0], kept[0] + 10, kept[0] + 20], "one more COMPLETED for each epoch, and no state"
     values = [record for record in recovery.states.kept.values() if record.value is not None]
     assert [len(record.value or b"") for record in values] == [70_002]
+
+
+class OneReading(MemoryPartition):
+    """Counts the readings that are under way."""
+
+    under_way = 0
+
+    def records(self, start: int, end: int) -> Generator[Record]:
+        self.under_way += 1
+        try:
+            yield from super().records(start, end)
+        finally:
+            self.under_way -= 1
+
+
+def test_a_reading_that_ran_out_of_time_is_over_while_its_error_is_kept(topic: Topic, states: Topic) -> None:
+    filled(topic, 3)
+    partition, time = OneReading(topic), Time()
+    log = KafkaLog("sink", partition, MemoryPartition(states), timeout=0.0, clock=time, sleep=time.sleep)
+    with pytest.raises(TransientError, match="took longer than") as kept:
+        log.read()
+    assert kept.value.__traceback__ is not None
+    assert partition.under_way == 0

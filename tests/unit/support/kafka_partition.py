@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from outfall.errors import RecordError
@@ -110,7 +110,7 @@ class MemoryPartition(Partition):
         self.asked += 1
         return 0, self._topic.end
 
-    def records(self, start: int, end: int) -> Iterator[Record]:
+    def records(self, start: int, end: int) -> Generator[Record]:
         if start > self._topic.end:
             raise RecordError("out of range")
         with self._topic.lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -215,7 +215,7 @@ class KafkaPartition(Partition):
 
         return self._clients.ask(f"asking for the end of {self._topic}", ask)
 
-    def records(self, start: int, end: int) -> Iterator[Record]:
+    def records(self, start: int, end: int) -> Generator[Record]:
         if start >= end:
             return
         deadline = time.monotonic() + self._clients.timeout

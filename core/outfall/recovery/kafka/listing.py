@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from outfall.recovery.kafka.partition import Partition
 from outfall.recovery.names import is_step_id
 
@@ -15,11 +17,12 @@ def steps_in(progress: Partition) -> list[str]:
     live: set[str] = set()
     position, end = progress.bounds()
     while position < end:
-        for record in progress.records(position, end):
-            if record.value is None:
-                live.discard(record.key)
-            else:
-                live.add(record.key)
+        with closing(progress.records(position, end)) as records:
+            for record in records:
+                if record.value is None:
+                    live.discard(record.key)
+                else:
+                    live.add(record.key)
         # What was buried while it was read, and compacted away, has a successor behind the end.
         position, (_, end) = end, progress.bounds()
     return sorted({step for step in (key.split("/")[0] for key in live) if is_step_id(step)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from outfall.errors import TransientError
@@ -49,8 +49,10 @@ class Partition(ABC):
         """
 
     @abstractmethod
-    def records(self, start: int, end: int) -> Iterator[Record]:
+    def records(self, start: int, end: int) -> Generator[Record]:
         """Give the records from `start` up to before `end` in the order of their offsets, without those compacted.
+
+        One reading at a time: who does not read to the end closes it.
 
         Raises:
             RecordError: `start` is not in the partition any more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import closing
 
 from outfall.errors import RecordError
 from outfall.recovery.kafka.keys import StateKey, own_name, written_here
@@ -108,14 +109,15 @@ class LargeStates:
         _, end = self._partition.bounds()
         if start >= end:
             return None
-        for record in self._tail.within(self._tail.deadline(), self._partition.records(start, end)):
-            if record.key in missing and record.value is not None:
-                found[record.key] = record.value
-                missing.remove(record.key)
-            elif only_there and not found:
-                return None
-            if not missing:
-                return b"".join(found[piece] for piece in wanted)
+        with closing(self._tail.within(self._tail.deadline(), self._partition.records(start, end))) as records:
+            for record in records:
+                if record.key in missing and record.value is not None:
+                    found[record.key] = record.value
+                    missing.remove(record.key)
+                elif only_there and not found:
+                    return None
+                if not missing:
+                    return b"".join(found[piece] for piece in wanted)
         return None
 
 

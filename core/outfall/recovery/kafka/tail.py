@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 
 from outfall.errors import RecordError, TransientError
 from outfall.recovery.kafka.keys import CopyKey, EntryKey, ProgressKey
@@ -104,12 +105,17 @@ class ProgressTail:
         """Return when what begins now must be over."""
         return self._clock() + self._timeout
 
-    def within(self, deadline: float, records: Iterator[Record]) -> Iterator[Record]:
-        """Read under the deadline: tombstones may be removed some time after what they remove."""
-        for record in records:
-            if self._clock() >= deadline:
-                raise self._restless(record.offset, 0)
-            yield record
+    def within(self, deadline: float, records: Generator[Record]) -> Generator[Record]:
+        """Read under the deadline: tombstones may be removed some time after what they remove.
+
+        The reading ends here, however this ends: an error that somebody keeps would keep it open, and end it in the
+        middle of a later one.
+        """
+        with closing(records):
+            for record in records:
+                if self._clock() >= deadline:
+                    raise self._restless(record.offset, 0)
+                yield record
 
     def replaced(self, what: str) -> RecordError:
         """Say that the topic is another one now."""
