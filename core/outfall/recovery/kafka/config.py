@@ -67,7 +67,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
     def open(self, step_id: str) -> RecoveryLog:
         """Open the log of one step. No broker is asked before the first read or append.
 
-        What is closed is kept in this process, connected, for who opens the same next.
+        What is closed is kept in this process, connected, for who opens the same next with the same secrets.
 
         Raises:
             ConfigurationError: the step id will not do, or a secret does not exist here.
@@ -77,12 +77,15 @@ class KafkaRecoveryConfig(RecoveryConfig):
         from outfall.recovery.kafka.log import KafkaLog
 
         step = check_step_id(step_id)
-        key = (*self.options().resolved().items(), self.brokers, self.topics(), self.seconds(), step)
-        kept = IDLE.take(key)
+        key = (self.options(), self.brokers, self.topics(), self.seconds(), step)
+        resolved = self.options().resolved()
+        kept = IDLE.take(key, resolved)
         if kept is not None:
             return kept
         progress, states = (KafkaPartition(KafkaClients(self), topic) for topic in self.topics())
-        return KafkaLog(step, progress, states, timeout=self.seconds(), release=lambda log: IDLE.keep(key, log))
+        return KafkaLog(
+            step, progress, states, timeout=self.seconds(), release=lambda log: IDLE.keep(key, resolved, log)
+        )
 
     def steps(self) -> Sequence[str]:
         from outfall.recovery.kafka.client import KafkaClients, KafkaPartition

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 from outfall.recovery.kafka.log import KafkaLog
+
+Secrets = Mapping[str, str]
+
+MOST = 32
+"""Logs that are kept: each has up to four clients, with threads and connections of their own."""
 
 
 class IdleLogs:
@@ -16,22 +21,38 @@ class IdleLogs:
     would take the better part of a second each time.
     """
 
-    def __init__(self) -> None:
-        """Keep nothing yet."""
-        self._logs: dict[Hashable, KafkaLog] = {}
+    def __init__(self, most: int = MOST) -> None:
+        """Keep nothing yet, and never more than so many."""
+        self._most = most
+        self._logs: dict[tuple[int, Hashable], tuple[Secrets, KafkaLog]] = {}
         self._lock = threading.Lock()
 
-    def take(self, key: Hashable) -> KafkaLog | None:
-        """Return the log that was kept in this process, if any; it is the caller's then."""
-        with self._lock:
-            return self._logs.pop((os.getpid(), key), None)
+    def take(self, key: Hashable, secrets: Secrets) -> KafkaLog | None:
+        """Return the log that was kept in this process, if any; it is the caller's then.
 
-    def keep(self, key: Hashable, log: KafkaLog) -> None:
-        """Keep a log; a second one of its kind is shut."""
+        Args:
+            key: what it is of. Secrets stand in it as they were given, by reference.
+            secrets: the client's properties as they are now. A log with others is shut: nobody will ask for it again.
+        """
         with self._lock:
-            kept = self._logs.setdefault((os.getpid(), key), log)
+            known, log = self._logs.pop((os.getpid(), key), (secrets, None))
+        if log is None or known == secrets:
+            return log
+        log.shut()
+        return None
+
+    def keep(self, key: Hashable, secrets: Secrets, log: KafkaLog) -> None:
+        """Keep a log. A second one of its kind is shut, and so is the one kept longest when there are too many."""
+        me = os.getpid()
+        with self._lock:
+            _, kept = self._logs.setdefault((me, key), (secrets, log))
+            # What a parent process kept has no threads here, and is left alone.
+            own = [known for known in self._logs if known[0] == me]
+            spent = [self._logs.pop(known)[1] for known in own[: max(0, len(own) - self._most)]]
         if kept is not log:
-            log.shut()
+            spent.append(log)
+        for old in spent:
+            old.shut()
 
 
 IDLE = IdleLogs()
