@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import uuid
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -11,8 +12,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 from fsspec.spec import AbstractFileSystem
 
-from outfall.errors import ConfigurationError
-from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError
+from outfall.errors import ConfigurationError, TransientError
+from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, RecoveryLog
+from outfall.recovery.failures import _CLIENT_IS_UNSET
+from outfall.recovery.names import state_name
 from tests.unit.support.logs import once_at, opened
 
 
@@ -119,3 +122,71 @@ def test_a_store_that_cannot_be_written_is_a_wrong_configuration(
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
         opened(store(monkeypatch, kind)).append(b"entry", after=0)
+
+
+class ClientError(Exception):
+    """What a store's client raises by itself."""
+
+
+class Unreachable(Store):
+    raised: ClassVar[Exception] = ClientError("no connection")
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        raise self.raised
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        raise self.raised
+
+    def cat_file(self, path: str, *options: Any, **more: Any) -> bytes:
+        raise self.raised
+
+    def rm_file(self, path: str) -> None:
+        raise self.raised
+
+
+CALLS: dict[str, Callable[[RecoveryLog], object]] = {
+    "reading": lambda log: log.read(),
+    "listing": lambda log: log.numbers(),
+    "appending": lambda log: log.append(b"x", after=0),
+    "writing the state": lambda log: log.write_state("p", b"x", generation=1),
+    "reading the state": lambda log: log.read_state(state_name("p", 1)),
+    "sweeping": lambda log: log.sweep(keep=[], states=[], generation=1),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_a_client_raises_by_itself_is_an_error_that_may_pass(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(store(monkeypatch, Unreachable))
+    with pytest.raises(TransientError, match=rf"{call} .*failed. ClientError: no connection.*reachable") as refused:
+        CALLS[call](log)
+    assert refused.value.step == "sink"
+    assert refused.value.__cause__ is Unreachable.raised
+
+
+def test_steps_of_a_store_that_cannot_be_asked_are_such_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TransientError, match="listing the steps"):
+        CheckpointRecoveryConfig(store(monkeypatch, Unreachable)).steps()
+
+
+@pytest.mark.parametrize("name", sorted(_CLIENT_IS_UNSET))
+def test_missing_credentials_are_a_wrong_configuration(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _, kind = name.rpartition(".")
+    raised = type("Derived", (type(kind, (Exception,), {"__module__": module}),), {})("there are none")
+    monkeypatch.setattr(Unreachable, "raised", raised)
+    with pytest.raises(ConfigurationError, match=r"there are none.*give credentials"):
+        opened(store(monkeypatch, Unreachable)).read()
+
+
+@pytest.mark.parametrize("name", sorted(_CLIENT_IS_UNSET))
+def test_these_errors_are_called_so_by_their_clients(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(pytest.importorskip(module), kind), Exception)
+
+
+def test_a_filesystem_that_cannot_be_made_is_a_wrong_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoAccount(Store):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            raise ValueError("Must provide a connection_string or account_name")
+
+    with pytest.raises(ConfigurationError, match=r"cannot be opened.*account_name.*give credentials"):
+        opened(store(monkeypatch, NoAccount))

@@ -1,4 +1,4 @@
-"""What a filesystem's errors mean for a log."""
+"""What the errors of a filesystem, or of an object store's client, mean for a log."""
 
 from __future__ import annotations
 
@@ -13,18 +13,42 @@ from outfall.recovery.location import USE_INSTEAD
 _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
+# By name: which clients there are depends on what is installed, and none of them is loaded here.
+_CLIENT_IS_UNSET = {
+    "azure.core.exceptions.ClientAuthenticationError",
+    "botocore.exceptions.NoAuthTokenError",
+    "botocore.exceptions.NoCredentialsError",
+    "botocore.exceptions.NoRegionError",
+    "botocore.exceptions.PartialCredentialsError",
+    "botocore.exceptions.ProfileNotFound",
+    "botocore.exceptions.SSOError",
+    "google.auth.exceptions.DefaultCredentialsError",
+}
+
+
+class StoreClientError(Exception):
+    """A store's own client failed, and not with an OSError. For `explained`."""
+
+    def __init__(self, error: Exception) -> None:
+        """Remember what it raised."""
+        super().__init__(str(error))
+        self.error = error
+
+
 @contextmanager
 def explained(doing: str, step_id: str | None, where: str) -> Iterator[None]:
-    """Turn an OSError of the block into an error that says what was being done, where, why, and what to do.
+    """Turn an error of the block into one that says what was being done, where, why, and what to do.
 
     Raises:
-        ConfigurationError: the place will not do until somebody changes it or its rights.
+        ConfigurationError: the place will not do until somebody changes it or its rights, or gives credentials.
         TransientError: anything else. What was being written may or may not be there.
     """
     try:
         yield
     except OSError as error:
         raise _explanation(error, f"{doing} in {where!r} failed", step_id) from error
+    except StoreClientError as error:
+        raise _client_explanation(error.error, f"{doing} in {where!r} failed", step_id) from error.error
 
 
 def _explanation(error: OSError, what: str, step_id: str | None) -> OutfallError:
@@ -33,4 +57,13 @@ def _explanation(error: OSError, what: str, step_id: str | None) -> OutfallError
         do = f"make every level of it a directory that driver and executors may write to, or {USE_INSTEAD}"
         return ConfigurationError(what, step=step_id, why=why, do=do)
     do = f"{remedy(error)}; the next run goes on from what the log holds"
+    return TransientError(what, step=step_id, why=why, do=do)
+
+
+def _client_explanation(error: Exception, what: str, step_id: str | None) -> OutfallError:
+    why = f"{type(error).__name__}: {error}"
+    if any(f"{kind.__module__}.{kind.__name__}" in _CLIENT_IS_UNSET for kind in type(error).__mro__):
+        do = "give credentials and region where that client looks for them, for driver and executors"
+        return ConfigurationError(what, step=step_id, why=why, do=do)
+    do = "see that the store is up and reachable; the next run goes on from what the log holds"
     return TransientError(what, step=step_id, why=why, do=do)

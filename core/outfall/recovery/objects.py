@@ -5,15 +5,16 @@ from __future__ import annotations
 import posixpath
 import threading
 import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, OutfallError
 from outfall.filesystems import open_filesystem
 from outfall.location import PACKAGES, Location
+from outfall.recovery.failures import StoreClientError
 from outfall.recovery.location import USE_INSTEAD
 
 _memory = threading.Lock()
@@ -21,16 +22,29 @@ _proved: set[str] = set()
 
 
 class ObjectStore:
-    """Lists, reads, removes, and creates exclusively. What is missing is no error."""
+    """Lists, reads, removes, and creates exclusively. What is missing is no error.
+
+    A failure is an OSError, or a `StoreClientError`: what a client raises by itself depends on the store.
+    """
 
     def __init__(self, location: Location) -> None:
         """Open the filesystem of a location; credentials come from its own environment and fsspec's configuration.
 
         Raises:
             ImportError: a package is missing; the text names it.
+            ConfigurationError: its client cannot be made, as without credentials.
         """
         self._location = location
-        self._fs, _ = open_filesystem(location, "recovery in")
+        try:
+            self._fs, _ = open_filesystem(location, "recovery in")
+        except (ImportError, OutfallError):
+            raise
+        except Exception as error:
+            raise ConfigurationError(
+                f"the filesystem of {location.url()!r} cannot be opened",
+                why=f"{type(error).__name__}: {error}",
+                do="give credentials where its client looks for them, for driver and executors",
+            ) from error
         # fsspec's memory looks and then writes; it lives in this process, so that a lock makes one step of it.
         self._guard: AbstractContextManager[Any] = _memory if location.scheme == "memory" else nullcontext()
 
@@ -43,15 +57,16 @@ class ObjectStore:
         """Return the names in a directory, as they are now."""
         self._fs.invalidate_cache(directory)
         try:
-            with self._guard:
+            with self._calling(), self._guard:
                 return [posixpath.basename(path.rstrip("/")) for path in self._fs.ls(directory, detail=False)]
         except FileNotFoundError:
             return []
 
     def load(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the content of each object, `None` for one that is gone."""
-        found = self._fs.cat_ranges(list(paths), None, None, on_error="return") if paths else []
-        return [_content(result) for result in found]
+        with self._calling():
+            found = self._fs.cat_ranges(list(paths), None, None, on_error="return") if paths else []
+            return [_content(result) for result in found]
 
     def create(self, path: str, data: bytes) -> bool:
         """Create an object exclusively.
@@ -62,6 +77,10 @@ class ObjectStore:
         Returns:
             Whether it lies there now because of this call.
         """
+        with self._calling():
+            return self._create(path, data)
+
+    def _create(self, path: str, data: bytes) -> bool:
         try:
             with self._guard:
                 self._fs.pipe_file(path, data, mode="create")
@@ -73,11 +92,12 @@ class ObjectStore:
 
     def put(self, path: str, data: bytes) -> None:
         """Write an object under a name that nobody else can have."""
-        self._fs.pipe_file(path, data)
+        with self._calling():
+            self._fs.pipe_file(path, data)
 
     def remove(self, path: str) -> None:
         """Remove an object, or find it gone."""
-        with self._guard, suppress(FileNotFoundError):
+        with self._calling(), self._guard, suppress(FileNotFoundError):
             self._fs.rm_file(path)
 
     def prove_exclusive_create(self) -> None:
@@ -95,14 +115,15 @@ class ObjectStore:
             raise self._no_exclusive_create("it looks first and writes later")
         probe = self._location.child("outfall", f".probe-{uuid.uuid4().hex}")
         try:
-            self._probe(probe)
+            with self._calling():
+                self._probe(probe)
         finally:
             self.remove(probe)
         _proved.add(self._location.url())
 
     def _probe(self, path: str) -> None:
         try:
-            exclusive = self.create(path, b"first") and not self.create(path, b"second")
+            exclusive = self._create(path, b"first") and not self._create(path, b"second")
         except (TypeError, ValueError, NotImplementedError) as error:
             raise self._no_exclusive_create(f"{type(error).__name__}: {error}") from error
         except FileNotFoundError as error:
@@ -113,6 +134,15 @@ class ObjectStore:
             ) from error
         if not exclusive:
             raise self._no_exclusive_create("an object was created twice")
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, OutfallError, StoreClientError):
+            raise
+        except Exception as error:
+            raise StoreClientError(error) from error
 
     def _no_exclusive_create(self, why: str) -> ConfigurationError:
         return ConfigurationError(
