@@ -17,9 +17,11 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.async_sink import Outcome
+from outfall.cli.step_status import read_status
 from outfall.errors import TransientError
-from outfall.recovery import CheckpointRecoveryConfig, SqliteRecoveryConfig, copy_step, recovery_config
+from outfall.recovery import CheckpointRecoveryConfig, LogEntry, SqliteRecoveryConfig, copy_step, recovery_config
 from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry
+from outfall.recovery.file_log import FileLog
 from outfall.recovery.values import store_state
 from outfall.serde import JsonSerializer
 from outfall.testing import LocalDriver, crash_at
@@ -112,6 +114,23 @@ def test_the_state_is_where_the_driver_died(step: FileStep, point: str, state: s
     (shown,) = parsed("status", step.recovery)["steps"]
     assert (shown["state"], shown["epoch"]) == (state, 1)
     assert text in done("status", step.recovery)
+
+
+def test_what_is_shown_is_of_one_moment(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    step.write(0)
+    given, pending = FileLog.read, [1]
+
+    def read(log: FileLog, *, last: int | None = None) -> list[LogEntry]:
+        found = given(log, last=last)
+        if pending:
+            with crash_at("after PREPARED"):
+                step.write(pending.pop())
+        return found
+
+    monkeypatch.setattr(FileLog, "read", read)
+    status = read_status(recovery_config(step.recovery), "sink", last=1)
+    assert not pending
+    assert (status.state, status.epoch, status.completed) == ("completed", 0, 0)
 
 
 def test_a_moved_step_says_where_to(step: FileStep, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from outfall.recovery.entries import (
     Moved,
     Prepared,
     Skipped,
-    decode_entry,
 )
 from outfall.recovery.history import EpochSummary, summaries
 
@@ -95,8 +94,8 @@ def read_status(recovery: RecoveryConfig, step_id: str, *, last: int) -> StepSta
         TransientError, ConfigurationError: the store cannot be read.
     """
     with closing(recovery.open(step_id)) as log:
-        view = Journal(log, step_id, SystemClock()).read()
-        entries = [decode_entry(raw, step_id) for raw in log.read()]
+        journal = Journal(log, step_id, SystemClock())
+        entries, view = journal.read_all(), journal.view
     if not entries:
         return StepStatus(step_id, "empty")
     begin = view.begin

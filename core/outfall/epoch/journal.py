@@ -166,6 +166,16 @@ class Journal:
         self.view = self._tail_view(TAIL) or self._tail_view(None) or JournalView()
         return self.view
 
+    def read_all(self) -> list[Entry]:
+        """Read to the end, and stand there; return all entries that are kept, as they were at that one moment.
+
+        Raises:
+            RecordError: one of them is damaged, foreign or of a newer format.
+        """
+        entries = self._decoded(self._log.read())
+        self.view = self._view_of(entries, whole=True) or JournalView()
+        return [entry for _, entry in entries]
+
     def append(self, entry: Entry) -> int:
         """Add an entry after the last one read, stamped with the time.
 
@@ -208,10 +218,11 @@ class Journal:
         return [(raw.number, self._known[raw.number][1]) for raw in found]
 
     def _tail_view(self, size: int | None) -> JournalView | None:
-        """The view from the newest entries; `None` when the last completed epoch is not whole among them."""
         raw = self._log.read(last=size)
-        entries = self._decoded(raw)
-        whole = size is None or len(raw) < size
+        return self._view_of(self._decoded(raw), whole=size is None or len(raw) < size)
+
+    def _view_of(self, entries: Sequence[tuple[int, Entry]], whole: bool) -> JournalView | None:
+        """The view from the newest entries; `None` when the last completed epoch is not whole among them."""
         completed = [entry for _, entry in entries if isinstance(entry, Completed)]
         start = completed[-1].generation if completed else 0
         if not whole and (not completed or entries[0][0] > start):
