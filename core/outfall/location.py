@@ -29,7 +29,9 @@ PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az"
 
 # Not urlsplit: Hadoop, whose checkpoint locations these are, takes `%20`, `?` and `#` in a path literally.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
-_CREDENTIALS = re.compile(r"//[^/]*@")
+# What is before a colon without a port behind it is a user, whatever the password holds. Elsewhere an `@` behind the
+# first slash belongs to the path, and what targets are called by must stay as it is.
+_CREDENTIALS = re.compile(r"//(?:[^/:@\[\s]*:(?!\d*(?:/|$))\S*|[^/]*)@")
 _ROOTLESS = {"memory", "hdfs"}
 """Schemes whose URLs may leave the host out: HDFS then means the cluster that it is configured for."""
 _WITH_CONTAINER = {"abfs", "abfss", "az"}
