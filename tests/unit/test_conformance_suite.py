@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +14,8 @@ import pytest
 
 from outfall.capabilities import Guarantee
 from outfall.errors import ConfigurationError
-from outfall.testing import SinkConformance, run_conformance
+from outfall.file import FileSink
+from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from outfall.testing.conformance import CHECKS, ConformanceError, NotApplicableError, run_check
 from outfall.testing.conformance.actions import Action, Crash, LostReply, PartialCommit, Restart, Sleep, Wake, Write
 from outfall.testing.conformance.faults import when
@@ -74,6 +77,27 @@ def test_a_harness_whose_rows_are_equal_is_an_error(tmp_path: Path) -> None:
 
     (result,) = run_conformance(SameRows(), tmp_path, checks=["one_epoch"]).results
     assert "must make a different row of each number" in result.text
+
+
+def test_a_sink_that_fails_in_any_other_process_is_at_fault_and_not_left_out(tmp_path: Path) -> None:
+    first = os.getpid()
+
+    class OneProcess(SinkHarness):
+        def new_target(self, directory: Path) -> str:
+            return str(directory)
+
+        def make_sink(self, target: str) -> FileSink:
+            if os.getpid() != first:
+                raise RuntimeError("only in the first process")
+            return FileSink(target)
+
+        def read(self, target: str) -> list[Any]:
+            return [json.loads(line) for file in Path(target).glob("part-*") for line in file.open()]
+
+    checks = ["tasks_in_processes_of_their_own", "killed_at_every_step", "memory_over_epochs"]
+    report = run_conformance(OneProcess(), tmp_path, checks=checks)
+    assert [result.outcome for result in report.results] == ["failed"] * 3
+    assert all("an epoch failed in a process of its own: RuntimeError: only in" in r.text for r in report.results)
 
 
 def test_a_claim_of_the_test_counts_for_a_sink_that_declares_nothing(tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from outfall.errors import TargetError
 from outfall.steps import listen
-from outfall.testing.conformance.faults import NotApplicableError
+from outfall.testing.conformance.faults import ConformanceError, NotApplicableError
+from outfall.testing.conformance.trial import Content, Trial
 from outfall.testing.conformance.trials import Trials
 from outfall.testing.crash_points import Countdown
 
@@ -25,6 +28,7 @@ def needs_processes(trials: Trials) -> None:
 
     Raises:
         NotApplicableError: saying why.
+        ConformanceError: a run failed in a child process.
     """
     if not hasattr(os, "fork"):
         raise NotApplicableError("this system has no fork()")
@@ -33,20 +37,73 @@ def needs_processes(trials: Trials) -> None:
 
 
 def outlives_this_process(trials: Trials) -> bool:
-    """Whether what a child process writes to a target is there when it is gone."""
+    """Whether what a child process writes to a target is there when it is gone.
+
+    Raises:
+        ConformanceError: a run failed in a child process, which is no sign of a target in this one.
+    """
     if not hasattr(os, "fork"):
         return False
     trial = trials.new(durable_log=True)
     content = trial.bring(0)
-    in_child(lambda: trial.run(trial.driver(), content))
+    _check_child("an epoch", partial(_run_anew, trial, content))
     trial.counted[0] = [content.numbers]
     for _ in range(trials.harness.drain_epochs):
         empty = trial.bring_numbers(trial.epoch, [(), ()])
-        in_child(lambda empty=empty: trial.run(trial.driver(), empty))  # type: ignore[misc]
+        if not _goes_on(trial, "an epoch after another", partial(_run_anew, trial, empty)):
+            return False
         trial.counted[empty.epoch] = [empty.numbers]
-    if trial.drains:
-        in_child(lambda: trial.driver().drain())
+    if trial.drains and not _goes_on(trial, "a drain", partial(_drain, trial)):
+        return False
     return bool(trial.found())
+
+
+def _run_anew(trial: Trial, content: Content) -> None:
+    trial.run(trial.driver(), content)
+
+
+def _drain(trial: Trial) -> None:
+    trial.driver().drain()
+
+
+def _goes_on(trial: Trial, what: str, action: Callable[[], Any]) -> bool:
+    """Run what builds on another process; `False` when that one's rows are gone with it, and the target says so."""
+    try:
+        _check_child(what, action)
+    except ConformanceError as error:
+        if isinstance(error.__cause__, TargetError) and not trial.found():
+            return False
+        raise
+    return True
+
+
+def _check_child(what: str, action: Callable[[], Any]) -> None:
+    """Run something in a child process, which must come to its end.
+
+    Raises:
+        ConformanceError: it did not; its cause is a `TargetError` where the child raised one.
+    """
+
+    def run() -> tuple[str, bool] | None:
+        try:
+            action()
+        except Exception as error:
+            if os.environ.get("OUTFALL_TEST_VERBOSE"):
+                traceback.print_exc()
+            return f"{type(error).__name__}: {error}", isinstance(error, TargetError)
+        return None
+
+    try:
+        failed = result_of_child(run)
+    except ChildProcessError as error:
+        failed = str(error), False
+    if failed:
+        text, of_target = failed
+        raise ConformanceError(
+            f"{what} failed in a process of its own: {text}",
+            do="keep nothing that only one process has: on Spark a sink is used in several, and a run may be the"
+            " first of its process (OUTFALL_TEST_VERBOSE=1 prints the traceback)",
+        ) from (TargetError(text) if of_target else None)
 
 
 def status_of_child_killed_at(spec: str, action: Callable[[], Any]) -> int:
