@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from outfall.capabilities import Guarantee
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
+from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from outfall.testing.conformance import CHECKS, ConformanceError, NotApplicableError, run_check
 from outfall.testing.conformance.actions import Action, Crash, LostReply, PartialCommit, Restart, Sleep, Wake, Write
@@ -98,6 +101,49 @@ def test_a_sink_that_fails_in_any_other_process_is_at_fault_and_not_left_out(tmp
     report = run_conformance(OneProcess(), tmp_path, checks=checks)
     assert [result.outcome for result in report.results] == ["failed"] * 3
     assert all("an epoch failed in a process of its own: RuntimeError: only in" in r.text for r in report.results)
+
+
+class TakingItsTime(StatelessSinkPartition[Any]):
+    """Closes with a thread that ends a moment later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        self._closed.wait()
+        time.sleep(0.05)
+
+    def write_batch(self, values: list[Any]) -> None:
+        with self._path.open("a") as file:
+            file.writelines(json.dumps(value) + "\n" for value in values)
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+class TakingItsTimeSink(DynamicSink[Any]):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> TakingItsTime:
+        return TakingItsTime(self._path)
+
+
+def test_a_thread_may_take_a_moment_to_end(tmp_path: Path) -> None:
+    class Harness(SinkHarness):
+        def new_target(self, directory: Path) -> Path:
+            return directory / "rows"
+
+        def make_sink(self, target: Path) -> TakingItsTimeSink:
+            return TakingItsTimeSink(target)
+
+        def read(self, target: Path) -> list[Any]:
+            return [json.loads(line) for line in target.open()] if target.exists() else []
+
+    report = run_conformance(Harness(), tmp_path, checks=["files_and_threads_stay_flat"])
+    assert report.passed, report
 
 
 def test_a_claim_of_the_test_counts_for_a_sink_that_declares_nothing(tmp_path: Path) -> None:

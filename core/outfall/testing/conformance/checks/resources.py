@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +24,8 @@ from outfall.testing.conformance.trial import Trial
 from outfall.testing.conformance.trials import Trials
 
 BATCH = 500
+SETTLED = 3.0
+"""Seconds within which what is closed must be gone: a thread that is told to end may take a moment."""
 LEAK = 100_000
 """Bytes by which thirty epochs of sixty rows may grow a driver: less than the rows of a few."""
 
@@ -117,10 +120,16 @@ def _open() -> tuple[int, int]:
 
 
 def _same(before: tuple[int, int], after: str) -> None:
-    now = _open()
-    for what, then, count in zip(("open files", "threads"), before, now, strict=True):
-        if count > then:
-            raise ConformanceError(f"{count - then} more {what} after {after}", do="release them in close()")
+    deadline = time.monotonic() + SETTLED
+    while more := _more(before, _open()):
+        if time.monotonic() >= deadline:
+            raise ConformanceError(f"{more} after {after}", do="release them in close()")
+        time.sleep(0.02)
+
+
+def _more(before: tuple[int, int], now: tuple[int, int]) -> str:
+    grown = zip(("open files", "threads"), before, now, strict=True)
+    return ", ".join(f"{count - then} more {what}" for what, then, count in grown if count > then)
 
 
 @check
