@@ -169,10 +169,12 @@ def test_a_reader_beside_writer_and_sweeper_never_goes_back(location: str) -> No
 
     def write() -> None:
         log = opened(location)
-        for after in range(150):
-            number = log.append(b'{"entry":%d}' % (after + 1), after=after)
-            log.sweep(keep=[max(1, number - 2), number], states=[], generation=0)
-        done.set()
+        try:
+            for after in range(150):
+                number = log.append(b'{"entry":%d}' % (after + 1), after=after)
+                log.sweep(keep=[max(1, number - 2), number], states=[], generation=0)
+        finally:
+            done.set()
 
     def read() -> None:
         log, newest = opened(location), 0
@@ -195,7 +197,7 @@ def run_all(jobs: list[Callable[[], None]]) -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
+    threads = [threading.Thread(target=guarded, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig, SqliteRecoveryConfig
+from outfall.errors import TransientError
+from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig, RecoveryLog, SqliteRecoveryConfig
 from outfall.testing import MemoryRecoveryConfig
 from outfall.testing.recovery_contract import RecoveryContract
 from tests.unit.support.kafka_partition import MemoryKafka
@@ -78,3 +80,24 @@ class TestKafka(RecoveryContract):
     def stored_bytes(self, recovery: RecoveryConfig) -> int:
         assert isinstance(recovery, MemoryKafka)
         return recovery.compacted_bytes()
+
+
+class FailsLater(MemoryRecoveryConfig):
+    """A store whose third append fails."""
+
+    def open(self, step_id: str) -> RecoveryLog:
+        log, appended = super().open(step_id), itertools.count(1)
+        append = log.append
+
+        def failing(data: bytes, *, after: int) -> int:
+            if next(appended) == 3:
+                raise TransientError("the store is gone")
+            return append(data, after=after)
+
+        log.append = failing  # type: ignore[method-assign]
+        return log
+
+
+def test_a_writer_that_fails_beside_a_reader_fails_its_test_at_once() -> None:
+    with pytest.raises(AssertionError, match="the store is gone"):
+        RecoveryContract().test_a_reader_beside_writer_and_sweeper_never_goes_back(FailsLater())

@@ -192,11 +192,13 @@ class RecoveryContract:
         done = threading.Event()
 
         def write() -> None:
-            with closing(recovery.open(_STEP)) as log:
-                for after in range(60):
-                    number = log.append(b'{"entry":%d}' % (after + 1), after=after)
-                    log.sweep(keep=[max(1, number - 2), number], states=[], generation=0)
-            done.set()
+            try:
+                with closing(recovery.open(_STEP)) as log:
+                    for after in range(60):
+                        number = log.append(b'{"entry":%d}' % (after + 1), after=after)
+                        log.sweep(keep=[max(1, number - 2), number], states=[], generation=0)
+            finally:
+                done.set()
 
         def read() -> None:
             newest = 0
@@ -408,13 +410,14 @@ def run_all(jobs: list[Callable[[], None]]) -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
+    # Daemons: one that never ends fails its test, and must not keep the interpreter from ending.
+    threads = [threading.Thread(target=guarded, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert not any(thread.is_alive() for thread in threads)
     assert not failures, failures
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def _descriptors() -> int:
