@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pydantic import ByteSize
 
 from outfall.capabilities import CommittingSinkPartition, SupportsArrow, SupportsCommitter, SupportsDeadLetters
 from outfall.composite import DeadLetteringSink
+from outfall.encode import rows_to_batch
 from outfall.epoch.coordinator import EpochOptions
 from outfall.epoch.task import EpochTask, TaskIdentity
 from outfall.errors import CapabilityError, ConfigurationError, ForeignRecordsError, SerializationError
@@ -31,7 +32,7 @@ from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_
 from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
 from outfall.wrappers.batched import Batching
 from outfall.wrappers.batching import with_batches
-from outfall.wrappers.buffer import ArrowChunk, Buffer
+from outfall.wrappers.buffer import ArrowChunk, Buffer, ValueChunk
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingSink
 from tests.unit.support.warehouse import Warehouse, rows_of
@@ -196,6 +197,51 @@ def test_bytes_of_values_are_those_that_arrow_would_need() -> None:
     assert target.batches == [[0, 1, 2, 3], [4, 5]]
 
 
+def test_each_value_is_measured_once_however_many_batches_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def counted(values: Sequence[Any]) -> pa.RecordBatch:
+        measured.append(len(values))
+        return rows_to_batch(values)
+
+    monkeypatch.setattr("outfall.wrappers.buffer.rows_to_batch", counted)
+    buffer = Buffer(BatchingOptions(max_bytes=ByteSize(80)))
+    for start in (0, 500):
+        buffer.add(ValueChunk(rows(*range(start, start + 500))), 0.0)
+    out = list(handed_on(buffer))
+    assert out == [list(range(first, first + 10)) for first in range(0, 1000, 10)]
+    assert measured == [500, 500]
+
+
+def test_values_that_arrow_does_not_know_are_measured_by_their_text() -> None:
+    buffer = Buffer(BatchingOptions(max_bytes=ByteSize(40)))
+    values = [{"id": 1 if number % 2 else "one"} for number in range(6)]
+    assert [len(repr(value)) for value in values[:2]] == [13, 9]
+    buffer.add(ValueChunk(values), 0.0)
+    assert [len(batch) for batch in handed_on(buffer)] == [3, 3]
+
+
+def test_the_columns_of_what_waits_are_compared_once() -> None:
+    compared: list[int] = []
+
+    class Counted(ArrowChunk):
+        def joins(self, other: Any) -> bool:
+            compared.append(1)
+            return super().joins(other)
+
+    buffer = Buffer(BatchingOptions())
+    for number in range(300):
+        buffer.add(Counted(batch(number)), 0.0)
+        assert buffer.due(0.0) is None
+    assert len(compared) == 300
+
+
+def handed_on(buffer: Buffer) -> Iterator[list[int]]:
+    while (chunk := buffer.due(0.0, everything=True)) is not None:
+        yield [value["id"] for value in chunk.values]
+        buffer.drop(chunk.rows)
+
+
 def test_other_columns_begin_another_batch() -> None:
     target = SeenInArrow()
     other = pa.RecordBatch.from_pylist([{"id": 3, "more": True}])
@@ -223,24 +269,24 @@ def test_close_after_an_error_writes_nothing() -> None:
 
 
 @given(
-    adds=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=12),
+    adds=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4), st.sampled_from(["id", "ID"])), max_size=12),
     size=st.integers(1, 5),
     limit=st.none() | st.integers(8, 40),
 )
 def test_any_rows_come_out_once_in_order_in_batches_within_the_limits(
-    adds: list[tuple[int, int]], size: int, limit: int | None
+    adds: list[tuple[int, int, str]], size: int, limit: int | None
 ) -> None:
     options = BatchingOptions(
         batch_size=size, max_bytes=None if limit is None else ByteSize(limit), flush_interval=timedelta(seconds=6)
     )
     buffer, out, now, number = Buffer(options), [], 0.0, 0
     came: dict[int, float] = {}
-    for count, pause in adds:
+    for count, pause, name in adds:
         now += pause
         ids = range(number, number + count)
         came |= dict.fromkeys(ids, now)
         number += count
-        buffer.add(ArrowChunk(batch(*ids)), now)
+        buffer.add(ArrowChunk(batch(*ids).rename_columns([name])), now)
         while (chunk := buffer.due(now)) is not None:
             out.append(chunk.batch)
             buffer.drop(chunk.rows)
@@ -251,7 +297,7 @@ def test_any_rows_come_out_once_in_order_in_batches_within_the_limits(
     while (chunk := buffer.due(now, everything=True)) is not None:
         out.append(chunk.batch)
         buffer.drop(chunk.rows)
-    assert [i for b in out for i in b.column("id").to_pylist()] == list(range(number))
+    assert [i for b in out for i in b.column(0).to_pylist()] == list(range(number))
     assert all(b.num_rows <= size and (limit is None or b.nbytes <= limit or b.num_rows == 1) for b in out)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -65,29 +68,58 @@ class ArrowChunk:
         return ArrowChunk(batch)
 
 
+class _Values:
+    """Values that came together, measured as a whole when somebody asks, and then never again."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.all = values
+
+    def size(self, start: int, end: int) -> int:
+        if self._as_arrow is not None:
+            return int(self._as_arrow.slice(start, end - start).nbytes)
+        return self._lengths[end] - self._lengths[start]
+
+    @cached_property
+    def _as_arrow(self) -> pa.RecordBatch | None:
+        try:
+            return rows_to_batch(self.all)
+        except ValueRefusedError:
+            return None
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        """How long the texts of the first ones are together."""
+        return list(accumulate((len(repr(value)) for value in self.all), initial=0))
+
+
 class ValueChunk:
-    """Values of a partition that takes no Arrow batches."""
+    """Values of a partition that takes no Arrow batches, or a stretch of them."""
 
     def __init__(self, values: list[Any]) -> None:
         """Hold the values."""
-        self.values = values
+        self._values = _Values(values)
+        self._start, self._end = 0, len(values)
+
+    @property
+    def values(self) -> list[Any]:
+        """A list of them."""
+        return self._values.all[self._start : self._end]
 
     @property
     def rows(self) -> int:
         """How many."""
-        return len(self.values)
+        return self._end - self._start
 
     @property
     def size(self) -> int:
         """The bytes that Arrow would need; of values that Arrow does not know, the length of their text."""
-        try:
-            return int(rows_to_batch(self.values).nbytes)
-        except ValueRefusedError:
-            return sum(len(repr(value)) for value in self.values)
+        return self._values.size(self._start, self._end)
 
     def cut(self, start: int, end: int) -> ValueChunk:
-        """Slice the list."""
-        return ValueChunk(self.values[start:end])
+        """Look at a stretch: a list is made only of what is handed on."""
+        found = copy.copy(self)
+        found._start, found._end = self._start + start, self._start + end
+        return found
 
     def joins(self, other: Chunk) -> bool:
         """Always."""
@@ -105,6 +137,8 @@ class Buffer:
         """Hold nothing yet."""
         self._options = options
         self._chunks: list[Any] = []
+        self._run = 0
+        """How many chunks at the front fit into one batch by their columns."""
         self.rows = 0
         self._size = 0
         self._oldest: list[tuple[int, float]] = []
@@ -126,6 +160,7 @@ class Buffer:
             return
         self._oldest.append((self.rows, time))
         self._chunks.append(chunk)
+        self._extend_run()
         self.rows += chunk.rows
         self._size += self._measured(chunk)
 
@@ -139,12 +174,11 @@ class Buffer:
         if not self._chunks:
             return None
         options = self._options
-        run = self._run()
         full = self.rows >= options.batch_size or (options.max_bytes is not None and self._size >= options.max_bytes)
         aged = now - self._oldest[0][1] >= options.flush_interval.total_seconds()
-        if not (full or aged or everything or len(run) < len(self._chunks)):
+        if not (full or aged or everything or self._run < len(self._chunks)):
             return None
-        return self._cut(run)
+        return self._cut(self._chunks[: self._run])
 
     def drop(self, rows: int) -> None:
         """Forget the oldest rows, once they are written."""
@@ -159,6 +193,8 @@ class Buffer:
                 left -= first.rows
                 self._size -= self._measured(first)
                 del self._chunks[0]
+                self._run -= 1
+        self._extend_run()
         self.rows -= rows
         moved = [(max(0, start - rows), time) for start, time in self._oldest]
         # Of those that begin with the first row now, the last one is its own.
@@ -171,15 +207,10 @@ class Buffer:
     def _measured(self, chunk: Any) -> int:
         return chunk.size if self._options.max_bytes is not None else 0
 
-    def _run(self) -> list[Any]:
-        """The chunks at the front that fit into one batch by their columns."""
-        first = self._chunks[0]
-        run = []
-        for chunk in self._chunks:
-            if not first.joins(chunk):
-                break
-            run.append(chunk)
-        return run
+    def _extend_run(self) -> None:
+        """Look at the chunks behind the run. Those in it are not looked at again: one may wait for many."""
+        while self._run < len(self._chunks) and self._chunks[0].joins(self._chunks[self._run]):
+            self._run += 1
 
     def _cut(self, run: Sequence[Any]) -> Any:
         """The first rows of a run, as many as the limits allow, at least one."""
