@@ -67,8 +67,8 @@ class ExactlyOnceSink(Composite, SupportsDeadLetterSink):
 
     Guarantee: that of the target, for a source that brings rows again under new batch ids too: one that was rewound, or
     that delivers at least once. Rows may come in any order. What was seen is kept as ranges, all of them while there
-    are few gaps. Of a source that leaves many, ranges older than `window` offsets are given up: a row among those is
-    an error, or a dead letter, and never dropped, since it may not have been written.
+    are few gaps. Of a source that leaves many, ranges older than `window` offsets are given up between epochs: a row
+    among those is an error, or a dead letter, and never dropped, since it may not have been written.
 
     Args:
         target: any sink without parts, or with as many.
@@ -232,7 +232,7 @@ class SeenPart(StatefulSinkPartition[Any, SeenState]):
         """Do nothing: the one who holds this notes what is written."""
 
     def snapshot(self) -> SeenState:
-        """All that was seen, in bounded memory."""
+        """All that was seen, in bounded memory. Within an epoch nothing is given up: its rows may come in any order."""
         for offsets in self._state.partitions.values():
             offsets.forget(self._window)
         return self._state

@@ -1,4 +1,4 @@
-"""Which offsets of a source partition were seen: merged ranges, in bounded memory."""
+"""Which offsets of a source partition were seen: merged ranges, in memory that is bounded between epochs."""
 
 from __future__ import annotations
 
