@@ -10,7 +10,7 @@ from outfall.options import make_options, parse_options
 from outfall.sink_shape import check_sink
 from outfall.wrappers.batched import Batching, batched
 from outfall.wrappers.held import HoldingBatchingSink
-from outfall.wrappers.options import BatchingOptions
+from outfall.wrappers.options import BatchingOptions, BatchLimits
 
 
 class BatchingSink:
@@ -71,4 +71,5 @@ def batching_from_options(sink: Any, options: Mapping[str, str]) -> Any:
     Raises:
         ConfigurationError: naming every option that is unknown or wrong.
     """
-    return with_batches(sink, Batching(parse_options(BatchingOptions, options)))
+    limits = parse_options(BatchLimits, options)
+    return with_batches(sink, Batching(BatchingOptions(**limits.model_dump())))
