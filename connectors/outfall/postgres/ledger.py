@@ -26,11 +26,17 @@ class LedgerRow:
     generation: int
     """The newest generation that began."""
     begun: int
-    """The newest epoch that began."""
+    """The newest epoch that began with its number known; -1 before the first. A checkpoint that is adopted through
+    options tells its first epoch only to the tasks."""
     epoch: int | None
     """The newest epoch whose rows are in the table; `None` before the first. Epochs without rows leave no trace."""
     revoked: int
     """Generations up to this one may publish no more."""
+
+    def newest(self) -> int | None:
+        """The newest epoch that this table has seen; `None` while no number is known."""
+        found = max(self.begun, -1 if self.epoch is None else self.epoch)
+        return None if found < 0 else found
 
     def holds(self, epoch: int) -> bool:
         """Tell whether an epoch's rows are in the table."""
@@ -91,7 +97,8 @@ class Ledger:
     def published(self, connection: Connection, *, epoch: int, rows: int) -> None:
         """Write that an epoch's rows are in the table. The caller holds the lock."""
         statement = sql.SQL(
-            "UPDATE {} SET epoch = %(epoch)s, rows = rows + %(rows)s, changed = now()"
+            "UPDATE {} SET epoch = %(epoch)s, begun = greatest(begun, %(epoch)s), rows = rows + %(rows)s,"
+            " changed = now()"
             " WHERE incarnation = %(incarnation)s AND target = %(target)s"
         ).format(self._name)
         connection.execute(statement, self._key | {"epoch": epoch, "rows": rows})

@@ -193,9 +193,10 @@ class Target:
                 do="restore the newest recovery data; or take the later rows out of the table by hand and start with a"
                 " new checkpoint",
             )
-        if found.begun < last:
+        newest = found.newest()
+        if newest is not None and newest < last:
             raise TargetLostError(
-                f"{self._name} holds this query's epochs up to {found.begun} at most, and {last} was completed",
+                f"{self._name} holds this query's epochs up to {newest} at most, and {last} was completed",
                 step=context.step_id,
                 why="the database was restored from an older copy",
                 do="restore a newer copy, or start the query with a new checkpoint",

@@ -175,6 +175,23 @@ def test_a_database_restored_from_an_older_copy_is_refused(target: Target, recov
         run(target.sink(), recovery, 2, rows(3))
 
 
+@pytest.mark.parametrize("ids", [[57, 58, 59], [57, None, 59], [None, 58, 59], [None, None, 59]])
+def test_an_adopted_checkpoint_goes_on_where_its_first_batch_id_came_with_the_tasks(
+    target: Target, recovery: str, ids: list[int | None]
+) -> None:
+    """Through options BEGIN is written before the batch id is known; batches may be empty."""
+    local = LocalDriver(target.sink(), recovery, options=EpochOptions(adopt_checkpoint=True))
+    for batch, number in enumerate(ids, 57):
+        ticket = local.coordinator().begin(None)
+        answers = local.run_tasks(ticket, batch, [[] if number is None else rows(number)])
+        coordinator = local.coordinator()
+        coordinator.finish(coordinator.resume(answers), answers)
+    assert target.ids() == [number for number in ids if number is not None]
+    target.run("UPDATE outfall.ledger SET begun = 57, epoch = 57")
+    with pytest.raises(TargetLostError, match="epochs up to 57 at most, and 59 was completed"):
+        local.coordinator().begin(None)
+
+
 def test_a_checkpoint_restored_from_an_older_copy_is_refused(target: Target, tmp_path: Path, recovery: str) -> None:
     run(target.sink(), recovery, 0, rows(1))
     shutil.copytree(recovery, tmp_path / "copy")
