@@ -103,6 +103,13 @@ def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[
     return [_column(row) for row in connection.execute(_QUERY, {"table": named}).fetchall()]
 
 
+def is_there(connection: psycopg.Connection[Any], table: TableName) -> bool:
+    """Tell whether there is such a table."""
+    named = table.identifier().as_string(connection)
+    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (named,)).fetchone()
+    return bool(found and found[0])
+
+
 def read_primary_key(connection: psycopg.Connection[Any], table: TableName) -> tuple[str, ...]:
     """Return the columns of a table's primary key; none when it has no such key."""
     named = table.identifier().as_string(connection)

@@ -9,9 +9,16 @@ import psycopg
 from psycopg import sql
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
-from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetLostError
+from outfall.errors import (
+    CommitRefusedError,
+    FencedError,
+    LostCommittableError,
+    OutfallError,
+    TargetError,
+    TargetLostError,
+)
 from outfall.postgres.connection import Connection, Database
-from outfall.postgres.failures import translated
+from outfall.postgres.failures import explained, translated
 from outfall.postgres.isolate import Refusal, too_many
 from outfall.postgres.ledger import Ledger, LedgerRow
 from outfall.postgres.letters import DeadLetters
@@ -19,6 +26,7 @@ from outfall.postgres.move import Move
 from outfall.postgres.names import TableName
 from outfall.postgres.sqlstate import is_rows_fault
 from outfall.postgres.staging import StagedRows, Staging
+from outfall.postgres.target import MAKING
 from outfall.steps import reached
 
 Request = CommitRequest[StagedRows]
@@ -59,6 +67,7 @@ class PostgresCommitter(Committer[StagedRows]):
         self._context = context
 
     def commit(self, requests: Sequence[Request]) -> None:
+        self._prepare_letters()
         try:
             self._database.run("publishing to", lambda connection: self._publish(connection, requests))
         except _RowsLostError:
@@ -98,6 +107,33 @@ class PostgresCommitter(Committer[StagedRows]):
     def revoke(self, requests: Sequence[Request]) -> None:
         self._database.run("revoking rows of", lambda connection: self._revoke(connection, requests))
         reached("postgres: revoked")
+
+    def _prepare_letters(self) -> None:
+        """Make the tables for dead letters.
+
+        A recorded epoch is finished before the target is opened, perhaps under options that ask for letters only now.
+        """
+        letters = self._letters
+        if letters is None:
+            return
+        with explained(self._database, f"making the table {letters.table}", self._context.step_id):
+            self._database.run("making dead letters of", lambda connection: self._make_letters(connection, letters))
+
+    def _make_letters(self, connection: Connection, letters: DeadLetters) -> None:
+        letters.check(connection)
+        if not letters.missing_ddl(connection):
+            return
+        if self._database.options.create_staging == "never":
+            raise TargetError(
+                f"a table for dead letters is missing: {letters.table} or what waits for it",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                why="create_staging is 'never'",
+                do="have a DBA run what PostgresSink.ddl() prints",
+            )
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (MAKING,))
+        for statement in letters.missing_ddl(connection):
+            connection.execute(statement)
 
     def _publish(self, connection: Connection, requests: Sequence[Request]) -> None:
         context = self._context

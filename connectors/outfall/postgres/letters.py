@@ -14,7 +14,7 @@ from psycopg import sql
 
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter
 from outfall.errors import ConfigurationError
-from outfall.postgres.columns import read_columns
+from outfall.postgres.columns import is_there, read_columns
 from outfall.postgres.connection import Connection
 from outfall.postgres.isolate import Refusal
 from outfall.postgres.names import TableName
@@ -57,7 +57,9 @@ class DeadLetters:
             )
 
     def counts(self, connection: Connection, stages: Collection[int]) -> dict[int, int]:
-        """Return how many letters of each attempt wait."""
+        """Return how many letters of each attempt wait; none where their table is missing."""
+        if not is_there(connection, self._waiting):
+            return dict.fromkeys(stages, 0)
         query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
             sql.Identifier(STAGE), self._waiting.escaped()
         )
@@ -129,7 +131,7 @@ class DeadLetters:
             ),
             self.table: sql.SQL("CREATE TABLE {} ({})").format(self.table.identifier(), fields),
         }
-        return [statement for table, statement in wanted.items() if not read_columns(connection, table)]
+        return [statement for table, statement in wanted.items() if not is_there(connection, table)]
 
 
 def dead_letters(options: PostgresOptions) -> DeadLetters | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.epoch.task import EpochTask, TaskIdentity
-from outfall.errors import CommitRefusedError, OutfallError, ValueRefusedError
+from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, rows, run
@@ -242,11 +242,31 @@ def test_dead_letters_may_be_asked_for_after_an_epoch_was_refused(dsn: str, reco
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name text)")
     with pytest.raises(CommitRefusedError, match="set dead_letter_table"):
         run(target.sink(), recovery, 0, rows(1, 2, 3))
-    sink = target.sink(dead_letter_table="dead")
-    target.run(sink.ddl())
-    assert run(sink, recovery, 0, rows(1, 2, 3)).skipped
+    assert run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1, 2, 3)).skipped
     assert target.ids() == [1, 3]
     assert target.run("SELECT count(*) FROM dead") == [(1,)]
+
+
+def test_dead_letters_may_be_asked_for_after_a_driver_died(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name text)")
+    with crash_at("after PREPARED"):
+        run(target.sink(), recovery, 0, rows(1, 2, 3))
+    given = target.sink(dead_letter_table="dead", create_staging="never")
+    for _ in range(2):
+        with pytest.raises(TargetError, match=r"a table for dead letters is missing: dead.*PostgresSink.ddl\(\)"):
+            run(given, recovery, 0, rows(1, 2, 3))
+    target.run(given.ddl())
+    run(given, recovery, 0, rows(1, 2, 3))
+    assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1, 3], [(1,)])
+
+
+def test_a_table_that_takes_no_letters_is_explained_also_for_a_recorded_epoch(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name text)")
+    target.run('CREATE TABLE dead ("row" jsonb)')
+    with crash_at("after PREPARED"):
+        run(target.sink(), recovery, 0, rows(1, 2))
+    with pytest.raises(ConfigurationError, match="cannot take dead letters: column 'row' is jsonb"):
+        run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1, 2))
 
 
 def test_letters_that_wait_are_not_dropped_with_the_option(dsn: str, recovery: str) -> None:
