@@ -20,6 +20,8 @@ from outfall.postgres.names import TableName, staging_name
 from outfall.postgres.part_rows import PartRows
 from outfall.postgres.publish import statement
 from outfall.postgres.sqlstate import may_pass
+from outfall.postgres.staging import StagedRows
+from outfall.serde import ModelSerializer
 from outfall.sink_shape import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
 
 DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
@@ -279,6 +281,14 @@ def test_staging_is_named_by_table_and_step_within_the_servers_bound() -> None:
     }
     assert len(names) == 12
     assert all(len(name.removeprefix("outfall.").encode()) <= 63 for name in names)
+
+
+def test_staged_rows_that_were_recorded_without_their_table_are_read() -> None:
+    serializer = ModelSerializer(StagedRows)
+    former = b'{"stage":7,"rows":2,"columns":["id"],"letters":0}'
+    assert serializer.deserialize(1, former) == StagedRows(stage=7, rows=2, columns=("id",))
+    staged = StagedRows(stage=7, rows=2, columns=("id",), staging=("My Schema", "a.b"))
+    assert serializer.deserialize(1, serializer.serialize(staged)) == staged
 
 
 # --- statements

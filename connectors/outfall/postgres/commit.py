@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import psycopg
 from psycopg import sql
@@ -11,25 +12,26 @@ from psycopg import sql
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import (
     CommitRefusedError,
-    FencedError,
     LostCommittableError,
     OutfallError,
     TargetError,
-    TargetLostError,
 )
 from outfall.postgres.connection import Connection, Database
+from outfall.postgres.epoch_ledger import EpochLedger
 from outfall.postgres.failures import explained, translated
 from outfall.postgres.isolate import Refusal, too_many
-from outfall.postgres.ledger import Ledger, LedgerRow
+from outfall.postgres.ledger import LedgerRow
 from outfall.postgres.letters import DeadLetters
+from outfall.postgres.lost_rows import LostRows
 from outfall.postgres.move import Move
 from outfall.postgres.names import TableName
-from outfall.postgres.sqlstate import is_rows_fault
+from outfall.postgres.sqlstate import is_rows_fault, may_be_misfit
 from outfall.postgres.staging import StagedRows, Staging
 from outfall.postgres.target import MAKING
 from outfall.steps import reached
 
 Request = CommitRequest[StagedRows]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,70 +56,94 @@ class PostgresCommitter(Committer[StagedRows]):
         database: Database,
         table: TableName,
         staging: Staging,
-        ledger: Ledger,
         letters: DeadLetters | None,
         context: CommitterInitContext,
     ) -> None:
         self._database = database
         self._table = table
         self._staging = staging
-        self._ledger = ledger
+        self._ledger = EpochLedger(database.options.metadata_schema, table, context)
         self._letters = letters
         self._moved: _Moved | None = None
         self._context = context
+        self._lost = LostRows(database.options, table, staging, letters)
 
     def commit(self, requests: Sequence[Request]) -> None:
-        self._prepare_letters()
+        self._prepare_letters(requests)
         try:
             self._database.run("publishing to", lambda connection: self._publish(connection, requests))
         except _RowsLostError:
-            self.find_lost(requests)
+            self._signal_lost(requests)
+        except _RevokedError:
+            if not self._signal_lost(requests):
+                raise self._ledger.fenced(self._context.generation) from None
         except psycopg.Error as error:
-            if not is_rows_fault(error):
+            if is_rows_fault(error):
+                refusal = self._refusal(requests, error)
+                for request in requests:
+                    request.signal_failed_with_known_reason(refusal)
+            elif not (may_be_misfit(error) and self._signal_lost(requests)):
                 raise translated(
                     self._database, f"publishing to {self._table}", error, self._context.step_id
                 ) from error
-            refusal = self._refusal(requests, error)
-            for request in requests:
-                request.signal_failed_with_known_reason(refusal)
         else:
             self._count()
 
     def find_lost(self, requests: Sequence[Request]) -> None:
-        stages = _stages(requests)
-        counts = self._database.run(
-            "looking into staging of", lambda connection: self._staging.counts(connection, stages)
-        )
-        waiting = self._waiting(stages)
-        for request in requests:
-            staged = request.committable
-            found, letters = counts[staged.stage], waiting.get(staged.stage, staged.letters)
-            if (found, letters) != (staged.rows, staged.letters):
-                request.signal_lost(
-                    f"{self._staging.table} holds {found} of the {staged.rows} rows of attempt {staged.stage}, and"
-                    f" {letters} of its {staged.letters} dead letters are there: a crash of the server empties both"
-                )
+        def find(connection: Connection) -> Mapping[int, str]:
+            self._ledger.read(connection, _attempts(requests))
+            return self._lost.find(connection, _attempts(requests))
+
+        _signal(requests, self._run("looking into staging of", find))
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
-        row = self._database.run(
-            "looking at the ledger of", lambda connection: self._ledger.read(connection, lock=True)
-        )
-        return row is not None and not row.holds(self._context.epoch)
+        row = self._run("looking at the ledger of", lambda connection: self._locked(connection, requests))
+        return not row.holds(self._context.epoch)
 
     def revoke(self, requests: Sequence[Request]) -> None:
-        self._database.run("revoking rows of", lambda connection: self._revoke(connection, requests))
+        self._run("revoking rows of", lambda connection: self._revoke(connection, requests))
         reached("postgres: revoked")
 
-    def _prepare_letters(self) -> None:
+    def _run(self, doing: str, work: Callable[[Connection], T]) -> T:
+        with explained(self._database, f"{doing} {self._table}", self._context.step_id):
+            return self._database.run(doing, work)
+
+    def _signal_lost(self, requests: Sequence[Request]) -> bool:
+        """Find what is lost of an epoch that is being published: the rest of it, then, is lost as well.
+
+        Under the ledger's lock, so that a driver that wakes up late does not publish rows that this one takes for lost.
+
+        Returns:
+            Whether something is lost.
+        """
+
+        def find(connection: Connection) -> Mapping[int, str]:
+            self._locked(connection, requests)
+            lost = self._lost.find(connection, _attempts(requests))
+            if lost:
+                self._ledger.revoke(connection)
+                self._staging.forget(connection, _stages(requests))
+            return lost
+
+        lost = self._run("looking into staging of", find)
+        if lost:
+            with_them = f"given up with another of its epoch: {next(iter(lost.values()))}"
+            _signal(requests, {stage: lost.get(stage, with_them) for stage in _stages(requests)})
+        return bool(lost)
+
+    def _prepare_letters(self, requests: Sequence[Request]) -> None:
         """Make the tables for dead letters.
 
         A recorded epoch is finished before the target is opened, perhaps under options that ask for letters only now.
         """
         letters = self._letters
-        if letters is None:
-            return
-        with explained(self._database, f"making the table {letters.table}", self._context.step_id):
-            self._database.run("making dead letters of", lambda connection: self._make_letters(connection, letters))
+        if letters is not None:
+
+            def make(connection: Connection) -> None:
+                self._ledger.read(connection, _attempts(requests))
+                self._make_letters(connection, letters)
+
+            self._run("making dead letters of", make)
 
     def _make_letters(self, connection: Connection, letters: DeadLetters) -> None:
         letters.check(connection)
@@ -137,30 +163,26 @@ class PostgresCommitter(Committer[StagedRows]):
 
     def _publish(self, connection: Connection, requests: Sequence[Request]) -> None:
         context = self._context
-        row = self._locked(connection)
+        row = self._locked(connection, requests)
         if row.holds(context.epoch):
             for request in requests:
                 request.signal_already_committed()
             return
-        if row.generation > context.generation or row.revoked >= context.generation:
-            raise FencedError(
-                f"the ledger of {self._table} is at generation {max(row.generation, row.revoked)}",
-                step=context.step_id,
-                epoch=context.epoch,
-                why=f"these rows were written under generation {context.generation}; a newer driver writes them anew",
-                do="nothing, if the newer one is meant to run",
-            )
+        if row.generation > context.generation:
+            raise self._ledger.fenced(row.generation)
+        if row.revoked >= context.generation:
+            raise _RevokedError
         reached("postgres: publishing")
         self._make_way(connection, row)
         self._moved = self._move(connection, requests)
-        self._ledger.published(connection, epoch=context.epoch, rows=self._moved.changed)
+        self._ledger.published(connection, self._moved.changed)
         self._staging.forget(connection, _stages(requests))
         for request in requests:
             request.signal_committed()
 
-    def _make_way(self, connection: Connection, row: LedgerRow | None) -> None:
+    def _make_way(self, connection: Connection, row: LedgerRow) -> None:
         """Delete what the table holds, where the first epoch is to do so."""
-        if row is not None and row.epoch is None and self._database.options.on_existing == "overwrite":
+        if row.epoch is None and self._database.options.on_existing == "overwrite":
             connection.execute(sql.SQL("DELETE FROM {}").format(self._table.identifier()))
 
     def _move(self, connection: Connection, requests: Sequence[Request]) -> _Moved:
@@ -216,12 +238,6 @@ class PostgresCommitter(Committer[StagedRows]):
         if not told and self._staging.counts(connection, move.expected) != move.expected:
             raise _RowsLostError
 
-    def _waiting(self, stages: Sequence[int]) -> dict[int, int]:
-        letters = self._letters
-        if letters is None:
-            return {}
-        return self._database.run("looking for dead letters of", lambda connection: letters.counts(connection, stages))
-
     def _refusal(self, requests: Sequence[Request], error: psycopg.Error) -> OutfallError:
         name, refusal = self._named(requests) or ("rows of this epoch", Refusal.of(error))
         return CommitRefusedError(
@@ -239,7 +255,7 @@ class PostgresCommitter(Committer[StagedRows]):
         try:
             with self._database.connection() as connection, connection.transaction(force_rollback=True):
                 self._database.limit(connection)
-                self._make_way(connection, self._ledger.read(connection))
+                self._make_way(connection, self._ledger.read(connection, _attempts(requests)))
                 sorting = move.sorting(connection)
                 found = sorting.first()
                 return None if found is None else (move.name(connection, found[0]), found[1])
@@ -254,36 +270,40 @@ class PostgresCommitter(Committer[StagedRows]):
                 self._context.metrics.add("dead_letters", self._moved.letters)
 
     def _moving(self, requests: Sequence[Request]) -> Move:
-        attempts = [request.committable for request in requests]
-        return Move(self._database.options, self._table, self._staging.table, attempts)
+        return Move(self._database.options, self._table, self._staging.table, _attempts(requests))
 
     def _revoke(self, connection: Connection, requests: Sequence[Request]) -> None:
         context = self._context
-        if self._locked(connection).holds(context.epoch):
+        if self._locked(connection, requests).holds(context.epoch):
             raise LostCommittableError(
                 f"epoch {context.epoch} is in {self._table} already and cannot be revoked",
                 step=context.step_id,
                 epoch=context.epoch,
                 do="start the query again: the ledger settles it",
             )
-        self._ledger.revoke(connection, generation=context.generation)
+        self._ledger.revoke(connection)
         self._staging.forget(connection, _stages(requests))
 
-    def _locked(self, connection: Connection) -> LedgerRow:
-        row = self._ledger.read(connection, lock=True)
-        if row is None:
-            raise TargetLostError(
-                f"the ledger has no row for this query's writes to {self._table}",
-                step=self._context.step_id,
-                epoch=self._context.epoch,
-                why="the ledger was emptied, or the database was restored from a copy older than this query",
-                do="restore the database, or start the query with a new checkpoint",
-            )
-        return row
+    def _locked(self, connection: Connection, requests: Sequence[Request]) -> LedgerRow:
+        return self._ledger.read(connection, _attempts(requests), lock=True)
 
 
 class _RowsLostError(Exception):
     """Fewer rows are in staging than were recorded: the transaction must not commit."""
+
+
+class _RevokedError(Exception):
+    """The generation may publish no more: some of what it wrote was found to be lost."""
+
+
+def _attempts(requests: Sequence[Request]) -> list[StagedRows]:
+    return [request.committable for request in requests]
+
+
+def _signal(requests: Sequence[Request], lost: Mapping[int, str]) -> None:
+    for request in requests:
+        if request.committable.stage in lost:
+            request.signal_lost(lost[request.committable.stage])
 
 
 def _stages(requests: Sequence[Request]) -> list[int]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from outfall.capabilities import CommitterInitContext, SupportsCommitter
 from outfall.postgres.commit import PostgresCommitter
-from outfall.postgres.ledger import Ledger
 from outfall.postgres.part import StagingPart
 from outfall.postgres.staged_sink import StagedSink
 from outfall.postgres.staging import StagedRows
@@ -21,9 +20,8 @@ class EpochSink(StagedSink, DynamicSink[Any], SupportsCommitter[StagedRows]):
         return StagingPart(self.database, self._staging(step_id), self.letters, self._writer())
 
     def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:
-        ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
         staging = self._staging(context.step_id)
-        return PostgresCommitter(self.database, self.table, staging, ledger, self.letters, context)
+        return PostgresCommitter(self.database, self.table, staging, self.letters, context)
 
     def committable_serializer(self) -> ModelSerializer[StagedRows]:
         return ModelSerializer(StagedRows)

@@ -58,8 +58,13 @@ class StagingPart(StatelessSinkPartition[Any]):
             return []
         with self._explained():
             copy.finish()
+            table = self._staging.table
             staged = StagedRows(
-                stage=self._stage, rows=copy.rows, columns=self._columns(self._schema), letters=len(copy.letters)
+                stage=self._stage,
+                rows=copy.rows,
+                columns=self._columns(self._schema),
+                letters=len(copy.letters),
+                staging=(table.schema or "", table.name),
             )
             self._staging.register(connection, self._context, staged)
             if self._letters is not None:

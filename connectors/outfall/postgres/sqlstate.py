@@ -30,6 +30,11 @@ def may_go_later(code: str | None) -> bool:
     return code == "23503"
 
 
+def may_be_misfit(error: psycopg.Error) -> bool:
+    """Tell whether a table may have other columns than the statement was made for, or is missing."""
+    return error.sqlstate in ("42P01", "42703", "42804", "42883")
+
+
 def timed_out(error: psycopg.Error) -> bool:
     """Tell whether the statement was ended for the time it took."""
     return error.sqlstate == "57014"

@@ -44,6 +44,8 @@ class StagedRows(BaseModel):
     """The target's columns that they have values for."""
     letters: int = Field(default=0, ge=0)
     """How many more rows staging refused, which are dead letters."""
+    staging: tuple[str, str] | None = None
+    """Schema and name of the table that they lie in; `None` in records that do not say it: the sink's own."""
 
 
 class Staging:

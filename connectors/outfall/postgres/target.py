@@ -128,7 +128,8 @@ class Target:
             raise TargetLostError(
                 f"the ledger knows of no epoch that this query wrote to {self._name}, and it wrote {context.completed}",
                 step=context.step_id,
-                why="it was emptied, or the database is another one or was restored from a copy older than this query",
+                why="it was emptied, or metadata_schema is another one, or the database is, or was restored from a copy"
+                " older than this query",
                 do="restore the database, or start the query with a new checkpoint",
             )
 

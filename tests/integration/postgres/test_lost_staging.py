@@ -1,0 +1,160 @@
+"""Staging that is gone or does not fit what is recorded: the epoch is written anew where nothing is published."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.errors import FencedError, OutfallError, TargetError, TargetLostError
+from outfall.testing.crash_points import crash_at
+from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.support.waiting import until
+
+MOMENTS = ["after PREPARED", "after COMMITTING"]
+UPSERT = {"write_mode": "upsert", "key_columns": "id"}
+
+
+@pytest.fixture
+def target(dsn: str) -> Target:
+    return Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text)")
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> str:
+    return str(tmp_path / "recovery")
+
+
+def staging(target: Target) -> str:
+    ((name,),) = target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'staging%%'")
+    return f'outfall."{name}"'
+
+
+def die(target: Target, recovery: str, moment: str, **options: Any) -> None:
+    """Write an epoch of two tasks and die before it is published."""
+    with crash_at(moment) as seen:
+        run(target.sink(**options), recovery, 0, rows(1, 2), rows(3))
+    assert moment in seen
+
+
+@pytest.mark.parametrize(
+    ("moment", "change"),
+    [
+        ("after PREPARED", "DROP TABLE {0}"),
+        ("after COMMITTING", "DROP TABLE {0}"),
+        ("after PREPARED", "ALTER TABLE {0} DROP COLUMN _outfall_stage"),
+        ("after COMMITTING", "ALTER TABLE {0} DROP COLUMN name"),
+        ("after COMMITTING", "ALTER TABLE {0} ALTER id TYPE text"),
+        ("after COMMITTING", "ALTER TABLE t ALTER name TYPE jsonb USING to_jsonb(name)"),
+    ],
+)
+def test_staging_that_does_not_fit_what_is_recorded_is_a_loss(
+    target: Target, recovery: str, moment: str, change: str
+) -> None:
+    die(target, recovery, moment)
+    target.run(change.format(staging(target)))
+    written = [{"id": number, "name": f'"{number}"'} for number in (1, 2, 3)]
+    assert not run(target.sink(), recovery, 0, written).skipped
+    run(target.sink(), recovery, 1, [{"id": 4, "name": "4"}])
+    assert (target.ids(), target.attempts(), target.staged()) == ([1, 2, 3, 4], 0, 0)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_another_write_mode_writes_a_recorded_epoch_anew(target: Target, recovery: str, moment: str) -> None:
+    die(target, recovery, moment)
+    assert not run(target.sink(**UPSERT), recovery, 0, rows(1, 2), rows(3)).skipped
+    run(target.sink(**UPSERT), recovery, 1, rows(3, 4))
+    assert target.ids() == [1, 2, 3, 4]
+
+
+def test_staging_that_is_gone_once_its_rows_are_published_is_no_loss(target: Target, recovery: str) -> None:
+    die(target, recovery, "after commit")
+    target.run(f"DROP TABLE {staging(target)}")
+    assert run(target.sink(), recovery, 0, rows(1, 2), rows(3)).skipped
+    run(target.sink(), recovery, 1, rows(4))
+    assert target.ids() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("first", "moment"),
+    [
+        ("after PREPARED", "postgres: revoked"),
+        ("after COMMITTING", "after revoke"),
+        ("after COMMITTING", "after ABANDONED"),
+    ],
+)
+def test_a_driver_that_dies_while_it_gives_an_epoch_up_is_followed_by_one_that_does(
+    target: Target, recovery: str, first: str, moment: str
+) -> None:
+    """Of two attempts one is lost."""
+    die(target, recovery, first)
+    target.run(f"DELETE FROM {staging(target)} WHERE id = 3")
+    with crash_at(moment) as seen:
+        run(target.sink(), recovery, 0, rows(1, 2), rows(3))
+    assert moment in seen
+    assert not run(target.sink(), recovery, 0, rows(1, 2), rows(3)).skipped
+    assert target.ids() == [1, 2, 3]
+
+
+def test_an_older_driver_cannot_publish_rows_that_a_newer_one_took_for_lost(target: Target, recovery: str) -> None:
+    """The older one sleeps in front of its commit; to the newer, with other options, its staging is none."""
+    asleep, wake = threading.Event(), threading.Event()
+    ends: list[BaseException] = []
+
+    def sleep(step: str) -> None:
+        if step == "before commit" and threading.current_thread() is thread:
+            asleep.set()
+            assert wake.wait(60)
+
+    def older() -> None:
+        try:
+            run(target.sink(), recovery, 0, rows(1))
+        except OutfallError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=older)
+    with listening(sleep):
+        thread.start()
+        until(asleep.is_set, "the older driver at its commit", 60)
+        with crash_at("after ABANDONED"):
+            run(target.sink(**UPSERT), recovery, 0, rows(1))
+        wake.set()
+        thread.join(60)
+    assert [type(end) for end in ends] == [FencedError]
+    assert target.ids() == []
+    run(target.sink(**UPSERT), recovery, 0, rows(1))
+    assert target.ids() == [1]
+
+
+@pytest.mark.parametrize(
+    ("moment", "options"), [("after PREPARED", {}), ("after COMMITTING", {"dead_letter_table": "dead"})]
+)
+def test_another_metadata_schema_is_named(target: Target, recovery: str, moment: str, options: dict[str, Any]) -> None:
+    die(target, recovery, moment)
+    run(target.sink(metadata_schema="other"), f"{recovery}-other", 0, rows(9))
+    for schema in ("other", "missing"):
+        with pytest.raises(TargetLostError, match="set metadata_schema to 'outfall' again"):
+            run(target.sink(metadata_schema=schema, **options), recovery, 0, rows(1, 2), rows(3))
+    run(target.sink(**options), recovery, 0, rows(1, 2), rows(3))
+    assert target.ids() == [1, 2, 3, 9]
+
+
+def test_a_metadata_schema_that_was_dropped_is_told(target: Target, recovery: str) -> None:
+    die(target, recovery, "after PREPARED")
+    target.run("DROP SCHEMA outfall CASCADE")
+    with pytest.raises(TargetLostError, match="the ledger was emptied or dropped"):
+        run(target.sink(), recovery, 0, rows(1, 2), rows(3))
+    assert target.ids() == []
+
+
+def test_a_look_at_staging_without_the_right_to_it_is_explained(target: Target, recovery: str) -> None:
+    die(target, recovery, "after PREPARED")
+    name = f"reader_{target.dsn.rsplit('_', 1)[-1][:12]}"
+    target.run(f"CREATE ROLE {name} LOGIN")
+    try:
+        with pytest.raises(TargetError, match=r"(?s)looking into staging of t.*42501.*grant the right"):
+            run(target.sink(dsn=f"{target.dsn} user={name}"), recovery, 0, rows(1))
+    finally:
+        target.run(f"DROP ROLE {name}")
