@@ -18,15 +18,22 @@ from outfall.errors import ConfigurationError, TransientError
 from outfall.options import resolve_secret
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.sqlstate import may_pass
+from outfall.postgres.watched import WatchedConnection
 from outfall.steps import reached
 
 T = TypeVar("T")
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection = WatchedConnection
 
 _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 15.0
 _LONGEST_SILENCE = 60.0
+_SLACK = 60.0
+"""How much later than the server's own bound the client takes it for lost."""
+
+_KEEPALIVES = {"keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 90_000}
+"""By these a host that vanished is noticed after a minute and a half, where else that takes hours (manual, 32.1.2)."""
+
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -88,7 +95,8 @@ class Database:
         """
         conninfo = self._conninfo()
         key = (os.getpid(), conninfo)
-        connection = _idle.take(key) or self._connect(conninfo)
+        connection = _idle.take(key, self.options.connect_timeout.total_seconds()) or self._connect(conninfo)
+        connection.patience = None
         try:
             yield connection
         except BaseException:
@@ -139,6 +147,7 @@ class Database:
 
     def _try(self, work: Callable[[Connection], T]) -> T:
         with self.connection() as connection:
+            self._watch(connection)
             with connection.transaction():
                 self.limit(connection)
                 result = work(connection)
@@ -149,14 +158,19 @@ class Database:
     def limit(self, connection: Connection) -> None:
         """Bound the time of this transaction's statements; not of the session's, which a pooler shares.
 
-        And of the pauses between them: a driver that is stopped in the middle would keep the ledger's row to itself.
+        And of the pauses between them: a driver that is stopped in the middle would keep the ledger's row to itself. A
+        server that keeps none of these bounds has fallen silent, and the connection is closed.
         """
+        self._watch(connection)
         statement = self.options.statement_timeout.total_seconds()
         for name, seconds in (
             ("statement_timeout", statement),
             ("idle_in_transaction_session_timeout", min(statement, _LONGEST_SILENCE)),
         ):
             connection.execute("SELECT set_config(%s, %s, true)", (name, f"{int(seconds * 1000)}ms"))
+
+    def _watch(self, connection: Connection) -> None:
+        connection.patience = self.options.statement_timeout.total_seconds() + _SLACK
 
     def _log_retry(self, doing: str, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -168,7 +182,7 @@ class Database:
     def _connect(self, conninfo: str) -> Connection:
         try:
             # Prepared statements live in a session, and a pooler gives each transaction another one.
-            return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+            return WatchedConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
             # The client gives no code for what it is told while connecting; a ping tells who is there (manual, PQping).
             if psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK:
@@ -200,7 +214,9 @@ class Database:
         if self._verified():
             rooted = "sslrootcert" in given or os.environ.get("PGSSLROOTCERT")
             fixed |= {"sslmode": "verify-full"} | ({} if rooted else {"sslrootcert": "system"})
-        return make_conninfo(**(given | fixed))
+        # What a service file says would have to give way to what is said here.
+        named = "service" in given or os.environ.get("PGSERVICE")
+        return make_conninfo(**(({} if named else _KEEPALIVES) | given | fixed))
 
     def _verified(self) -> bool:
         """Whether the certificate is verified without being asked for."""
@@ -222,13 +238,14 @@ class _Idle:
         self._lock = threading.Lock()
         self._connections: dict[tuple[int, str], Connection] = {}
 
-    def take(self, key: tuple[int, str]) -> Connection | None:
+    def take(self, key: tuple[int, str], patience: float) -> Connection | None:
         with self._lock:
             connection = self._connections.pop(key, None)
         if connection is None or connection.closed:
             return None
         try:
             # The server may have gone since the last epoch; better seen here than in the middle of a task.
+            connection.patience = patience
             connection.execute("SELECT 1")
         except psycopg.Error:
             connection.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outfall.capabilities import CommitRequest, CommitterInitContext, WriterInitContext
 from outfall.errors import (
@@ -16,6 +18,7 @@ from outfall.errors import (
     OutfallError,
     TransientError,
 )
+from outfall.postgres.watched import WatchedConnection
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
@@ -181,6 +184,39 @@ def test_a_connection_that_breaks_in_commit_is_settled_by_the_ledger(
         run(sink, recovery, 0, rows(1, 2), rows(3))
     assert cut
     assert len(publishing) == published
+    assert target.ids() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("step", ["postgres: publishing", "postgres: before COMMIT#3"])
+def test_a_server_that_falls_silent_is_given_up_and_the_ledger_says_what_it_did(
+    target: Target, recovery: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection stays open and nothing comes any more; then the time passes that the server is given."""
+    given = {"host": "127.0.0.1", "port": 5432} | conninfo_to_dict(target.dsn)
+    wanted, _, times = step.partition("#")
+    seen: list[str] = []
+    passed = 0.0
+
+    def now() -> float:
+        """Time flies while the server is silent."""
+        nonlocal passed
+        passed += 100 if len(seen) == int(times or 1) else 0
+        return time.monotonic() + passed
+
+    with TcpProxy(str(given["host"]), int(str(given["port"]))) as proxy:
+        sink = target.sink(dsn=make_conninfo(target.dsn, host="127.0.0.1", port=proxy.port))
+        run(sink, recovery, 0, rows(1))
+        monkeypatch.setattr(WatchedConnection, "now", staticmethod(now))
+
+        def fall_silent(reached: str) -> None:
+            if reached == wanted:
+                seen.append(reached)
+                if len(seen) == int(times or 1):
+                    proxy.inject(NetworkFault("drop", "reply", connections=1))
+
+        with listening(fall_silent):
+            run(sink, recovery, 1, rows(2, 3))
+    assert len(seen) > int(times or 1)
     assert target.ids() == [1, 2, 3]
 
 
