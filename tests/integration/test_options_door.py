@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickle
+import tempfile
 from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import LongType, StructField, StructType
 
+from outfall.errors import TargetNotEmptyError
 from outfall.recovery import history
 from outfall.spark import register
+from outfall.spark.data_source import OutfallDataSource
 from outfall.spark.requirement import pyspark_version
 from tests.integration.support.reading import forget_commit, found_ids, read_stream, run, visible, write_source
 
@@ -169,3 +174,21 @@ def test_a_session_can_register_the_format_by_hand(spark: SparkSession, tmp_path
     register(spark)
     spark.range(3).write.format("outfall").option("sink", "file").mode("append").save(str(tmp_path / "out"))
     assert found_ids(tmp_path / "out") == [0, 1, 2]
+
+
+def test_a_batch_job_that_cannot_begin_leaves_no_temporary_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark pickles the writer to send it to the tasks, and aborts nothing when that fails."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "theirs.jsonl").write_text("{}\n")
+    source = OutfallDataSource({"sink": "file", "path": str(tmp_path / "out"), "on_existing": "error"})
+    made = source.writer(StructType([StructField("id", LongType())]), overwrite=False)
+    for _ in range(2):
+        with pytest.raises(TargetNotEmptyError):
+            pickle.dumps(made)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    (tmp_path / "out" / "theirs.jsonl").unlink()
+    pickle.dumps(made)
+    made.abort([])
+    assert list((tmp_path / "tmp").iterdir()) == []

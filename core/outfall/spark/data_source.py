@@ -177,8 +177,13 @@ class BatchWriter(_Door, DataSourceArrowWriter):
         if self._recovery is None:
             # For a job that is never resumed; planning and commit run on one host.
             self._recovery = make_recovery()
-        with closing(self._coordinator(self._recovery, any_later=True)) as coordinator:
-            return coordinator.begin(self._epoch())
+        try:
+            with closing(self._begun(self._recovery)) as coordinator:
+                return coordinator.begin(self._epoch())
+        except BaseException as error:
+            # Spark asks neither to commit nor to abort what never began.
+            self._note_end(error)
+            raise
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AnswerMessage:
         """Write the rows of one task. Called in a task."""
@@ -192,8 +197,7 @@ class BatchWriter(_Door, DataSourceArrowWriter):
             with closing(self._begun(self._recovery)) as coordinator:
                 self._finish(coordinator, messages)
         except BaseException as error:
-            if (kept := self._end_failed()) is not None:
-                error.add_note(kept)
+            self._note_end(error)
             raise
         if self._is_unresumed:
             remove_recovery(self._recovery)
@@ -210,10 +214,16 @@ class BatchWriter(_Door, DataSourceArrowWriter):
     def _is_unresumed(self) -> bool:
         return self._door.recovery is None
 
+    def _note_end(self, error: BaseException) -> None:
+        if (kept := self._end_failed()) is not None:
+            error.add_note(kept)
+
     def _end_failed(self) -> str | None:
+        """Take back what the job left and remove its log; where that must stay, say why."""
         recovery = self._recovery
         if not self._is_unresumed or recovery is None:
             return None
+        self._recovery = None
         return end_failed(recovery, self._door.step_id, lambda: self._begun(recovery))
 
     def _begun(self, recovery: RecoveryConfig) -> EpochCoordinator:
