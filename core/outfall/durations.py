@@ -27,13 +27,24 @@ def parse_duration(value: Any) -> timedelta:
     Raises:
         ValueError: it is none of these, or not longer than nothing.
     """
+    span = parse_limit(value)
+    if not span:
+        raise ValueError("must be longer than nothing")
+    return span
+
+
+def parse_limit(value: Any) -> timedelta:
+    """Read a span of time that bounds something, 0 for no bound. As `parse_duration` else."""
     if isinstance(value, str):
         value = _seconds(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        value = timedelta(seconds=value)
+        try:
+            value = timedelta(seconds=value)
+        except (OverflowError, ValueError):
+            raise ValueError(f"{value} seconds are no span of time that can be kept") from None
     if not isinstance(value, timedelta):
         raise ValueError("must be a span of time: a timedelta, seconds, or text such as '10 minutes'")
-    if value <= timedelta(0):
+    if value < timedelta(0):
         raise ValueError("must be longer than nothing")
     return value
 
@@ -48,3 +59,6 @@ def _seconds(text: str) -> float:
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 """The type of an option that is a span of time."""
+
+Limit = Annotated[timedelta, BeforeValidator(parse_limit)]
+"""The type of an option that is a span of time, or 0 for no bound."""

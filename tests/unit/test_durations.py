@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outfall.durations import parse_duration
+from outfall.durations import parse_duration, parse_limit
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,16 @@ def test_durations_are_timedeltas_seconds_or_text(given: Any, seconds: float) ->
 def test_what_is_no_span_of_time_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"span of time|longer than nothing"):
         parse_duration(given)
+
+
+@pytest.mark.parametrize("parse", [parse_duration, parse_limit])
+@pytest.mark.parametrize("given", [1e300, "99999999999999 days", float("inf"), float("nan")])
+def test_a_number_that_no_span_of_time_holds_is_refused(given: Any, parse: Any) -> None:
+    with pytest.raises(ValueError, match="no span of time that can be kept"):
+        parse(given)
+
+
+def test_a_limit_may_be_none() -> None:
+    assert [parse_limit(given) for given in (0, "0 s", timedelta(0))] == [timedelta(0)] * 3
+    with pytest.raises(ValueError, match="longer than nothing"):
+        parse_limit(-1)

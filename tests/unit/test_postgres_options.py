@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import pwd
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +23,7 @@ from outfall.postgres.part_rows import PartRows
 from outfall.postgres.publish import statement
 from outfall.postgres.sqlstate import may_pass
 from outfall.postgres.staging import StagedRows
+from outfall.postgres.watched import WatchedConnection
 from outfall.serde import ModelSerializer
 from outfall.sink_shape import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
 
@@ -41,7 +44,12 @@ DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
             {"write_mode": "upsert", "key_columns": "id", "conflict_constraint": "a", "conflict_where": "b"},
             "give one",
         ),
+        ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "v", "order_column": "v"}, "is not written"),
+        ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "v", "update_columns": "v"}, "is not written"),
         ({"statement_timeout": "soon"}, "statement_timeout"),
+        ({"statement_timeout": "30 days"}, "longer than 24 days, the most that the server takes; 0 sets no limit"),
+        ({"statement_timeout": -1}, "must be longer than nothing"),
+        ({"retry_deadline": 0}, "must be longer than nothing"),
         ({"offset_columns": "id"}, 'are options of delivery="offset"'),
         ({"parts": 3}, 'are options of delivery="offset"'),
         ({"delivery": "offset"}, "needs either offset_columns or parts"),
@@ -61,6 +69,43 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], me
     with pytest.raises(ConfigurationError, match=message) as caught:
         PostgresSink(DSN, "t", **options)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "milliseconds"),
+    [(0, 0), ("0.1 ms", 1), ("1 s", 1000), ("24 days", 2_073_600_000), ("10 minutes", 600_000)],
+)
+def test_a_bound_of_statements_is_given_as_the_server_takes_it(given: Any, milliseconds: int) -> None:
+    assert PostgresSink(DSN, "t", statement_timeout=given).options.statement_milliseconds == milliseconds
+
+
+class Server(WatchedConnection):
+    """Takes settings."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.settings = settings
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        self.settings |= [params]
+
+    def __del__(self, *args: Any) -> None:
+        """There is nothing to close."""
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "patience"),
+    [
+        (0, {"statement_timeout": "0ms", "idle_in_transaction_session_timeout": "60000ms"}, None),
+        (5, {"statement_timeout": "5000ms", "idle_in_transaction_session_timeout": "5000ms"}, 65),
+        (600, {"statement_timeout": "600000ms", "idle_in_transaction_session_timeout": "60000ms"}, 660),
+    ],
+)
+def test_a_driver_that_stops_frees_the_ledger_whatever_statements_may_take(
+    given: int, settings: dict[str, str], patience: float | None
+) -> None:
+    server = Server({})
+    PostgresSink(DSN, "t", statement_timeout=given).database.limit(server)
+    assert (server.settings, server.patience) == (settings, patience)
 
 
 def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
@@ -190,8 +235,39 @@ def test_passwords_that_can_be_read_are_kept_to_themselves(secret: str) -> None:
         ("host=/var/run/postgresql dbname=w", "w"), ("user=app", "app"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("no_environment")
 def test_a_target_is_a_database_and_a_table_wherever_the_server_is(dsn: str, name: str) -> None:
     assert PostgresSink(dsn, "t").target() == f"postgres:{name}/t"
+
+
+@pytest.fixture
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PGDATABASE", "PGUSER", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_environment")
+@pytest.mark.parametrize(
+    ("dsn", "environment", "name"),
+    [
+        ("host=db dbname=w user=app", {"PGDATABASE": "other"}, "w"),
+        ("host=db user=app", {"PGDATABASE": "other", "PGUSER": "me"}, "other"),
+        ("host=db user=app", {"PGUSER": "me"}, "app"),
+        ("host=db", {"PGUSER": "me"}, "me"),
+        ("service=warehouse user=app", {"PGDATABASE": "other"}, "app"),
+    ],
+)
+def test_a_database_without_a_name_is_the_one_that_the_client_takes(
+    dsn: str, environment: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    assert PostgresSink(dsn, "t").target() == f"postgres:{name}/t"
+
+
+@pytest.mark.usefixtures("no_environment")
+def test_a_database_without_a_name_and_a_user_is_that_of_the_systems_user() -> None:
+    assert PostgresSink("host=db", "t").target() == f"postgres:{pwd.getpwuid(os.geteuid()).pw_name}/t"
 
 
 def test_a_dsn_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,15 +162,17 @@ class Database:
         server that keeps none of these bounds has fallen silent, and the connection is closed.
         """
         self._watch(connection)
-        statement = self.options.statement_timeout.total_seconds()
-        for name, seconds in (
+        statement = self.options.statement_milliseconds
+        silence = int(_LONGEST_SILENCE * 1000)
+        for name, milliseconds in (
             ("statement_timeout", statement),
-            ("idle_in_transaction_session_timeout", min(statement, _LONGEST_SILENCE)),
+            ("idle_in_transaction_session_timeout", min(statement, silence) if statement else silence),
         ):
-            connection.execute("SELECT set_config(%s, %s, true)", (name, f"{int(seconds * 1000)}ms"))
+            connection.execute("SELECT set_config(%s, %s, true)", (name, f"{milliseconds}ms"))
 
     def _watch(self, connection: Connection) -> None:
-        connection.patience = self.options.statement_timeout.total_seconds() + _SLACK
+        bound = self.options.statement_milliseconds
+        connection.patience = bound / 1000 + _SLACK if bound else None
 
     def _log_retry(self, doing: str, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -287,7 +289,17 @@ def _try_again(error: BaseException, *, starting: bool) -> bool:
 
 
 def _database_of(given: dict[str, Any]) -> str:
-    return str(given.get("dbname") or given.get("user") or os.environ.get("PGDATABASE") or "")
+    """Find the database's name as libpq does (manual, 32.1.2 and 32.15), but for what a service file says."""
+    environment = os.environ.get("PGDATABASE")
+    if "service" in given or os.environ.get("PGSERVICE"):
+        return str(given.get("dbname") or given.get("user") or environment or "")
+    return str(given.get("dbname") or environment or given.get("user") or _default_user())
+
+
+def _default_user() -> str:
+    """Whom libpq connects as when nobody says it: as PGUSER, or as the operating system's user."""
+    defaults = {option.keyword: option.val for option in psycopg.pq.Conninfo.get_defaults()}
+    return (defaults.get(b"user") or b"").decode()
 
 
 def _is_misread(dsn: str, given: dict[str, Any]) -> bool:

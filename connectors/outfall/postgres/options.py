@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from outfall.durations import Duration
+from outfall.durations import Duration, Limit
 from outfall.options import Names, SinkOptions
 from outfall.postgres.names import LONGEST
+
+_LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
+"""Of the server's settings: they count milliseconds in 32 bits."""
 
 
 class PostgresOptions(SinkOptions):
@@ -136,8 +140,10 @@ class PostgresOptions(SinkOptions):
         " table. `never` expects what `PostgresSink.ddl()` prints.",
     )
     connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
-    statement_timeout: Duration = Field(
-        default=timedelta(minutes=10), description="How long one statement may take; publishing an epoch is one."
+    statement_timeout: Limit = Field(
+        default=timedelta(minutes=10),
+        description="How long one statement may take; publishing an epoch is one. 0: as long as it takes; then a server"
+        " that falls silent is noticed by the network alone.",
     )
     retry_deadline: Duration = Field(
         default=timedelta(minutes=5),
@@ -151,6 +157,15 @@ class PostgresOptions(SinkOptions):
         twice = [name for name in value if value.count(name) > 1]
         if twice:
             raise ValueError(f"names the column {twice[0]!r} twice")
+        return value
+
+    @field_validator("statement_timeout")
+    @classmethod
+    def _can_be_set(cls, value: timedelta) -> timedelta:
+        if value > _LONGEST_TIMEOUT:
+            raise ValueError(
+                f"is longer than {_LONGEST_TIMEOUT.days} days, the most that the server takes; 0 sets no limit"
+            )
         return value
 
     @field_validator("metadata_schema")
@@ -174,6 +189,8 @@ class PostgresOptions(SinkOptions):
             raise ValueError(f"update_columns holds the key {sorted(both)[0]!r}: a key is what finds the row")
         if self.delete_marker in self.key_columns:
             raise ValueError("delete_marker cannot be a key")
+        if self.delete_marker and self.delete_marker in (self.order_column, *self.update_columns):
+            raise ValueError("delete_marker is not written, so it can be neither order_column nor in update_columns")
         return self
 
     @model_validator(mode="after")
@@ -191,3 +208,8 @@ class PostgresOptions(SinkOptions):
         if self.offset_columns and (self.key_columns or self.payload_column):
             raise ValueError("key_columns and payload_column do not go with offset_columns, which are the key")
         return self
+
+    @property
+    def statement_milliseconds(self) -> int:
+        """`statement_timeout` as the server takes it: 0 for no limit."""
+        return math.ceil(self.statement_timeout / timedelta(milliseconds=1))

@@ -154,7 +154,7 @@ class PartTask:
         # A COPY lasts as long as its task has rows, whatever the server allows other statements. Only for the keys of
         # another attempt, which may be stopped, it does not wait for ever.
         connection.execute("SET LOCAL statement_timeout = 0")
-        longest = int(self._database.options.statement_timeout.total_seconds() * 1000)
+        longest = self._database.options.statement_milliseconds
         connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{longest}ms",))
 
     def _publish(self, connection: Connection) -> None:

@@ -19,6 +19,11 @@ GONE = "_outfall_gone"
 _BETWEEN = "{0} >= %(low)s::tid AND {0} < %(high)s::tid"
 
 
+def statement_columns(options: PostgresOptions) -> list[str]:
+    """Return the names that `statement` gives to columns of its own, beside those of staging and of the target."""
+    return [GONE, PLACE] if options.write_mode == "upsert" else []
+
+
 def statement(
     options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], *, partly: bool = False
 ) -> sql.Composed:

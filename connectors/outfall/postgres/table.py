@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 import pyarrow as pa
 from psycopg import sql
@@ -13,6 +14,7 @@ from outfall.postgres.connection import Connection
 from outfall.postgres.ledger import ledger_ddl
 from outfall.postgres.names import LONGEST, TableName
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.publish import statement_columns
 from outfall.postgres.staging import own_columns, staging_ddl
 from outfall.postgres.types import new_column_type, why_not
 from outfall.postgres.unique_index import check_constraint, check_unique
@@ -40,6 +42,7 @@ class Table:
             *(self._problem(field, columns) for field in self._fields(schema)),
             *self._missing_names(schema),
             *self._not_given(schema, columns),
+            *self._taken_names([*schema.names, *(name for name, column in columns.items() if column.writable)]),
         ]
         told = [problem for problem in problems if problem]
         if told:
@@ -109,7 +112,7 @@ class Table:
         for field in self._fields(schema):
             new_column_type(field.type, field.name)
         names = (_why_no_name(field.name) for field in self._fields(schema))
-        problems = [*filter(None, names), *self._missing_names(schema)]
+        problems = [*filter(None, names), *self._missing_names(schema), *self._taken_names(schema.names)]
         named = self._options.conflict_constraint
         if named and named != f"{self._name.name}_pkey":
             problems.append(f"the table that is made would have no constraint {named!r}, only its primary key")
@@ -146,6 +149,13 @@ class Table:
             if not pa.types.is_boolean(kind):
                 problems.append(f"the delete marker {options.delete_marker!r} is {kind}, and must be boolean")
         return problems
+
+    def _taken_names(self, names: Sequence[str]) -> list[str]:
+        """Columns whose names staging needs for its own, or the statement that publishes."""
+        if self._options.parts is not None:
+            return []
+        own = {name for name, _ in own_columns(self._options)} | set(statement_columns(self._options))
+        return [f"the name {name!r} is the sink's own" for name in dict.fromkeys(names) if name in own]
 
     def _not_given(self, schema: pa.Schema, columns: dict[str, TableColumn]) -> list[str]:
         """Columns that every row must have, and none does."""

@@ -293,6 +293,27 @@ def test_columns_of_options_must_be_there(dsn: str) -> None:
         sink.check_schema(pa.schema({"id": pa.int64(), "gone": pa.string()}))
 
 
+def test_columns_with_names_that_staging_needs_are_refused_before_the_first_row(dsn: str, recovery: str) -> None:
+    names = [f"_outfall_{name}" for name in ("stage", "row", "delete", "gone", "place")]
+    columns = ", ".join(f"{name} bigint" for name in names)
+    target = Target(dsn, f"CREATE TABLE t (id bigint PRIMARY KEY, name text, {columns})")
+    upserts: dict[str, Any] = {"write_mode": "upsert", "key_columns": "id"}
+    marked = upserts | {"delete_marker": "marked"}
+    fields = {"id": pa.int64(), "name": pa.string(), "marked": pa.bool_()}
+    for options, taken in (({}, names[:1]), (upserts, [*names[:2], *names[3:]]), (marked, names)):
+        given = pa.schema({name: kind for name, kind in fields.items() if name != "marked" or options is marked})
+        told = "; ".join(f"the name '{name}' is the sink's own" for name in taken)
+        with pytest.raises(ConfigurationError, match=rf"do not fit t: {told}\. "):
+            target.sink(**options).check_schema(given)
+        with pytest.raises(ConfigurationError, match=rf"cannot be made: the name '{taken[-1]}' is the sink's own"):
+            PostgresSink(dsn, "made", create_table="if_missing", **options).check_schema(
+                given.append(pa.field(taken[-1], pa.int64()))
+            )
+    target.run("ALTER TABLE t DROP COLUMN _outfall_stage")
+    run(target.sink(), recovery, 0, [{"id": 1, "name": "a", "_outfall_row": 7}])
+    assert target.run("SELECT id, name, _outfall_row FROM t") == [(1, "a", 7)]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
