@@ -210,6 +210,7 @@ class SupportsPreCommitTopology(ABC, Generic[W, C]):
     def add_pre_commit_topology(self, results: Sequence[CommittableMessage[W]]) -> Sequence[CommittableMessage[C]]:
         """Combine write results. Called on the driver after all tasks answered, before anything is recorded.
 
+        There may be none, and none may be returned. The epoch is the one under way, whatever a returned message says.
         Must have no side effect that a second run would not repeat harmlessly.
         """
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from outfall.capabilities import CommitterInitContext, SupportsCommitter
+from outfall.capabilities import (
+    CommittableMessage,
+    CommitterInitContext,
+    SupportsCommitter,
+    SupportsPreCommitTopology,
+)
 from outfall.postgres.commit import PostgresCommitter
 from outfall.postgres.part import StagingPart
 from outfall.postgres.staged_sink import StagedSink
-from outfall.postgres.staging import StagedRows
+from outfall.postgres.staging import StagedRows, new_stage
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 
 
-class EpochSink(StagedSink, DynamicSink[Any], SupportsCommitter[StagedRows]):
+class EpochSink(
+    StagedSink, DynamicSink[Any], SupportsCommitter[StagedRows], SupportsPreCommitTopology[StagedRows, StagedRows]
+):
     """`PostgresSink(dsn, table)`: see there."""
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StagingPart:
@@ -22,6 +30,17 @@ class EpochSink(StagedSink, DynamicSink[Any], SupportsCommitter[StagedRows]):
     def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:
         staging = self._staging(context.step_id)
         return PostgresCommitter(self.database, self.table, staging, self.letters, context)
+
+    def add_pre_commit_topology(
+        self, results: Sequence[CommittableMessage[StagedRows]]
+    ) -> Sequence[CommittableMessage[StagedRows]]:
+        if results or self.options.on_existing != "overwrite":
+            return results
+        # An epoch without rows, for which Spark may run no task at all, empties the table like any other first one.
+        return [CommittableMessage(StagedRows(stage=new_stage(), rows=0, columns=()), epoch=0, worker_index=0)]
+
+    def write_result_serializer(self) -> ModelSerializer[StagedRows]:
+        return self.committable_serializer()
 
     def committable_serializer(self) -> ModelSerializer[StagedRows]:
         return ModelSerializer(StagedRows)

@@ -29,7 +29,8 @@ class LedgerRow:
     """The newest epoch that began with its number known; -1 before the first. A checkpoint that is adopted through
     options tells its first epoch only to the tasks."""
     epoch: int | None
-    """The newest epoch whose rows are in the table; `None` before the first. Epochs without rows leave no trace."""
+    """The newest epoch whose rows are in the table; `None` before the first. Epochs without rows leave no trace, but
+    with `on_existing="overwrite"`, where the first one empties the table."""
     revoked: int
     """Generations up to this one may publish no more."""
 

@@ -50,6 +50,8 @@ class Move:
 
     def whole(self, connection: Connection) -> int:
         """Move all rows by one statement and return how many rows of the table that changed."""
+        if not self._columns:
+            return 0
         moving = statement(self._options, self._table, self._staging, self._columns)
         return connection.execute(moving, {"stages": list(self.expected)}).rowcount
 

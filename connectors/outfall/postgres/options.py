@@ -103,7 +103,7 @@ class PostgresOptions(SinkOptions):
         default="check",
         description="What to do on first contact with a table that holds rows. `check`: keep them, but refuse them when"
         " the ledger says that this step wrote some, under a checkpoint that is gone. `resume`: keep them. `error`:"
-        " refuse them. `overwrite`: delete them in the transaction that publishes the first epoch; with"
+        " refuse them. `overwrite`: delete them in the transaction that publishes the first epoch, be it empty; with"
         ' `delivery="offset"` in one of its own, before the first task runs.',
     )
     on_rewind: Literal["error"] = Field(

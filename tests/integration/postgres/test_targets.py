@@ -54,6 +54,29 @@ def test_rows_that_are_there_are_kept_refused_or_replaced(dsn: str, tmp_path: Pa
     assert target.ids() == [3, 4]
 
 
+@pytest.mark.parametrize("tasks", [[], [[], []]], ids=["no task ran", "tasks without rows"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"write_mode": "upsert", "key_columns": "id", "dead_letter_table": "dead"}],
+    ids=["append", "upsert with dead letters"],
+)
+def test_a_first_epoch_without_rows_replaces_what_is_there_by_nothing(
+    dsn: str, recovery: str, options: dict[str, Any], tasks: list[list[Any]]
+) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text)")
+    target.run("INSERT INTO t VALUES (1, 'of yesterday')")
+    sink = target.sink(on_existing="overwrite", **options)
+    with crash_at("postgres: before COMMIT#3"):
+        run(sink, recovery, 0, *tasks)
+    assert target.ids() == [1]
+    run(sink, recovery, 0, *tasks)
+    assert target.ids() == []
+    target.run("INSERT INTO t VALUES (2, 'since the query began')")
+    for epoch, made in enumerate([tasks, [rows(3)], tasks], 1):
+        run(sink, recovery, epoch, *made)
+    assert target.ids() == [2, 3]
+
+
 def lose(recovery: str) -> None:
     """Delete the checkpoint and keep the table."""
     shutil.rmtree(recovery)
