@@ -194,6 +194,7 @@ class PostgresCommitter(Committer[StagedRows]):
             self._check_all_there(connection, move, changed)
             return _Moved(changed)
         waiting = sum(staged.values())
+        self._letters.check_bound(connection, staged, epoch=self._context.epoch, step=self._context.step_id)
         if waiting and self._letters.publish(connection, list(staged)) != waiting:
             raise _RowsLostError
         try:

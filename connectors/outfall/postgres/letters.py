@@ -7,7 +7,7 @@ unlogged as staging is, and counted as staging is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 from psycopg import sql
@@ -16,9 +16,10 @@ from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter
 from outfall.errors import ConfigurationError
 from outfall.postgres.columns import is_there, read_columns
 from outfall.postgres.connection import Connection
-from outfall.postgres.isolate import Refusal
+from outfall.postgres.isolate import Refusal, too_many
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.row_names import row_name
 from outfall.postgres.staging import STAGE
 from outfall.postgres.types import new_column_type
 
@@ -65,6 +66,29 @@ class DeadLetters:
         )
         found: dict[int, int] = dict(connection.execute(query, (list(stages),)).fetchall())
         return {stage: found.get(stage, 0) for stage in stages}
+
+    def check_bound(self, connection: Connection, waiting: Mapping[int, int], *, epoch: int, step: str | None) -> None:
+        """Refuse an epoch whose tasks have set aside more rows together than it may have.
+
+        Args:
+            connection: a connection.
+            waiting: how many letters wait of each attempt.
+            epoch: for the text.
+            step: for the text.
+
+        Raises:
+            ValueRefusedError: naming one of the rows.
+        """
+        if sum(waiting.values()) <= self.most:
+            return
+        query = sql.SQL("SELECT row, reason, code, excerpt FROM {} WHERE {} = ANY(%s) LIMIT 1").format(
+            self._waiting.escaped(), sql.Identifier(STAGE)
+        )
+        found = connection.execute(query, (list(waiting),)).fetchone()
+        # When a crash took them all, whoever counts them says so.
+        if found is not None:
+            text, *why = found
+            raise too_many(self.most, row_name(text, by_key=False), Refusal(*why), step=step, epoch=epoch)
 
     def publish(self, connection: Connection, stages: Collection[int]) -> int:
         """Move the letters of attempts that have won; return how many there were."""

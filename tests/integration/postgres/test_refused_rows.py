@@ -237,6 +237,22 @@ def test_more_than_the_limit_fail_the_query(dsn: str, recovery: str, mode: str) 
     assert target.run("SELECT count(*) FROM dead") == [(5,)]
 
 
+def test_the_limit_holds_for_the_tasks_of_an_epoch_together(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id smallint, name text)")
+    bad = [[{"id": 100_000 * task + number, "name": "x"} for number in range(3)] for task in (1, 2)]
+    strict, patient = (target.sink(dead_letter_table="dead", max_dead_letters=most) for most in (5, 6))
+    with pytest.raises(ValueRefusedError, match=r"more than 5 rows of this epoch.*row \{\"id\":\d+,.*max_dead_letters"):
+        run(strict, recovery, 0, *bad)
+    # Nothing is recorded, so that rows that were corrected at their source are written.
+    with crash_at("after PREPARED"):
+        run(patient, recovery, 0, *bad, rows(1))
+    with pytest.raises(ValueRefusedError, match="more than 5 rows of this epoch"):
+        run(strict, recovery, 0, *bad, rows(1))
+    assert target.run("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM dead)") == [(0, 0)]
+    assert run(patient, recovery, 0, *bad, rows(1)).skipped
+    assert target.run("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM dead)") == [(1, 6)]
+
+
 def test_dead_letters_may_be_asked_for_after_an_epoch_was_refused(dsn: str, recovery: str) -> None:
     """What is recorded is published then, and the tasks do not run again."""
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name text)")
