@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 from psycopg import sql
 
 from outfall.postgres.connection import Connection
 from outfall.postgres.ledger import LedgerRow
-from outfall.postgres.target import MAKING, Target
+from outfall.postgres.target import Target
+
+_SPACE = "outfall: beginning"
 
 
 class OffsetTarget(Target):
@@ -16,11 +17,14 @@ class OffsetTarget(Target):
     Later it is too late: no transaction of a task is the first one of all.
     """
 
-    def _open(self, connection: Connection, schema: pa.Schema | None) -> LedgerRow:
-        # Before looking: of two drivers that begin at once one is the first.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (MAKING,))
-        first = not self._has_ledger(connection) or self._ledger.read(connection) is None
-        row = super()._open(connection, schema)
+    def _begin(self, connection: Connection) -> LedgerRow:
+        context = self._context
+        # Before looking: of two drivers of this query that begin at once one is the first.
+        connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))", (_SPACE, f"{context.incarnation} {self._name}")
+        )
+        first = self._ledger.read(connection) is None
+        row = super()._begin(connection)
         if first and self._database.options.on_existing == "overwrite":
             connection.execute(sql.SQL("DELETE FROM {}").format(self._name.identifier()))
         return row

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import pyarrow as pa
 from psycopg import sql
 
 from outfall.capabilities import SealContext, TargetContext
@@ -14,6 +13,7 @@ from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.copy_target import check_copied_into
 from outfall.postgres.ledger import Ledger, LedgerRow
+from outfall.postgres.making import Wanted
 from outfall.postgres.names import TableName
 from outfall.postgres.offset_part import PartState
 from outfall.postgres.offset_target import OffsetTarget
@@ -61,8 +61,8 @@ class PartTarget(OffsetTarget):
             starts = self._ends(connection)
         return {part: PartState(next_offset=starts.get(part) or 0) for part in new}
 
-    def _open(self, connection: Connection, schema: pa.Schema | None) -> LedgerRow:
-        row = super()._open(connection, schema)
+    def _begin(self, connection: Connection) -> LedgerRow:
+        row = super()._begin(connection)
         if row.generation == self._context.generation:
             self._begin_parts(connection)
         return row
@@ -103,10 +103,10 @@ class PartTarget(OffsetTarget):
             return False
         return any(row.epoch is not None for row in self._part_ledger.read(connection).values())
 
-    def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
-        parts = self._part_ledger.table
-        made = [] if read_columns(connection, parts) else part_ledger_ddl(self._database.options.metadata_schema)
-        return [*super()._missing(connection), *made]
+    def _beside(self) -> list[Wanted]:
+        schema, parts = self._database.options.metadata_schema, self._part_ledger.table
+        made = Wanted((schema,), lambda found: [] if read_columns(found, parts) else part_ledger_ddl(schema))
+        return [*super()._beside(), made]
 
     def _check_row(self, found: LedgerRow) -> None:
         # A driver that died between seal and record has closed the epoch that begins now: it is written again.

@@ -51,19 +51,19 @@ class Table:
             )
         self._check_conflict(connection)
 
-    def prepare(self, connection: Connection, schema: pa.Schema) -> None:
-        """Create the table, or add columns to it, as the options allow."""
+    def missing_ddl(self, connection: Connection, schema: pa.Schema) -> list[sql.Composed]:
+        """Return what creates the table, or adds columns to it, as the options allow; nothing when rows fit it."""
         columns = {column.name for column in read_columns(connection, self._name)}
         if not columns:
-            connection.execute(self._create(schema))
-            return
-        for field in self._fields(schema):
-            if field.name not in columns and self._options.schema_evolution == "add_columns":
-                connection.execute(
-                    sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
-                        self._name.identifier(), _definition(field)
-                    )
-                )
+            return [self._create(schema)]
+        if self._options.schema_evolution != "add_columns":
+            return []
+        adding = sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}")
+        return [
+            adding.format(self._name.identifier(), _definition(field))
+            for field in self._fields(schema)
+            if field.name not in columns
+        ]
 
     def holds_rows(self, connection: Connection) -> bool:
         """Tell whether the table exists and has rows."""

@@ -14,12 +14,11 @@ from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.ledger import Ledger, LedgerRow, ledger_ddl
 from outfall.postgres.letters import DeadLetters
+from outfall.postgres.making import Wanted, make
 from outfall.postgres.names import TableName
 from outfall.postgres.staging import Staging
 from outfall.postgres.table import Table
 from outfall.steps import reached
-
-MAKING = "outfall: making ledger and staging"
 
 
 class Target:
@@ -75,6 +74,11 @@ class Target:
             TargetError: something is missing and may not be made.
         """
         row = self._database.run("opening", lambda connection: self._open(connection, schema))
+        if row is None:
+            for wanted in self._rows_need(schema):
+                make(self._database, wanted)
+            self._make_beside()
+            row = self._database.run("opening", self._begin)
         if row.generation > self._context.generation:
             raise FencedError(
                 f"the ledger of {self._name} is at generation {row.generation}",
@@ -84,39 +88,52 @@ class Target:
                 do="nothing, if the newer one is meant to run",
             )
 
-    def _open(self, connection: Connection, schema: pa.Schema | None) -> LedgerRow:
-        options = self._database.options
-        # Drivers of several queries make the same things at once, and IF NOT EXISTS is no lock.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (MAKING,))
-        if schema is not None:
-            self._table.prepare(connection, schema)
-        missing = self._missing(connection)
-        if options.create_staging == "if_missing":
-            self._make(connection, missing)
-        elif missing:
-            names = [f"{options.metadata_schema}.ledger"]
-            names += [] if self._staging is None else [str(self._staging.table)]
-            names += [] if self._letters is None else ["a table for dead letters"]
-            raise TargetError(
-                f"{' or '.join(names)} is missing or not as the table is",
-                step=self._context.step_id,
-                why="create_staging is 'never'",
-                do="have a DBA run what PostgresSink.ddl() prints",
-            )
+    def _open(self, connection: Connection, schema: pa.Schema | None) -> LedgerRow | None:
+        """Begin, unless something is missing."""
+        if any(wanted.missing(connection) for wanted in [*self._rows_need(schema), *self._beside()]):
+            return None
+        return self._begin(connection)
+
+    def _begin(self, connection: Connection) -> LedgerRow:
         reached("postgres: opening")
         context = self._context
         epoch = context.epoch if context.epoch is not None else -1
         return self._ledger.begin(connection, step=context.step_id, generation=context.generation, epoch=epoch)
 
-    def _missing(self, connection: Connection) -> Sequence[sql.Composed]:
-        shared = [] if self._has_ledger(connection) else self._shared_ddl(connection)
-        letters = [] if self._letters is None else self._letters.missing_ddl(connection)
-        staging = [] if self._staging is None else self._table.staging_ddl(connection, self._staging.table)
-        return [*shared, *letters, *staging]
+    def _rows_need(self, schema: pa.Schema | None) -> list[Wanted]:
+        """The table itself, with the columns of the rows."""
+        if schema is None:
+            return []
+        return [Wanted((self._name.name,), lambda connection: self._table.missing_ddl(connection, schema))]
 
-    def _make(self, connection: Connection, statements: Sequence[sql.Composed]) -> None:
-        for statement in statements:
-            connection.execute(statement)
+    def _beside(self) -> list[Wanted]:
+        """What is made beside the table."""
+        schema = self._database.options.metadata_schema
+        wanted = [Wanted((schema,), self._shared_ddl)]
+        if (letters := self._letters) is not None:
+            wanted.append(Wanted((schema, letters.table.name), letters.missing_ddl))
+        if self._staging is not None:
+            staging = self._staging.table
+            wanted.append(Wanted((staging.name,), lambda connection: self._table.staging_ddl(connection, staging)))
+        return wanted
+
+    def _make_beside(self) -> None:
+        options = self._database.options
+        if options.create_staging == "if_missing":
+            for wanted in self._beside():
+                make(self._database, wanted)
+            return
+        if not any(self._database.run("looking at", wanted.missing) for wanted in self._beside()):
+            return
+        names = [f"{options.metadata_schema}.ledger"]
+        names += [] if self._staging is None else [str(self._staging.table)]
+        names += [] if self._letters is None else ["a table for dead letters"]
+        raise TargetError(
+            f"{' or '.join(names)} is missing or not as the table is",
+            step=self._context.step_id,
+            why="create_staging is 'never'",
+            do="have a DBA run what PostgresSink.ddl() prints",
+        )
 
     def _has_ledger(self, connection: Connection) -> bool:
         schema = self._database.options.metadata_schema
@@ -134,6 +151,8 @@ class Target:
             )
 
     def _shared_ddl(self, connection: Connection) -> Sequence[sql.Composed]:
+        if self._has_ledger(connection):
+            return []
         schema = self._database.options.metadata_schema
         found = connection.execute(
             "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", (schema,)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from outfall.errors import (
 )
 from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver
-from outfall.testing.crash_points import crash_at
-from tests.integration.postgres.support import Target, rows, run
+from outfall.testing.crash_points import CrashError, crash_at
+from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.postgres import Databases
 
 
@@ -38,6 +39,19 @@ def recovery(tmp_path: Path) -> str:
     return str(tmp_path / "recovery")
 
 
+@contextmanager
+def dying_before_the_commit_that_publishes() -> Iterator[None]:
+    seen: list[str] = []
+
+    def die(step: str) -> None:
+        seen.append(step)
+        if step == "postgres: before COMMIT" and "postgres: publishing" in seen:
+            raise CrashError(step)
+
+    with listening(die), pytest.raises(CrashError):
+        yield
+
+
 def test_rows_that_are_there_are_kept_refused_or_replaced(dsn: str, tmp_path: Path) -> None:
     target = Target(dsn)
     target.run("INSERT INTO t VALUES (1, 'theirs')")
@@ -46,7 +60,7 @@ def test_rows_that_are_there_are_kept_refused_or_replaced(dsn: str, tmp_path: Pa
     with pytest.raises(TargetNotEmptyError):
         run(target.sink(on_existing="error"), str(tmp_path / "b"), 0, rows(3))
     sink = target.sink(on_existing="overwrite")
-    with crash_at("postgres: before COMMIT#3"):
+    with dying_before_the_commit_that_publishes():
         run(sink, str(tmp_path / "c"), 0, rows(3))
     assert target.ids() == [1, 2]
     run(sink, str(tmp_path / "c"), 0, rows(3))
@@ -66,7 +80,7 @@ def test_a_first_epoch_without_rows_replaces_what_is_there_by_nothing(
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text)")
     target.run("INSERT INTO t VALUES (1, 'of yesterday')")
     sink = target.sink(on_existing="overwrite", **options)
-    with crash_at("postgres: before COMMIT#3"):
+    with dying_before_the_commit_that_publishes():
         run(sink, recovery, 0, *tasks)
     assert target.ids() == [1]
     run(sink, recovery, 0, *tasks)
