@@ -6,17 +6,14 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
+from outfall.postgres.connection import Connection
 from outfall.postgres.names import TableName, escaped, escaped_sql
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.places import Ranks, Rows, these
 from outfall.postgres.staging import MARKER, ROW, STAGE
-
-PLACE = "_outfall_place"
-"""Where a row stands in staging, as a statement carries it along."""
 
 GONE = "_outfall_gone"
 """Whether a row of an upsert is one that removes, as a statement carries it along."""
-
-_BETWEEN = "{0} >= %(low)s::tid AND {0} < %(high)s::tid"
 
 
 def statement_columns(options: PostgresOptions) -> list[str]:
@@ -25,55 +22,42 @@ def statement_columns(options: PostgresOptions) -> list[str]:
 
 
 def statement(
-    options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], *, partly: bool = False
+    options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], rows: Rows = "all"
 ) -> sql.Composed:
-    """Return the one statement that publishes the attempts whose numbers are its parameter `stages`.
+    """Return the one statement that publishes rows, those of the attempts whose numbers are its parameter `stages`.
 
     Rows of one key meet in the order of their keys, so that two queries that write the same keys cannot deadlock.
 
-    With `partly` it publishes those that stand in staging from address `low` to address `high`, exclusive; an upsert
-    does as if the rows at the addresses `without` were not there. Addresses stay while the table is locked.
+    Where it is not about all rows, an upsert is given one of each key at most.
 
     Args:
         options: how rows are written.
         table: the target.
         staging: where the rows are.
         columns: the target's columns that they have values for.
-        partly: whether only some rows are published.
+        rows: which of them.
     """
     match options.write_mode:
         case "append":
-            return _append(table, staging, columns, partly)
+            return _append(table, staging, columns, rows)
         case "upsert":
-            return _upsert(options, table, staging, columns, partly)
+            return _upsert(options, table, staging, columns, rows)
         case "delete":
-            return _delete(options, table, staging, partly)
+            return _delete(options, table, staging, rows)
 
 
-def before(options: PostgresOptions, staging: TableName) -> sql.Composed:
-    """Return the statement that finds the row of an upsert which the one at address `place` had replaced.
-
-    It returns an address or nothing, and does as if the rows at the addresses `without` were not there.
-    """
-    alike = sql.SQL(" AND ").join(
-        sql.SQL("{0} IS NOT DISTINCT FROM (SELECT {0} FROM {1} WHERE ctid = %(place)s::tid)").format(
-            escaped(key), staging.escaped()
-        )
-        for key in options.key_columns
-    )
-    return sql.SQL(
-        "SELECT ctid::text FROM {staging} WHERE {stage} = ANY(%(stages)s) AND ctid <> ALL(%(without)s::tid[])"
-        " AND {alike} ORDER BY {order} LIMIT 1"
-    ).format(staging=staging.escaped(), stage=escaped(STAGE), alike=alike, order=_order(options))
+def ranks(options: PostgresOptions, connection: Connection, staging: TableName, stages: Sequence[int]) -> Ranks:
+    """Find the last row of each key."""
+    return Ranks(connection, staging, _list(options.key_columns), _order(options), stages)
 
 
-def _append(table: TableName, staging: TableName, columns: Sequence[str], partly: bool) -> sql.Composed:
+def _append(table: TableName, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
     return sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {these}").format(
-        table=table.escaped(), columns=_list(columns), staging=staging.escaped(), these=_these(partly)
+        table=table.escaped(), columns=_list(columns), staging=staging.escaped(), these=these(rows)
     )
 
 
-def _delete(options: PostgresOptions, table: TableName, staging: TableName, partly: bool) -> sql.Composed:
+def _delete(options: PostgresOptions, table: TableName, staging: TableName, rows: Rows) -> sql.Composed:
     keys = options.key_columns
     return sql.SQL(
         "DELETE FROM {table} AS target USING (SELECT DISTINCT {keys} FROM {staging} WHERE {these}) AS gone WHERE {same}"
@@ -81,25 +65,20 @@ def _delete(options: PostgresOptions, table: TableName, staging: TableName, part
         table=table.escaped(),
         keys=_list(keys),
         staging=staging.escaped(),
-        these=_these(partly),
+        these=these(rows),
         same=_same(keys, "gone"),
     )
 
 
-def _these(partly: bool) -> sql.Composed:
-    these = sql.SQL("{} = ANY(%(stages)s)").format(escaped(STAGE))
-    return these + sql.SQL(" AND ") + sql.SQL(_BETWEEN).format(sql.SQL("ctid")) if partly else these
-
-
 def _upsert(
-    options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], partly: bool
+    options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], rows: Rows
 ) -> sql.Composed:
     return sql.SQL(
         "WITH {latest}{removal}"
         " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {gone} ORDER BY {keys}"
         " ON CONFLICT {conflict} {action}"
     ).format(
-        latest=_latest(options, staging, columns, partly),
+        latest=_latest(options, staging, columns, rows),
         keys=_list(options.key_columns),
         columns=_list(columns),
         removal=_removal(options, table) if options.delete_marker else sql.SQL(""),
@@ -110,35 +89,20 @@ def _upsert(
     )
 
 
-def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str], partly: bool) -> sql.Composed:
-    """The last row of each key; with `partly` those of them that stand in the part, whatever else their keys have."""
-    given = {
-        "keys": _list(options.key_columns),
-        "columns": _list(columns),
-        "marker": escaped(MARKER) if options.delete_marker else sql.SQL("false"),
-        "staging": staging.escaped(),
-        "all": _these(partly=False),
-        "order": _order(options),
-        "gone": sql.Identifier(GONE),
-    }
-    if not partly:
-        return sql.SQL(
-            "latest AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS {gone} FROM {staging}"
-            " WHERE {all} ORDER BY {order})"
-        ).format(**given)
-    nulls = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(escaped(key)) for key in options.key_columns)
+def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
+    """The last row of each key."""
+    first = sql.SQL("DISTINCT ON ({}) ").format(_list(options.key_columns)) if rows == "all" else sql.SQL("")
+    order = sql.SQL(" ORDER BY {}").format(_order(options)) if rows == "all" else sql.SQL("")
     return sql.SQL(
-        "candidates AS (SELECT DISTINCT ON ({keys}) {columns}, coalesce({marker}, false) AS {gone}, ctid AS {place}"
-        " FROM {staging} WHERE {all} AND ctid <> ALL(%(without)s::tid[])"
-        # IN never finds a NULL, and what finds it cannot be hashed.
-        " AND (({keys}) IN (SELECT {keys} FROM {staging} WHERE {these}) OR {nulls}) ORDER BY {order}),"
-        " latest AS (SELECT * FROM candidates WHERE {between})"
+        "latest AS (SELECT {first}{columns}, coalesce({marker}, false) AS {gone} FROM {staging} WHERE {these}{order})"
     ).format(
-        place=escaped(PLACE),
-        these=_these(partly=True),
-        nulls=nulls,
-        between=sql.SQL(_BETWEEN).format(escaped(PLACE)),
-        **given,
+        first=first,
+        columns=_list(columns),
+        marker=escaped(MARKER) if options.delete_marker else sql.SQL("false"),
+        gone=sql.Identifier(GONE),
+        staging=staging.escaped(),
+        these=these(rows),
+        order=order,
     )
 
 

@@ -42,6 +42,8 @@ def check_rights(connection: Connection, sink: PostgresSink) -> Sequence[str]:
     found += _on_table(connection, sink.table, needed_rights(sink.options), user)
     if sink.letters is not None:
         found += _on_table(connection, sink.letters.table, ["INSERT"], user)
+        if sink.options.write_mode == "upsert":
+            found.append(_temporary(connection, sink.database.database_name(), user))
     found.append(_on_schema(connection, sink.options.metadata_schema, user, sink.options.create_staging == "never"))
     return found
 
@@ -76,6 +78,14 @@ def _on_schema(connection: Connection, schema: str, user: str, made_by_others: b
     if not _ask(connection, "has_database_privilege(current_database(), %s)", "CREATE"):
         raise _missing(f"CREATE on the database, to make schema {schema}", f"have a DBA run CREATE SCHEMA {schema}")
     return f"schema {schema} can be made"
+
+
+def _temporary(connection: Connection, database: str, user: str) -> str:
+    """What finds the rows that an upsert is refused for keeps the last of each key in a temporary table."""
+    if not _ask(connection, "has_database_privilege(current_database(), %s)", "TEMPORARY"):
+        quoted = sql.Identifier(database).as_string(connection)
+        raise _missing("TEMPORARY on the database", f"GRANT TEMPORARY ON DATABASE {quoted} TO {user}")
+    return "TEMPORARY on the database granted"
 
 
 def _has_on_table(connection: Connection, table: str, right: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outfall.errors import TargetError
 from outfall.postgres import PostgresSink
@@ -77,6 +77,9 @@ def test_all_rights_that_the_options_need_are_asked_for(dsn: str, options: dict[
             missing("INSERT on s.dead")
             target.run("GRANT INSERT ON s.dead TO doctor_test")
         assert f"{rights} on s.t granted" in sink.check_connection()
+        if dead and options.get("write_mode") == "upsert":
+            target.run(f'REVOKE TEMPORARY ON DATABASE "{conninfo_to_dict(dsn)["dbname"]}" FROM PUBLIC')
+            missing("TEMPORARY on the database")
     finally:
         target.run("DROP OWNED BY doctor_test CASCADE; DROP ROLE doctor_test")
 

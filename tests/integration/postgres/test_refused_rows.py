@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +19,7 @@ from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.postgres.test_faults import END_OTHERS
-from tests.integration.support.postgres import Databases
+from tests.integration.support.postgres import Databases, pgbouncer
 
 PEOPLE = "CREATE TABLE people (id bigint PRIMARY KEY)"
 
@@ -90,6 +90,12 @@ def dsn(database: str) -> str:
 @pytest.fixture
 def recovery(tmp_path: Path) -> str:
     return str(tmp_path / "recovery")
+
+
+@pytest.fixture
+def pooled(dsn: str) -> Iterator[str]:
+    with pgbouncer(dsn) as through:
+        yield through
 
 
 def table(dsn: str, column: str, key: str = "PRIMARY KEY") -> Target:
@@ -222,6 +228,26 @@ def test_many_rows_are_searched_by_halves(dsn: str, recovery: str) -> None:
     assert target.run("SELECT count(*) FROM t") == [(19_997,)]
     assert sorted(json.loads(row)["id"] for (row,) in target.run("SELECT row FROM dead")) == [17, 4711, 19999]
     assert tries < 3 * 2 * 17 + 2
+
+
+def test_upserts_are_sorted_once_however_many_rows_are_refused(dsn: str, recovery: str, pooled: str) -> None:
+    """Also through a pooler, which gives each transaction another session."""
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id % 200 <> 7), name text)")
+    sinks = [
+        target.sink(dsn=address, write_mode="upsert", key_columns="id", dead_letter_table="dead")
+        for address in (dsn, pooled)
+    ]
+    run(sinks[0], recovery, 0, rows(1))
+    (staging,) = target.run("SELECT format('outfall.%I', tablename) FROM pg_tables WHERE tablename LIKE 'staging%'")[0]
+    target.run(
+        "CREATE SEQUENCE scanned MINVALUE 0; CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" PERFORM setval('scanned', pg_stat_get_xact_tuples_returned('{staging}'::regclass)); RETURN NULL; END $$;"
+        " CREATE TRIGGER look BEFORE INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION look()"
+    )
+    for epoch, sink in enumerate([*sinks, *sinks], 1):
+        run(sink, recovery, epoch, rows(*range(2000)))
+        assert target.run("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM dead)") == [(1990, 10 * epoch)]
+        assert 2000 <= target.run("SELECT last_value FROM scanned")[0][0] < 5 * 2000
 
 
 @pytest.mark.parametrize("mode", ["staging", "publishing"])
