@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests.integration.support.postgres import Databases, Server, own_server, postgres_server
 
@@ -34,6 +37,18 @@ def mortal_postgres(own_postgres: Server) -> Iterator[Server]:
 def dsn(postgres: Databases) -> str:
     """An empty database."""
     return postgres.new_database()
+
+
+@pytest.fixture
+def role(dsn: str) -> Iterator[str]:
+    """A user of the server who has no rights yet; roles are the server's, so that no name is given twice."""
+    name = f"outfall_{secrets.token_hex(6)}"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
+        try:
+            yield name
+        finally:
+            connection.execute(sql.SQL("DROP OWNED BY {0} CASCADE; DROP ROLE {0}").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="session")

@@ -20,27 +20,22 @@ def options(dsn: str) -> tuple[str, ...]:
     return ("--sink", "postgres", "-o", f"dsn={dsn}", "-o", "table=t", "-o", "on_existing=resume")
 
 
-def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str) -> None:
+def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str, role: str) -> None:
     target = Target(dsn)
     assert "INSERT on t granted" in done("doctor", *options(dsn))
-    target.run("DROP ROLE IF EXISTS doctor_test")
-    target.run("CREATE ROLE doctor_test LOGIN PASSWORD 'geheim'")
-    theirs = make_conninfo(dsn, user="doctor_test", password="geheim")
-    try:
-        target.run("GRANT SELECT ON t TO doctor_test")
-        text = failed("doctor", *options(theirs))
-        assert "the right is missing: INSERT on t" in text
-        assert "GRANT INSERT" in text
-        assert "geheim" not in text
-        target.run("GRANT INSERT ON t TO doctor_test")
-        assert "the right is missing: CREATE on the database" in failed("doctor", *options(theirs))
-        target.run("CREATE SCHEMA outfall")
-        assert "the right is missing: USAGE on schema outfall" in failed("doctor", *options(theirs))
-        target.run("GRANT USAGE, CREATE ON SCHEMA outfall TO doctor_test")
-        assert "CREATE on schema outfall granted" in done("doctor", *options(theirs))
-    finally:
-        target.run("DROP OWNED BY doctor_test")
-        target.run("DROP ROLE doctor_test")
+    target.run(f"ALTER ROLE {role} PASSWORD 'geheim'")
+    theirs = make_conninfo(dsn, user=role, password="geheim")
+    target.run(f"GRANT SELECT ON t TO {role}")
+    text = failed("doctor", *options(theirs))
+    assert "the right is missing: INSERT on t" in text
+    assert "GRANT INSERT" in text
+    assert "geheim" not in text
+    target.run(f"GRANT INSERT ON t TO {role}")
+    assert "the right is missing: CREATE on the database" in failed("doctor", *options(theirs))
+    target.run("CREATE SCHEMA outfall")
+    assert "the right is missing: USAGE on schema outfall" in failed("doctor", *options(theirs))
+    target.run(f"GRANT USAGE, CREATE ON SCHEMA outfall TO {role}")
+    assert "CREATE on schema outfall granted" in done("doctor", *options(theirs))
 
 
 @pytest.mark.parametrize(
@@ -57,31 +52,29 @@ def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str) -> Non
         ({"write_mode": "delete", "key_columns": "id"}, "DELETE, SELECT"),
     ],
 )
-def test_all_rights_that_the_options_need_are_asked_for(dsn: str, options: dict[str, Any], rights: str) -> None:
+def test_all_rights_that_the_options_need_are_asked_for(
+    dsn: str, role: str, options: dict[str, Any], rights: str
+) -> None:
     target = Target(dsn, "CREATE SCHEMA s; CREATE TABLE s.t (id bigint PRIMARY KEY); CREATE TABLE s.dead (id bigint)")
-    target.run("DROP ROLE IF EXISTS doctor_test")
-    target.run("CREATE ROLE doctor_test LOGIN; CREATE SCHEMA outfall AUTHORIZATION doctor_test")
+    target.run(f"CREATE SCHEMA outfall AUTHORIZATION {role}")
     dead: dict[str, Any] = {} if "delivery" in options else {"dead_letter_table": "s.dead"}
-    sink: Any = PostgresSink(make_conninfo(dsn, user="doctor_test"), "s.t", **options, **dead)
+    sink: Any = PostgresSink(make_conninfo(dsn, user=role), "s.t", **options, **dead)
 
     def missing(what: str) -> None:
         with pytest.raises(TargetError, match=f"the right is missing: {what}"):
             sink.check_connection()
 
-    try:
-        missing("USAGE on schema s")
-        target.run("GRANT USAGE ON SCHEMA s TO doctor_test")
-        missing(f"{rights} on s.t")
-        target.run(f"GRANT {rights} ON s.t TO doctor_test")
-        if dead:
-            missing("INSERT on s.dead")
-            target.run("GRANT INSERT ON s.dead TO doctor_test")
-        assert f"{rights} on s.t granted" in sink.check_connection()
-        if dead and options.get("write_mode") == "upsert":
-            target.run(f'REVOKE TEMPORARY ON DATABASE "{conninfo_to_dict(dsn)["dbname"]}" FROM PUBLIC')
-            missing("TEMPORARY on the database")
-    finally:
-        target.run("DROP OWNED BY doctor_test CASCADE; DROP ROLE doctor_test")
+    missing("USAGE on schema s")
+    target.run(f"GRANT USAGE ON SCHEMA s TO {role}")
+    missing(f"{rights} on s.t")
+    target.run(f"GRANT {rights} ON s.t TO {role}")
+    if dead:
+        missing("INSERT on s.dead")
+        target.run(f"GRANT INSERT ON s.dead TO {role}")
+    assert f"{rights} on s.t granted" in sink.check_connection()
+    if dead and options.get("write_mode") == "upsert":
+        target.run(f'REVOKE TEMPORARY ON DATABASE "{conninfo_to_dict(dsn)["dbname"]}" FROM PUBLIC')
+        missing("TEMPORARY on the database")
 
 
 def test_staging_of_lost_attempts_is_listed_and_cleared(dsn: str, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ class Tables(SinkHarness):
     def make_sink(self, target: Any) -> Any:
         options: dict[str, Any] = {
             # A stopped driver holds the ledger's row, and whoever waits for it must not wait for long.
-            "statement_timeout": "0.5 seconds",
-            "retry_deadline": "1 second",
+            "statement_timeout": "2 seconds",
+            "retry_deadline": "2 seconds",
         }
         return PostgresSink(self.dsn, target, **(options | self.sink_options(target)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from outfall.errors import CommitRefusedError, TargetError, TransientError
 from outfall.testing import LocalDriver
+from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.postgres import Server, own_server
 from tests.integration.support.waiting import until
@@ -236,30 +237,45 @@ def test_what_will_not_pass_is_told_at_once(target: Target, recovery: str, code:
 
 
 def test_a_lock_that_is_held_too_long_is_told_with_its_option(target: Target, recovery: str) -> None:
-    sink = target.sink(statement_timeout="200 ms")
-    run(sink, recovery, 0, rows(1))
+    run(target.sink(), recovery, 0, rows(1))
+    with crash_at("after COMMITTING"):
+        run(target.sink(), recovery, 1, rows(2))
     with psycopg.connect(target.dsn) as other:
         other.execute("LOCK TABLE t IN SHARE MODE")
         with pytest.raises(TargetError, match=r"(?s)statement timeout.*SQLSTATE 57014.*statement_timeout"):
-            run(sink, recovery, 1, rows(2))
+            run(target.sink(statement_timeout="1 second"), recovery, 1, rows(2))
     assert target.ids() == [1]
-    run(sink, recovery, 1, rows(2))
+    run(target.sink(), recovery, 1, rows(2))
     assert target.ids() == [1, 2]
 
 
 def test_a_copy_may_take_longer_than_a_statement(target: Target, recovery: str) -> None:
     """The role's own timeout, which the server would apply to COPY as well."""
-    with psycopg.connect(target.dsn) as connection:
-        name = connection.info.dbname
-    target.run(f'ALTER DATABASE "{name}" SET statement_timeout = 100')
-    waited = threading.Event()
+    name = psycopg.conninfo.conninfo_to_dict(target.dsn)["dbname"]
+    driver = LocalDriver(target.sink(), recovery)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    waited: list[str] = []
+    old = (
+        "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY %staging%' AND clock_timestamp() - query_start > '1.2 s'"
+    )
 
-    def wait(step: str) -> None:
-        if step == "postgres: copying":
-            waited.wait(0.3)
+    # Only the task's session is made while the timeout holds.
+    with psycopg.connect(target.dsn, autocommit=True) as other:
 
-    with listening(wait):
-        run(target.sink(), recovery, 0, rows(1))
+        def wait(step: str) -> None:
+            if step == "postgres: copying":
+                until(lambda: other.execute(old).fetchone(), "the COPY taking longer", 30)
+                waited.append(step)
+
+        other.execute(END_OTHERS)
+        other.execute(f'ALTER DATABASE "{name}" SET statement_timeout = 1000')
+        with listening(wait):
+            answer = driver.run_task(ticket, 0, 0, [(None, rows(1))])
+        other.execute(f'ALTER DATABASE "{name}" RESET statement_timeout')
+        other.execute(END_OTHERS)
+    coordinator.finish(ticket, [answer])
+    assert waited
     assert target.ids() == [1]
 
 
@@ -269,6 +285,12 @@ def test_a_dsn_that_leads_nowhere_is_told_without_waiting(target: Target, recove
         run(target.sink(dsn=psycopg.conninfo.make_conninfo(target.dsn, **wrong)), recovery, 0, rows(1))
 
 
+def answers(target: Target) -> bool:
+    with suppress(psycopg.OperationalError):
+        return target.run("SELECT 1") == [(1,)]
+    return False
+
+
 def test_a_server_without_free_connections_is_named_and_waited_for(recovery: str) -> None:
     settings = {"max_connections": "5", "superuser_reserved_connections": "0", "reserved_connections": "0"}
     with own_server(settings) as server, ExitStack() as others:
@@ -276,13 +298,23 @@ def test_a_server_without_free_connections_is_named_and_waited_for(recovery: str
         sink = target.sink(retry_deadline="1 second")
         run(sink, recovery, 0, rows(1))
         target.run(END_OTHERS)
-        for _ in range(5):
+        watch = others.enter_context(psycopg.connect(target.dsn, autocommit=True))
+        alone = "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
+
+        def is_alone() -> bool:
+            found = watch.execute(alone).fetchone()
+            return bool(found and found[0])
+
+        # A session that its client closed takes its place for a while.
+        until(is_alone, "the other sessions being gone", 30)
+        for _ in range(4):
             others.enter_context(psycopg.connect(target.dsn))
         told = "one connection per running task and one for the driver; the server's max_connections is 5"
         with pytest.raises(TransientError, match=rf"too many clients already.*max_connections for.*{told}"):
             run(sink, recovery, 1, rows(2))
         others.close()
-        run(sink, recovery, 1, rows(2))
+        until(lambda: answers(target), "a session being free", 30)
+        run(target.sink(), recovery, 1, rows(2))
         assert target.ids() == [1, 2]
 
 

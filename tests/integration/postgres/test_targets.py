@@ -26,7 +26,6 @@ from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import CrashError, crash_at
 from tests.integration.postgres.support import Target, listening, rows, run
-from tests.integration.support.postgres import Databases
 
 
 @pytest.fixture
@@ -249,47 +248,37 @@ def test_a_row_that_breaks_a_constraint_is_named_and_nothing_is_written(dsn: str
     assert target.ids() == [1, 2]
 
 
-def test_a_missing_right_is_told_with_the_way_out(postgres: Databases, recovery: str) -> None:
-    target = Target(postgres.new_database())
-    role = "outfall_poor"
-    target.run(f"DROP ROLE IF EXISTS {role}")
-    target.run(f"CREATE ROLE {role} LOGIN; GRANT INSERT, SELECT ON t TO {role}")
+def test_a_missing_right_is_told_with_the_way_out(dsn: str, role: str, recovery: str) -> None:
+    target = Target(dsn)
+    target.run(f"GRANT INSERT, SELECT ON t TO {role}")
     poor = psycopg.conninfo.make_conninfo(target.dsn, user=role)
-    try:
-        with pytest.raises(TargetError, match=r"permission denied.*ddl\(\)"):
-            run(target.sink(dsn=poor), recovery, 0, rows(1))
-        target.run(target.sink().ddl())
-        target.run(f"GRANT USAGE ON SCHEMA outfall TO {role}")
-        target.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA outfall TO {role}")
-        run(target.sink(dsn=poor, create_staging="never"), recovery, 0, rows(1))
-        assert target.ids() == [1]
-    finally:
-        target.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    with pytest.raises(TargetError, match=r"permission denied.*ddl\(\)"):
+        run(target.sink(dsn=poor), recovery, 0, rows(1))
+    target.run(target.sink().ddl())
+    target.run(f"GRANT USAGE ON SCHEMA outfall TO {role}")
+    target.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA outfall TO {role}")
+    run(target.sink(dsn=poor, create_staging="never"), recovery, 0, rows(1))
+    assert target.ids() == [1]
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"delivery": "offset", "parts": 2, "offset_keys": "ledger"}], ids=["epoch", "parts"]
 )
 def test_who_may_only_insert_needs_no_more_to_append(
-    postgres: Databases, recovery: str, options: dict[str, Any]
+    dsn: str, role: str, recovery: str, options: dict[str, Any]
 ) -> None:
-    target = Target(postgres.new_database())
-    role = "outfall_writer"
-    target.run(f"DROP ROLE IF EXISTS {role}")
-    target.run(f"CREATE ROLE {role} LOGIN; GRANT INSERT ON t TO {role}; CREATE SCHEMA outfall AUTHORIZATION {role}")
+    target = Target(dsn)
+    target.run(f"GRANT INSERT ON t TO {role}; CREATE SCHEMA outfall AUTHORIZATION {role}")
     sink: Any = target.sink(dsn=psycopg.conninfo.make_conninfo(target.dsn, user=role), **options)
-    try:
-        assert "INSERT on t granted" in sink.check_connection()
-        sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
-        made = rows(1, 2)
-        run(sink, recovery, 0, [("k", row) for row in made] if options else made)
-        assert target.ids() == [1, 2]
-        # Only for a table that this step wrote to it is to be looked whether rows are left.
-        shutil.rmtree(recovery)
-        with pytest.raises(TargetError, match="permission denied for table t"):
-            run(sink, recovery, 0, [])
-    finally:
-        target.run(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+    assert "INSERT on t granted" in sink.check_connection()
+    sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
+    made = rows(1, 2)
+    run(sink, recovery, 0, [("k", row) for row in made] if options else made)
+    assert target.ids() == [1, 2]
+    # Only for a table that this step wrote to it is to be looked whether rows are left.
+    shutil.rmtree(recovery)
+    with pytest.raises(TargetError, match="permission denied for table t"):
+        run(sink, recovery, 0, [])
 
 
 def test_a_table_that_was_dropped_is_not_made_anew(dsn: str, recovery: str) -> None:

@@ -196,6 +196,7 @@ def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_pat
     target = Target(dsn, KEYED)
     ids = range(2000)
     failures: list[BaseException] = []
+    meeting = threading.Barrier(2, timeout=60)
 
     def write(name: str, order: range) -> None:
         try:
@@ -205,12 +206,18 @@ def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_pat
                 run(sink, str(tmp_path / name), epoch, values)
         except BaseException as error:
             failures.append(error)
+            meeting.abort()
+
+    def meet(step: str) -> None:
+        if step == "postgres: publishing":
+            meeting.wait()
 
     threads = [threading.Thread(target=write, args=args) for args in (("a", ids), ("b", ids[::-1]))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with listening(meet):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
     assert failures == []
     assert target.run("SELECT count(DISTINCT id), count(*) FROM t") == [(2000, 2000)]
     assert target.run("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
