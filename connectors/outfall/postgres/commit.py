@@ -23,11 +23,11 @@ from outfall.postgres.isolate import Refusal, too_many
 from outfall.postgres.ledger import LedgerRow
 from outfall.postgres.letters import DeadLetters
 from outfall.postgres.lost_rows import LostRows
+from outfall.postgres.making import Wanted, make
 from outfall.postgres.move import Move
 from outfall.postgres.names import TableName
 from outfall.postgres.sqlstate import is_rows_fault, may_be_misfit
 from outfall.postgres.staging import StagedRows, Staging
-from outfall.postgres.target import MAKING
 from outfall.steps import reached
 
 Request = CommitRequest[StagedRows]
@@ -137,19 +137,18 @@ class PostgresCommitter(Committer[StagedRows]):
         A recorded epoch is finished before the target is opened, perhaps under options that ask for letters only now.
         """
         letters = self._letters
-        if letters is not None:
-
-            def make(connection: Connection) -> None:
-                self._ledger.read(connection, _attempts(requests))
-                self._make_letters(connection, letters)
-
-            self._run("making dead letters of", make)
-
-    def _make_letters(self, connection: Connection, letters: DeadLetters) -> None:
-        letters.check(connection)
-        if not letters.missing_ddl(connection):
+        if letters is None:
             return
-        if self._database.options.create_staging == "never":
+
+        def missing(connection: Connection) -> Sequence[sql.Composed]:
+            self._ledger.read(connection, _attempts(requests))
+            letters.check(connection)
+            return letters.missing_ddl(connection)
+
+        if not self._run("looking for the dead letters of", missing):
+            return
+        options = self._database.options
+        if options.create_staging == "never":
             raise TargetError(
                 f"a table for dead letters is missing: {letters.table} or what waits for it",
                 step=self._context.step_id,
@@ -157,9 +156,8 @@ class PostgresCommitter(Committer[StagedRows]):
                 why="create_staging is 'never'",
                 do="have a DBA run what PostgresSink.ddl() prints",
             )
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (MAKING,))
-        for statement in letters.missing_ddl(connection):
-            connection.execute(statement)
+        with explained(self._database, f"making dead letters of {self._table}", self._context.step_id):
+            make(self._database, Wanted((options.metadata_schema, letters.table.name), letters.missing_ddl))
 
     def _publish(self, connection: Connection, requests: Sequence[Request]) -> None:
         context = self._context

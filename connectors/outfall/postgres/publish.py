@@ -18,7 +18,7 @@ GONE = "_outfall_gone"
 
 def statement_columns(options: PostgresOptions) -> list[str]:
     """Return the names that `statement` gives to columns of its own, beside those of staging and of the target."""
-    return [GONE, PLACE] if options.write_mode == "upsert" else []
+    return [GONE] if options.write_mode == "upsert" else []
 
 
 def statement(
