@@ -359,6 +359,12 @@ def test_staging_is_named_by_table_and_step_within_the_servers_bound() -> None:
     assert all(len(name.removeprefix("outfall.").encode()) <= 63 for name in names)
 
 
+def test_a_table_that_a_search_path_finds_is_told_from_others_of_its_name() -> None:
+    table = TableName(None, "t")
+    assert table.found_in("public") == table.found_in(None) == table
+    assert table.found_in("a") == TableName("a", "t") == TableName("a", "t").found_in("b")
+
+
 def test_staged_rows_that_were_recorded_without_their_table_are_read() -> None:
     serializer = ModelSerializer(StagedRows)
     former = b'{"stage":7,"rows":2,"columns":["id"],"letters":0}'

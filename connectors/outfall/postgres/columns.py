@@ -110,6 +110,19 @@ def is_there(connection: psycopg.Connection[Any], table: TableName) -> bool:
     return bool(found and found[0])
 
 
+def schema_of(connection: psycopg.Connection[Any], table: TableName) -> str | None:
+    """Return the schema in which a table lies, or in which it would be made; `None` where the search path has none."""
+    if table.schema is not None:
+        return table.schema
+    named = table.identifier().as_string(connection)
+    found = connection.execute(
+        "SELECT coalesce((SELECT nspname FROM pg_catalog.pg_class AS c"
+        " JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace WHERE c.oid = to_regclass(%s)), current_schema())",
+        (named,),
+    ).fetchone()
+    return found[0] if found else None
+
+
 def read_primary_key(connection: psycopg.Connection[Any], table: TableName) -> tuple[str, ...]:
     """Return the columns of a table's primary key; none when it has no such key."""
     named = table.identifier().as_string(connection)

@@ -86,7 +86,8 @@ class Ledger:
             "INSERT INTO {0} AS ledger (incarnation, target, step, generation, begun)"
             " VALUES (%(incarnation)s, %(target)s, %(step)s, %(generation)s, %(epoch)s)"
             " ON CONFLICT (incarnation, target) DO UPDATE"
-            " SET generation = EXCLUDED.generation, begun = greatest(ledger.begun, EXCLUDED.begun), changed = now()"
+            " SET step = EXCLUDED.step, generation = EXCLUDED.generation,"
+            " begun = greatest(ledger.begun, EXCLUDED.begun), changed = now()"
             " WHERE ledger.generation <= EXCLUDED.generation"
         ).format(self._name)
         connection.execute(statement, self._key | {"step": step, "generation": generation, "epoch": epoch})

@@ -41,6 +41,13 @@ class TableName:
                 raise ConfigurationError(f"{text!r} is not the name of a table", why="a part is empty or over 63 bytes")
         return cls(names[0] if len(names) == 2 else None, names[-1])
 
+    def found_in(self, schema: str | None) -> TableName:
+        """Tell a table that the `search_path` found in a schema from those of its name in others.
+
+        In `public`, where most are, it keeps its plain name.
+        """
+        return self if self.schema is not None or schema in (None, "public") else TableName(schema, self.name)
+
     def identifier(self) -> sql.Identifier:
         """Return the name as SQL, quoted."""
         return sql.Identifier(self.name) if self.schema is None else sql.Identifier(self.schema, self.name)
@@ -71,7 +78,7 @@ def staging_name(metadata_schema: str, table: TableName, step_id: str, extra: Se
 
     Args:
         metadata_schema: where it lies.
-        table: the target.
+        table: the target, as `found_in` gives it.
         step_id: the step.
         extra: its columns that not every sink needs; queries with different ones would drop each other's table.
     """

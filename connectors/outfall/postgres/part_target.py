@@ -94,7 +94,7 @@ class PartTarget(OffsetTarget):
         # Parts are in the table before their epoch is closed: a job that was killed in between has written too.
         if (found := super()._others(connection)) is not None or not read_columns(connection, self._part_ledger.table):
             return found
-        return self._part_ledger.published_by_others(connection, self._context.step_id)
+        return self._part_ledger.published_by_others(connection, self._label(connection))
 
     def _has_written(self, connection: Connection, found: LedgerRow) -> bool:
         if super()._has_written(connection, found):

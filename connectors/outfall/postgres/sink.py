@@ -22,6 +22,7 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.options import make_options
+from outfall.postgres.columns import schema_of
 from outfall.postgres.connection import Connection, Database, max_connections
 from outfall.postgres.failures import explained
 from outfall.postgres.letters import dead_letters
@@ -119,6 +120,9 @@ class PostgresSink(
         """The server's, once the driver has asked."""
         self.schema: pa.Schema | None = None
         """The columns of the rows, as far as the driver has been told."""
+        self.found: TableName | None = None
+        """The table with the schema where the search path finds it, once somebody has asked. Tasks learn it of the
+        driver."""
 
     def __repr__(self) -> str:
         return f"PostgresSink(table={str(self.table)!r}, write_mode={self.options.write_mode!r})"
@@ -181,6 +185,16 @@ class PostgresSink(
         with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
             statements = self._support_ddl(connection, step_id)
             return ";\n".join(text.as_string(connection) for text in statements) + ";\n"
+
+    def _found(self, *, starting: bool) -> TableName:
+        """The table, told from those of its name that other users' search paths find. `starting`: as for `run`."""
+        if self.found is None and self.table.schema is None:
+            with explained(self.database, f"looking at {self.table}"):
+                schema = self.database.run(
+                    "looking at", lambda connection: schema_of(connection, self.table), starting=starting
+                )
+            self.found = self.table.found_in(schema)
+        return self.found or self.table
 
     @property
     def _table_options(self) -> PostgresOptions:

@@ -50,4 +50,5 @@ class SourceSink(StagedSink, DynamicSink[Any]):
         return self.options.model_copy(update={"key_columns": self.options.offset_columns})
 
     def _target(self, context: TargetContext[Any]) -> OffsetTarget:
-        return OffsetTarget(Database(self._table_options), self.table, self._staging(context.step_id), None, context)
+        staging = self._staging(context.step_id, starting=True)
+        return OffsetTarget(Database(self._table_options), self.table, staging, None, context)

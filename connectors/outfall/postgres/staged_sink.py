@@ -36,19 +36,20 @@ class StagedSink(PostgresSink, SupportsSweep, SupportsLeftovers):
         return count
 
     def find_leftovers(self, context: SweepContext) -> Sequence[str]:
-        staging = self._staging(context.step_id)
+        staging = self._staging(context.step_id, starting=True)
         with explained(self.database, f"looking into {staging.table}", context.step_id):
             return self.database.run(
                 "looking into staging of", lambda connection: staging.older(connection, context), starting=True
             )
 
-    def _staging(self, step_id: str) -> Staging:
+    def _staging(self, step_id: str, *, starting: bool = False) -> Staging:
         schema = self.options.metadata_schema
         extra = [name for name, _ in own_columns(self.options)[1:]]
-        return Staging(schema, staging_name(schema, self.table, step_id, extra))
+        return Staging(schema, staging_name(schema, self._found(starting=starting), step_id, extra))
 
     def _target(self, context: TargetContext[Any]) -> Target:
-        return Target(self.database, self.table, self._staging(context.step_id), self.letters, context)
+        staging = self._staging(context.step_id, starting=True)
+        return Target(self.database, self.table, staging, self.letters, context)
 
     def _support_ddl(self, connection: Connection, step_id: str) -> list[sql.Composed]:
         statements = Table(self.options, self.table).support_ddl(connection, self._staging(step_id).table)

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from outfall.capabilities import TargetContext
 from outfall.errors import FencedError, TargetAheadError, TargetError, TargetLostError, TargetNotEmptyError
-from outfall.postgres.columns import read_columns
+from outfall.postgres.columns import read_columns, schema_of
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.ledger import Ledger, LedgerRow, ledger_ddl
 from outfall.postgres.letters import DeadLetters
@@ -64,7 +64,13 @@ class Target:
 
     def _others(self, connection: Connection) -> LedgerRow | None:
         """What this step wrote under a checkpoint that is not this one."""
-        return self._ledger.published_by_others(connection, self._context.step_id)
+        return self._ledger.published_by_others(connection, self._label(connection))
+
+    def _label(self, connection: Connection) -> str:
+        """The step as the ledger names it: tables of one name in several schemas have steps of one name."""
+        found = self._name.found_in(schema_of(connection, self._name))
+        step = self._context.step_id
+        return step if found == self._name else f"{step} in {found.schema}"
 
     def open(self, schema: pa.Schema | None) -> None:
         """Make what the tasks need, and tell the ledger which generation writes from now on.
@@ -98,7 +104,7 @@ class Target:
         reached("postgres: opening")
         context = self._context
         epoch = context.epoch if context.epoch is not None else -1
-        return self._ledger.begin(connection, step=context.step_id, generation=context.generation, epoch=epoch)
+        return self._ledger.begin(connection, step=self._label(connection), generation=context.generation, epoch=epoch)
 
     def _rows_need(self, schema: pa.Schema | None) -> list[Wanted]:
         """The table itself, with the columns of the rows."""

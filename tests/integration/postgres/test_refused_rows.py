@@ -427,7 +427,7 @@ def test_a_connection_that_breaks_while_rows_are_set_aside_is_made_anew(dsn: str
 
 
 @pytest.mark.parametrize(
-    "step", ["postgres: staging", "postgres: set aside", "postgres: after COMMIT#3", "after commit"]
+    "step", ["postgres: staging", "postgres: set aside", "postgres: after COMMIT#6", "after commit"]
 )
 def test_a_driver_that_dies_leaves_each_letter_once(dsn: str, recovery: str, step: str) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id <> 3), name jsonb)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import (
@@ -157,7 +158,7 @@ def test_batch_jobs_leave_no_ledger_rows(target: Target, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("step", "published"), [("postgres: publishing", False), ("postgres: after COMMIT#4", True), ("after commit", True)]
+    ("step", "published"), [("postgres: publishing", False), ("postgres: after COMMIT#5", True), ("after commit", True)]
 )
 def test_a_batch_job_that_was_killed_is_noticed_if_it_had_published(
     target: Target, tmp_path: Path, step: str, published: bool
@@ -473,3 +474,40 @@ def test_odd_names_are_quoted(dsn: str, recovery: str) -> None:
     sink = PostgresSink(dsn, '"My Schema"."select ""T"""', metadata_schema="Odd one")
     run(sink, recovery, 0, [{"user": 1, "a b": "x"}])
     assert target.run('SELECT * FROM "My Schema"."select ""T"""') == [(1, "x")]
+
+
+def tenants(dsn: str) -> tuple[Target, str, str]:
+    """Two schemas with a table `t` each, and the DSNs whose search paths find the one or the other."""
+    target = Target(dsn, "CREATE SCHEMA a; CREATE TABLE a.t (id bigint, name text)")
+    target.run("CREATE SCHEMA b; CREATE TABLE b.t (id text, name text, more text)")
+    first, second = (make_conninfo(dsn, options=f"-csearch_path={schema}") for schema in "ab")
+    return target, first, second
+
+
+def test_tables_of_one_name_in_two_schemas_do_not_meet(dsn: str, recovery: str) -> None:
+    target, first, second = tenants(dsn)
+    with crash_at("after PREPARED"):
+        run(PostgresSink(first, "t"), recovery, 0, rows(1))
+    for epoch in range(2):
+        run(PostgresSink(second, "t"), f"{recovery}-b", epoch, [{"id": str(epoch), "name": "b"}])
+    assert run(PostgresSink(first, "t"), recovery, 0, rows(1)).skipped
+    run(PostgresSink(first, "t"), recovery, 1, rows(2))
+    assert target.run("SELECT id FROM a.t ORDER BY 1") == [(1,), (2,)]
+    assert target.run("SELECT id FROM b.t ORDER BY 1") == [("0",), ("1",)]
+    assert len(target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'staging%%'")) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"delivery": "offset", "parts": 1, "offset_keys": "ledger"}])
+def test_what_another_schema_holds_is_no_lost_checkpoint(dsn: str, recovery: str, options: dict[str, Any]) -> None:
+    target, first, second = tenants(dsn)
+    target.run("INSERT INTO b.t VALUES ('x')")
+
+    def start(where: str, checkpoint: str, made: Sequence[Any]) -> None:
+        run(PostgresSink(where, "t", **options), f"{recovery}-{checkpoint}", 0, made if not options else [("k", *made)])
+
+    start(first, "a", rows(1))
+    start(second, "b", [{"id": "1", "name": "b"}])
+    for where in (first, second):
+        with pytest.raises(TargetNotEmptyError, match="under another checkpoint"):
+            start(where, "lost", rows(2))
+    assert target.run("SELECT id FROM b.t ORDER BY 1") == [("1",), ("x",)]
