@@ -20,7 +20,7 @@ from outfall.postgres.connection import Database
 from outfall.postgres.failures import translated
 from outfall.postgres.names import TableName, staging_name
 from outfall.postgres.part_rows import PartRows
-from outfall.postgres.publish import statement
+from outfall.postgres.publish import statements
 from outfall.postgres.sqlstate import may_pass
 from outfall.postgres.staging import StagedRows
 from outfall.postgres.watched import WatchedConnection
@@ -378,8 +378,8 @@ def test_staged_rows_that_were_recorded_without_their_table_are_read() -> None:
 
 def text(**options: Any) -> str:
     sink = PostgresSink(DSN, 's."T"', **options)
-    made = statement(sink.options, sink.table, TableName("outfall", "staging"), ["id", "a b", "v"])
-    return made.as_string(None)
+    made = statements(sink.options, sink.table, TableName("outfall", "staging"), ["id", "a b", "v"])
+    return "; ".join(each.as_string(None) for each in made)
 
 
 def test_appended_rows_are_those_of_the_winners() -> None:
@@ -393,10 +393,12 @@ def test_upserts_take_the_last_of_each_key_in_the_order_of_keys() -> None:
     made = text(write_mode="upsert", key_columns=["id"], order_column="v", delete_marker="gone")
     assert 'DISTINCT ON ("id")' in made
     assert 'ORDER BY "id", "v" DESC NULLS LAST, "_outfall_stage" DESC, "_outfall_row" DESC' in made
+    assert made.startswith(
+        'DELETE FROM "s"."T" AS target USING (SELECT DISTINCT ON ("id") "id" AS "_outfall_0", "v" AS "_outfall_1"'
+        ' FROM "outfall"."staging" WHERE "_outfall_stage" = ANY(%(stages)s) AND coalesce("_outfall_delete", false)'
+    )
     assert (
-        'DELETE FROM "s"."T" AS target USING (SELECT "id" AS "_outfall_0", "v" AS "_outfall_1" FROM latest'
-        ' WHERE "_outfall_gone")'
-        ' AS gone WHERE target."id" = gone."_outfall_0" AND (target."v" IS NULL OR target."v" <= gone."_outfall_1"))'
+        ' AS gone WHERE target."id" = gone."_outfall_0" AND (target."v" IS NULL OR target."v" <= gone."_outfall_1");'
     ) in made
     assert 'WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "a b" = EXCLUDED."a b"' in made
     assert made.endswith('WHERE (target."v" IS NULL OR target."v" <= excluded."v")')

@@ -13,7 +13,7 @@ from outfall.postgres.isolate import Refusal, isolate
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.places import Addresses, Places, Rows
-from outfall.postgres.publish import ranks, statement
+from outfall.postgres.publish import ranks, statements
 from outfall.postgres.row_names import key_names, row_name
 from outfall.postgres.sqlstate import is_rows_fault, may_go_later
 from outfall.postgres.staging import MARKER, StagedRows
@@ -43,7 +43,7 @@ class Move:
         """Move all rows by one statement and return how many rows of the table that changed."""
         if not self._columns:
             return 0
-        return connection.execute(self._statement("all"), {"stages": list(self.expected)}).rowcount
+        return execute(connection, self._statements("all"), {"stages": list(self.expected)})
 
     def sorting(self, connection: Connection) -> SortingMove:
         """Begin to move the rows that the table takes."""
@@ -57,7 +57,7 @@ class Move:
             if self._options.write_mode == "upsert"
             else Addresses(connection, self._staging)
         )
-        return SortingMove(connection, places, self._statement(places.rows), self._statement("one"), stages)
+        return SortingMove(connection, places, self._statements(places.rows), self._statements(places.one), stages)
 
     def row_text(self, place: str, columns: Sequence[str] = ()) -> sql.Composed:
         """Return a query for the JSON text of one staged row, as the server writes it."""
@@ -76,8 +76,8 @@ class Move:
         found = connection.execute(self.row_text(place, keys)).fetchone()
         return row_name(found[0] if found else "", by_key=bool(keys))
 
-    def _statement(self, rows: Rows) -> sql.Composed:
-        return statement(self._options, self._table, self._staging, self._columns, rows)
+    def _statements(self, rows: Rows) -> list[sql.Composed]:
+        return statements(self._options, self._table, self._staging, self._columns, rows)
 
 
 class SortingMove:
@@ -88,8 +88,8 @@ class SortingMove:
     Args:
         connection: in a transaction, which holds staging.
         places: where the rows are that are moved at first.
-        moving: the statement for some of them.
-        moving_one: the statement for any one.
+        moving: the statements for some of them.
+        moving_one: the statements for any one.
         stages: the attempts' numbers.
     """
 
@@ -97,8 +97,8 @@ class SortingMove:
         self,
         connection: Connection,
         places: Places,
-        moving: sql.Composed,
-        moving_one: sql.Composed,
+        moving: Sequence[sql.Composed],
+        moving_one: Sequence[sql.Composed],
         stages: Sequence[int],
     ) -> None:
         self.changed = 0
@@ -151,13 +151,18 @@ class SortingMove:
     def _attempt_one(self, place: str) -> Refusal | None:
         return self._move(self._moving_one, {"place": place})
 
-    def _move(self, moving: sql.Composed, given: Mapping[str, Any]) -> Refusal | None:
+    def _move(self, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> Refusal | None:
         try:
             with self._connection.transaction():
-                changed = self._connection.execute(moving, {"stages": self._stages, **given}).rowcount
+                changed = execute(self._connection, moving, {"stages": self._stages, **given})
         except psycopg.Error as error:
             if not is_rows_fault(error):
                 raise
             return Refusal.of(error)
         self.changed += changed
         return None
+
+
+def execute(connection: Connection, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
+    """Run statements one after the other, and return how many rows the last of them has changed."""
+    return [connection.execute(each, given).rowcount for each in moving][-1]

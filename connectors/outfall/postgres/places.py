@@ -21,22 +21,35 @@ _SMALLEST_ROW = 28
 """Bytes of a page (storage/bufpage.h), and of a row in it with its pointer: a page has no address beyond their
 quotient, `MaxHeapTuplesPerPage`."""
 
-Rows = Literal["all", "addressed", "ranked", "one"]
+Rows = Literal["all", "addressed", "address", "ranked", "rank"]
 """Which staged rows a statement is about: those of all attempts; of them those from an address `low` to an address
-`high`, exclusive; the last ones of their keys from rank `low` to rank `high`, exclusive; the one at address `place`."""
+`high`, exclusive, or the one at address `place`; or, for upserts, the last ones of their keys from rank `low` to rank
+`high`, exclusive, or the one at `place` as if it were the last."""
 
-_RANKS = sql.SQL("pg_temp._outfall_ranks")
+RANKS = sql.SQL("pg_temp._outfall_ranks")
 _CONDITIONS: dict[Rows, str] = {
     "all": "{stage} = ANY(%(stages)s)",
     "addressed": "{stage} = ANY(%(stages)s) AND ctid >= %(low)s::tid AND ctid < %(high)s::tid",
-    "ranked": "ctid = ANY(ARRAY(SELECT place FROM {ranks} WHERE rank >= %(low)s AND rank < %(high)s))",
-    "one": "ctid = %(place)s::tid",
+    "address": "ctid = %(place)s::tid",
+    "ranked": "ctid = ANY(ARRAY(SELECT {column} FROM {ranks} WHERE {ranked}))",
+    "rank": "ctid = ANY(ARRAY(SELECT {column} FROM {ranks} WHERE {ranked}))",
+}
+_RANKED: dict[Rows, str] = {
+    "ranked": "rank >= %(low)s AND rank < %(high)s",
+    "rank": "place = %(place)s::tid",
 }
 
 
-def these(rows: Rows) -> sql.Composed:
-    """Return the condition on staging that chooses rows."""
-    return sql.SQL(_CONDITIONS[rows]).format(stage=escaped(STAGE), ranks=_RANKS)
+def these(rows: Rows, column: Literal["place", "removal"] = "place") -> sql.Composed:
+    """Return the condition on staging that chooses rows, or for ranked ones what `Ranks` knows beside them."""
+    return sql.SQL(_CONDITIONS[rows]).format(
+        stage=escaped(STAGE), column=sql.Identifier(column), ranks=RANKS, ranked=ranked(rows)
+    )
+
+
+def ranked(rows: Rows) -> sql.SQL:
+    """Return the condition on `RANKS` that chooses rows."""
+    return sql.SQL(_RANKED.get(rows, "true"))
 
 
 class Places(Protocol):
@@ -44,6 +57,8 @@ class Places(Protocol):
 
     rows: Rows
     """What chooses those between two positions."""
+    one: Rows
+    """What chooses any one by its address."""
     count: int
     """How many positions there are."""
 
@@ -61,6 +76,7 @@ class Addresses:
     """All rows, in the order of their addresses; there are positions without a row."""
 
     rows: Rows = "addressed"
+    one: Rows = "address"
 
     def __init__(self, connection: Connection, staging: TableName) -> None:
         size, page = connection.execute(
@@ -81,7 +97,10 @@ class Addresses:
 
 
 class Ranks:
-    """The last row of each key, in the order of their addresses; each knows the row of its key that came before it.
+    """The last row of each key, in the order of their addresses.
+
+    Each row knows the one of its key that came before it (`replaced`), the last one that removes, up to itself
+    (`removal`), and the first one after that (`first`), which inserts.
 
     They are found once, by one sort, and kept in a temporary table that ends with the transaction: a pooler, which
     gives the next one another session, does no harm.
@@ -91,49 +110,73 @@ class Ranks:
         staging: where the rows are.
         keys: the columns that make one key.
         order: the keys, then what puts the last row of each first.
+        gone: whether a row removes.
         stages: the attempts' numbers.
     """
 
     rows: Rows = "ranked"
+    one: Rows = "rank"
 
     def __init__(
         self,
         connection: Connection,
         staging: TableName,
-        keys: sql.Composable,
+        keys: Sequence[str],
         order: sql.Composable,
+        gone: sql.Composable,
         stages: Sequence[int],
     ) -> None:
         self._connection = connection
-        connection.execute(
-            sql.SQL("CREATE TEMPORARY TABLE {} (place tid, replaced tid, rank bigint) ON COMMIT DROP").format(_RANKS)
-        )
+        tids = "place tid, replaced tid, removal tid, first tid"
+        create = sql.SQL("CREATE TEMPORARY TABLE {} ({}, rank bigint) ON COMMIT DROP")
+        connection.execute(create.format(RANKS, sql.SQL(tids)))
+        own = [sql.Identifier(f"_outfall_key_{number}") for number in range(len(keys))]
+        # By time, rows of a key fall into stretches, each of which but the first begins with one that removes.
         ranking = sql.SQL(
-            "INSERT INTO {ranks} (place, replaced, rank) SELECT _outfall_place, _outfall_replaced,"
-            " CASE WHEN _outfall_last"
-            " THEN row_number() OVER (PARTITION BY _outfall_last ORDER BY _outfall_place) - 1 END"
-            " FROM (SELECT ctid AS _outfall_place, row_number() OVER of_key = 1 AS _outfall_last,"
-            " lead(ctid) OVER of_key AS _outfall_replaced FROM {staging} WHERE {all}"
-            " WINDOW of_key AS (PARTITION BY {keys} ORDER BY {order})) AS ranked"
-        ).format(ranks=_RANKS, staging=staging.escaped(), all=these("all"), keys=keys, order=order)
+            "INSERT INTO {ranks} (place, replaced, removal, first, rank)"
+            " SELECT _outfall_place, _outfall_replaced,"
+            " CASE WHEN _outfall_stretch > 0 THEN first_value(_outfall_place) OVER of_stretch END,"
+            " CASE WHEN _outfall_stretch > 0 THEN nth_value(_outfall_place, 2) OVER of_stretch"
+            " ELSE first_value(_outfall_place) OVER of_stretch END,"
+            " CASE WHEN _outfall_n = 1"
+            " THEN row_number() OVER (PARTITION BY _outfall_n = 1 ORDER BY _outfall_place) - 1 END"
+            " FROM (SELECT *, count(*) FILTER (WHERE _outfall_gone)"
+            " OVER (PARTITION BY {own} ORDER BY _outfall_n DESC) AS _outfall_stretch"
+            " FROM (SELECT {aliased}, {gone} AS _outfall_gone, ctid AS _outfall_place,"
+            " row_number() OVER of_key AS _outfall_n, lead(ctid) OVER of_key AS _outfall_replaced"
+            " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {order})) AS numbered)"
+            " AS placed"
+            " WINDOW of_stretch AS (PARTITION BY {own}, _outfall_stretch ORDER BY _outfall_n DESC)"
+        ).format(
+            ranks=RANKS,
+            own=sql.SQL(", ").join(own),
+            aliased=sql.SQL(", ").join(
+                sql.SQL("{} AS {}").format(escaped(key), name) for key, name in zip(keys, own, strict=True)
+            ),
+            gone=gone,
+            staging=staging.escaped(),
+            all=these("all"),
+            keys=sql.SQL(", ").join(map(escaped, keys)),
+            order=order,
+        )
         connection.execute(ranking, {"stages": list(stages)})
-        connection.execute(sql.SQL("CREATE INDEX ON {} (rank)").format(_RANKS))
-        connection.execute(sql.SQL("CREATE INDEX ON {} (place)").format(_RANKS))
-        connection.execute(sql.SQL("ANALYZE {}").format(_RANKS))
-        found = connection.execute(sql.SQL("SELECT count(rank) FROM {}").format(_RANKS)).fetchone()
+        connection.execute(sql.SQL("CREATE INDEX ON {} (rank)").format(RANKS))
+        connection.execute(sql.SQL("CREATE INDEX ON {} (place)").format(RANKS))
+        connection.execute(sql.SQL("ANALYZE {}").format(RANKS))
+        found = connection.execute(sql.SQL("SELECT count(rank) FROM {}").format(RANKS)).fetchone()
         self.count = int(found[0]) if found else 0
 
     def between(self, low: int, high: int) -> Mapping[str, Any]:
         return {"low": low, "high": high}
 
     def place(self, position: int) -> str:
-        found = self._one(sql.SQL("SELECT place::text FROM {} WHERE rank = %s").format(_RANKS), position)
+        found = self._one(sql.SQL("SELECT place::text FROM {} WHERE rank = %s").format(RANKS), position)
         if found is None:
             raise LookupError(f"no row has rank {position}")
         return found
 
     def replaced(self, place: str) -> str | None:
-        return self._one(sql.SQL("SELECT replaced::text FROM {} WHERE place = %s::tid").format(_RANKS), place)
+        return self._one(sql.SQL("SELECT replaced::text FROM {} WHERE place = %s::tid").format(RANKS), place)
 
     def _one(self, query: sql.Composed, value: str | int) -> str | None:
         found = self._connection.execute(query, (value,)).fetchone()

@@ -71,6 +71,42 @@ def test_a_late_row_is_refused_also_where_few_columns_are_updated(dsn: str, reco
     assert target.run("SELECT * FROM t") == [(1, "c", 3)]
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("dead", [None, "dead"])
+@pytest.mark.parametrize("options", [{"update_columns": "status"}, {}], ids=["some columns", "all columns"])
+def test_where_epochs_end_changes_nothing(
+    dsn: str, recovery: str, options: dict[str, Any], dead: str | None, epochs: int
+) -> None:
+    """As if each row came alone: what is removed goes, also where its key comes again, and the first row inserts it."""
+    target = Target(
+        dsn, "CREATE TABLE t (id bigint PRIMARY KEY, made text, status text CHECK (status <> 'bad'), more int)"
+    )
+    target.run("INSERT INTO t SELECT n, 'old', 'old', 5 FROM generate_series(3, 6) AS n")
+    sink = target.sink(write_mode="upsert", key_columns="id", delete_marker="gone", dead_letter_table=dead, **options)
+    written = [
+        (1, "A", "x", 0), (3, "A", "x", 0), (4, "A", "x", 0), (5, "A", "x", 0), (6, "A", "x", 0), (7, "A", "x", 1),
+        (1, "B", "y", 0), (2, "A", "x", 0), (4, None, None, 1), (5, None, None, 1), (6, None, None, 1),
+        (7, "B", "y", 0), (2, None, None, 1), (4, "B", "y", 0), (5, "B", "y", 0), (2, "C", "z", 0),
+        (4, "C", "z", 0), (7, "C", "z", 0),
+    ]  # fmt: skip
+    if dead:
+        written += [(9, "A", "bad", 0)]
+    made = [dict(zip(("id", "made", "status", "gone"), row, strict=True)) for row in written]
+    each = -(-len(made) // epochs)
+    for epoch in range(epochs):
+        run(
+            sink,
+            recovery,
+            epoch,
+            [row | {"gone": bool(row["gone"])} for row in made[each * epoch : each * (epoch + 1)]],
+        )
+    first = bool(options)
+    assert target.run("SELECT * FROM t ORDER BY id") == [
+        (1, "A" if first else "B", "y", None), (2, "C", "z", None), (3, "old" if first else "A", "x", 5),
+        (4, "B" if first else "C", "z", None), (5, "B", "y", None), (7, "B" if first else "C", "z", None),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("dead", [None, "dead"])
 def test_a_delete_marker_removes_nothing_outside_the_index_that_its_keys_are_of(
     dsn: str, recovery: str, dead: str | None
