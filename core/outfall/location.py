@@ -29,9 +29,8 @@ PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az"
 
 # Not urlsplit: Hadoop, whose checkpoint locations these are, takes `%20`, `?` and `#` in a path literally.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
-# What is before a colon without a port behind it is a user, whatever the password holds. Elsewhere an `@` behind the
-# first slash belongs to the path, and what targets are called by must stay as it is.
-_CREDENTIALS = re.compile(r"//(?:[^/:@\[\s]*:(?!\d*(?:/|$))\S*|[^/]*)@")
+_BEFORE_AT = re.compile(r"([^:/]*:/{0,2}|//)(.*)@", re.DOTALL)
+_PORT = re.compile(r"\[[^\]]*\](:\d{1,5})?|[^:]*:\d{1,5}")
 _ROOTLESS = {"memory", "hdfs"}
 """Schemes whose URLs may leave the host out: HDFS then means the cluster that it is configured for."""
 _WITH_CONTAINER = {"abfs", "abfss", "az"}
@@ -68,7 +67,8 @@ class Location:
             ConfigurationError: it is relative, carries credentials, or will not do for the purpose.
         """
         if not isinstance(text, str) or not text.strip() or "\0" in text:
-            raise ConfigurationError(f"{text!r} is not a {purpose.what}", do="give an absolute path or a URL")
+            shown = masked(text) if isinstance(text, str) else text
+            raise ConfigurationError(f"{shown!r} is not a {purpose.what}", do="give an absolute path or a URL")
         match = _URL.fullmatch(text)
         if match is None:
             return _local(os.path.expanduser(text), text, purpose)
@@ -132,8 +132,10 @@ def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
 
 def _refuse_secrets(scheme: str, rest: str, text: str, purpose: Purpose) -> None:
     """Keep secrets out of what is logged, pickled and recorded. The user in `abfss://container@account` is none."""
-    user, at, _ = rest[2:].partition("/")[0].rpartition("@")
-    if (at and (":" in user or scheme not in _WITH_CONTAINER)) or "?" in rest or "#" in rest:
+    root = rest[2:].partition("/")[0]
+    # A secret may hold a slash, so that what follows a colon is not known to end where the root does.
+    secret = ":" in root and ("@" in rest or not (scheme == "hdfs" or root.startswith("arn:")))
+    if secret or ("@" in root and scheme not in _WITH_CONTAINER) or "?" in rest or "#" in rest:
         raise ConfigurationError(
             f"the {purpose.what} {masked(text)!r} holds credentials or a query",
             why="locations are written to logs and records",
@@ -142,5 +144,14 @@ def _refuse_secrets(scheme: str, rest: str, text: str, purpose: Purpose) -> None
 
 
 def masked(text: str) -> str:
-    """Return a location's text without what may be a secret in it: user, password, query, fragment."""
-    return re.split(r"[?#]", _CREDENTIALS.sub("//***@", text))[0]
+    """Return a location's text without what may be a secret in it: user, password, query, fragment.
+
+    A password may hold a slash: after a name with a colon, unless what follows is a port, all is taken for it up to the
+    last `@`.
+    """
+    found = _BEFORE_AT.match(text)
+    if found is not None:
+        root, slash, _ = found[2].partition("/")
+        if not slash or (":" in root and not _PORT.fullmatch(root)):
+            text = f"{found[1]}***@{text[found.end() :]}"
+    return re.split(r"[?#]", text)[0]

@@ -149,7 +149,7 @@ def _problem(model: type[SinkOptions], item: ErrorDetails) -> str:
 
 def _shown(value: Any) -> Any:
     """A value as it may stand in an error: a URL without credentials."""
-    return masked(value) if isinstance(value, str) and "://" in value else value
+    return masked(value) if isinstance(value, str) and ":/" in value else value
 
 
 def _unknown(given: str, known: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from fsspec.registry import _registry
 
 from outfall.errors import ConfigurationError
+from outfall.location import masked
 from outfall.recovery import CheckpointRecoveryConfig, recovery_config
 
 
@@ -84,12 +85,48 @@ def test_what_is_no_location_is_refused(given: object) -> None:
         "hdfs://ada:hunter2@host/x",
         "https://host/x?token=hunter2",
         "file://ada:hunter2@host/x",
+        "s3a://AKIA:hun/hunter2@bucket/x",
+        "s3a://AKIA:hunter2/hun@bucket/x@y",
+        "https://AKIA:hun/hunter2@bucket/x",
+        "s3:/AKIA:hunter2@bucket/x",
+        "s3:AKIA:hunter2@bucket/x",
+        "s3://AKIA:hunter2@bucket/x\0",
     ],
 )
 def test_a_secret_in_a_location_is_refused_and_not_repeated(given: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         CheckpointRecoveryConfig(given)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given", ["s3://AKIA:se/x", "abfss://container:x/y", "memory://x:1/y", "s3://arn:aws:s3:eu:1:accesspoint/x@y"]
+)
+def test_a_root_with_a_colon_may_be_the_beginning_of_a_secret(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="holds credentials"):
+        CheckpointRecoveryConfig(given)
+
+
+def test_the_arn_of_an_access_point_is_no_secret() -> None:
+    arn = "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/lake/x"
+    assert CheckpointRecoveryConfig(arn).url() == arn
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://ada:hunter2@host/x?sig=hunter2", "https://***@host/x"),
+        ("https://ada:hun/ter2@host/x#hunter2", "https://***@host/x"),
+        ("https://ada:hunter#2@host/x", "https://***@host/x"),
+        ("s3:/ada:hunter2@host", "s3:/***@host"),
+        ("//ada:hunter2@host/x", "//***@host/x"),
+        ("s3://bucket/a@b", "s3://bucket/a@b"),
+        ("https://host:8443/users/@me", "https://host:8443/users/@me"),
+        ("/a:b/c@d", "/a:b/c@d"),
+    ],
+)
+def test_what_may_be_a_secret_is_masked_and_nothing_else(text: str, shown: str) -> None:
+    assert masked(text) == shown
 
 
 def test_a_configuration_is_a_plain_picklable_value() -> None:

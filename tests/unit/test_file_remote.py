@@ -100,6 +100,9 @@ def test_urls_are_spelled_alike_and_may_come_as_options() -> None:
     ("options", "message"),
     [
         ({"path": "s3://key:secret@bucket/a"}, "holds credentials"),
+        ({"path": "s3a://AKIA:se/secret@bucket/a"}, "holds credentials"),
+        ({"path": "s3:/AKIA:secret@bucket/a"}, "has no '//'"),
+        ({"path": "https://AKIA:se/secret@bucket/a"}, "is not supported"),
         ({"path": "s3://bucket/a?x=1"}, "holds credentials"),
         ({"path": "s3:///a"}, "names no bucket"),
         ({"path": "hdfs:/a"}, r"has no '//'"),
