@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from outfall.errors import TransientError
-from tests.unit.support.file_target import Driver, GrowingDriver, WholeDriver, growing, rows, whole
+from outfall.errors import TargetNotEmptyError, TransientError
+from outfall.testing.crash_points import crash_at
+from tests.unit.support.file_target import (
+    Driver,
+    GrowingDriver,
+    WholeDriver,
+    everything,
+    growing,
+    ids,
+    rows,
+    whole,
+)
 
 MAKERS: dict[str, Callable[[Path], Driver]] = {
     "whole": lambda path: WholeDriver(whole(path)),
@@ -91,3 +101,51 @@ def test_a_marker_that_cannot_be_made_leaves_nothing_behind(
             driver.begin()
     assert sorted(os.listdir(tmp_path / "out" / "_outfall")) == ["open.lock", "staging"]
     driver.run(rows(1))
+
+
+def written_by_spark(path: Path) -> None:
+    """What Spark's own streaming file sink and its batch writers leave."""
+    (path / "_spark_metadata").mkdir(parents=True)
+    (path / "_spark_metadata" / "0").write_text("v1\n{}\n")
+    (path / "part-00000-c000.json").write_text('{"id":1}\n')
+    for name in ("_SUCCESS", "_metadata", "_common_metadata"):
+        (path / name).touch()
+
+
+MODES: dict[str, Callable[..., Driver]] = {
+    "whole": lambda path, **options: WholeDriver(whole(path, **options)),
+    "growing": lambda path, **options: GrowingDriver(growing(path, **options)),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("on_existing", ["error", "resume"])
+def test_a_directory_of_sparks_own_streaming_sink_is_refused_since_spark_would_not_see_our_rows(
+    tmp_path: Path, mode: str, on_existing: str
+) -> None:
+    written_by_spark(tmp_path)
+    if on_existing == "error":
+        (tmp_path / "part-00000-c000.json").unlink()
+    before = everything(tmp_path)
+    with pytest.raises(TargetNotEmptyError, match=r"holds _spark_metadata.*would not be seen.*delete the log"):
+        MODES[mode](tmp_path, on_existing=on_existing).check()
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("step", [None, "file: log of Spark moved away", "file: existing deleted"])
+def test_overwriting_deletes_what_spark_goes_by_too_also_after_a_crash(
+    tmp_path: Path, mode: str, step: str | None
+) -> None:
+    written_by_spark(tmp_path)
+    if step is not None:
+        with crash_at(step) as seen:
+            MODES[mode](tmp_path, on_existing="overwrite").begin()
+        assert seen[-1] == step
+        # Whatever is left of it, readers do not go by a log in pieces.
+        assert not (tmp_path / "_spark_metadata").exists()
+    driver: Any = MODES[mode](tmp_path, on_existing="overwrite")
+    driver.run(rows(2) if mode == "whole" else {"part-00000.jsonl": rows(2)})
+    assert ids(tmp_path) == [2]
+    assert [name for name in os.listdir(tmp_path) if name.startswith("_")] == ["_outfall"]
+    assert "replaced" not in os.listdir(tmp_path / "_outfall")

@@ -307,6 +307,21 @@ def test_overwriting_deletes_what_is_there_once_and_stops_the_query_that_wrote_i
         first.begin()
 
 
+@pytest.mark.parametrize("on_existing", ["error", "resume"])
+def test_a_directory_of_sparks_own_streaming_sink_is_refused(place: Place, on_existing: str) -> None:
+    place.put("_spark_metadata/0", b"v1")
+    driver = WholeDriver(remote(place, on_existing=on_existing))
+    with pytest.raises(TargetNotEmptyError, match=r"holds _spark_metadata.*would not be seen"):
+        driver.check()
+
+
+def test_overwriting_deletes_what_spark_goes_by_too(place: Place) -> None:
+    for name in ("_spark_metadata/0", "_spark_metadata/9.compact", "_SUCCESS", "_metadata", "old.jsonl"):
+        place.put(name, b"1")
+    WholeDriver(remote(place, on_existing="overwrite")).run(rows(2))
+    assert {name.partition("/")[0] for name in place.everything() if name.startswith("_")} == {"_outfall"}
+
+
 def test_a_query_that_was_overwritten_while_it_wrote_publishes_nothing(place: Place) -> None:
     first = WholeDriver(remote(place), OTHERS)
     first.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
@@ -11,7 +12,7 @@ from itertools import islice
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetNotEmptyError
 from outfall.file.disk import sync_directory
-from outfall.file.layout import Layout
+from outfall.file.layout import SPARK_LOG, SUMMARIES, Layout
 from outfall.file.options import FileOptions
 from outfall.steps import reached
 
@@ -42,10 +43,12 @@ def check_existing(layout: Layout, options: FileOptions, step_id: str, incarnati
     Raises:
         TargetNotEmptyError: naming what was found.
     """
-    if options.on_existing == "resume":
-        return
     if options.on_existing == "overwrite":
         _refuse_directories(layout, options, step_id)
+        return
+    if os.path.lexists(layout.data(SPARK_LOG)):
+        raise listed_by_spark(layout.path, step_id)
+    if options.on_existing == "resume":
         return
     found = [entry.name for entry in islice(layout.visible(), 3)]
     others = [name for name in layout.markers() if name != incarnation]
@@ -67,13 +70,26 @@ def not_empty(root: str, step_id: str, found: Sequence[str], others: Sequence[st
     )
 
 
+def listed_by_spark(root: str, step_id: str) -> TargetNotEmptyError:
+    """Make the error of a target that Spark's own streaming file sink has written."""
+    return TargetNotEmptyError(
+        f"{root} holds {SPARK_LOG}, the log of Spark's own streaming file sink",
+        step=step_id,
+        why="Spark reads only the files that this log lists, so that rows written beside them would not be seen",
+        do="name another path; or stop the query that writes there, and delete the log to keep its files (also those of"
+        ' epochs that it did not complete), or set on_existing="overwrite" to delete the log and the files',
+    )
+
+
 def delete_existing(layout: Layout, options: FileOptions, context: TargetContext[object]) -> None:
-    """Delete the visible files, and the markers of others, so that a query that still writes here stops.
+    """Delete what readers see or go by, and the markers of others, so that a query that still writes here stops.
 
     Called before our own marker exists, under the opening lock: never when anything of ours can be there.
     """
     _refuse_directories(layout, options, context.step_id)
+    _delete_spark_log(layout)
     files = [os.path.join(directory, name) for directory, _, names in layout.walk() for name in names]
+    files += filter(os.path.lexists, map(layout.data, SUMMARIES))
     others = [layout.marker(name) for name in layout.markers() if name != context.incarnation]
     if not files and not others:
         return
@@ -85,6 +101,26 @@ def delete_existing(layout: Layout, options: FileOptions, context: TargetContext
     sync_directory(layout.sidecar)
     sync_directory(layout.path)
     log.warning("step %r: on_existing=overwrite deleted %d files in %s", context.step_id, len(files), layout.path)
+
+
+def _delete_spark_log(layout: Layout) -> None:
+    """Delete the log of Spark's own sink, before the files that it lists.
+
+    It is moved away as a whole first: a reader finds all of it or none, whenever this is killed.
+    """
+    _remove(layout.replaced)
+    if os.path.lexists(layout.data(SPARK_LOG)):
+        os.rename(layout.data(SPARK_LOG), layout.replaced)
+        sync_directory(layout.path)
+        reached("file: log of Spark moved away")
+        _remove(layout.replaced)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
 
 
 def _remove_directories(layout: Layout) -> None:

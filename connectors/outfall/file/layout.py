@@ -12,6 +12,13 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
+SPARK_LOG = "_spark_metadata"
+"""The directory in which Spark's own streaming file sink lists its files. Where it is, Spark reads no others."""
+
+SUMMARIES = ("_SUCCESS", "_metadata", "_common_metadata")
+"""Hidden files that speak of the visible ones beside them."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """The names below a target's directory. What is not data lies in `_outfall`, which readers skip."""
@@ -32,6 +39,11 @@ class Layout:
     def opening(self) -> str:
         """The lock under which a step opens the target for the first time."""
         return f"{self.path}/_outfall/open.lock"
+
+    @property
+    def replaced(self) -> str:
+        """Where the log of Spark's own sink is moved before it is deleted."""
+        return f"{self.path}/_outfall/replaced"
 
     def data(self, name: str) -> str:
         """A visible file."""

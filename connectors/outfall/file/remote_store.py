@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from outfall.errors import TargetLostError, UnsharedTargetError
-from outfall.file.layout import is_hidden
+from outfall.file.layout import SPARK_LOG, is_hidden
 from outfall.file.marker import Marker
 from outfall.file.names import FileName
 from outfall.file.store import FileStore, StagedFile
@@ -157,6 +157,18 @@ class RemoteStore(FileStore):
             relative = path.rstrip("/")[len(self._path) :].lstrip("/")
             if relative and not any(map(is_hidden, relative.split("/"))):
                 yield relative
+
+    def has_spark_log(self) -> bool:
+        """Whether Spark's own streaming file sink has written here."""
+        self._fs.invalidate_cache()
+        return bool(self._fs.exists(self._data(SPARK_LOG)))
+
+    def delete_spark_log(self) -> None:
+        """Delete the log of Spark's own sink."""
+        if self.has_spark_log():
+            with suppress(FileNotFoundError):
+                self._fs.rm(self._data(SPARK_LOG), recursive=True)
+            reached("file: log of Spark deleted")
 
     def markers(self) -> list[str]:
         """Return the incarnations of all steps that write here, or did."""

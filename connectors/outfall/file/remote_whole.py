@@ -11,7 +11,8 @@ from typing import Any
 from outfall.capabilities import SupportsConnectionCheck, SupportsWithdrawal, SweepContext, TargetContext
 from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.file.disk import explained
-from outfall.file.existing import not_empty
+from outfall.file.existing import listed_by_spark, not_empty
+from outfall.file.layout import SUMMARIES
 from outfall.file.marker import Marker, missing_marker, new_marker
 from outfall.file.names import FileName
 from outfall.file.remote_store import RENAMES, RemoteStore
@@ -82,7 +83,11 @@ class RemoteWholeFileSink(WholeFileSink, SupportsConnectionCheck, SupportsWithdr
             store.remove_marker(context.incarnation)
 
     def _check_existing(self, store: RemoteStore, context: TargetContext[Any]) -> None:
-        if self.options.on_existing != "error":
+        if self.options.on_existing == "overwrite":
+            return
+        if store.has_spark_log():
+            raise listed_by_spark(store.root, context.step_id)
+        if self.options.on_existing == "resume":
             return
         found = list(islice(self._of_others(store, context), 3))
         others = [name for name in store.markers() if name != context.incarnation]
@@ -107,8 +112,9 @@ class RemoteWholeFileSink(WholeFileSink, SupportsConnectionCheck, SupportsWithdr
             if incarnation != context.incarnation:
                 # Markers first: a query that is about to publish finds its marker gone and stops.
                 store.remove_marker(incarnation)
+        store.delete_spark_log()
         paths = list(self._of_others(store, context))
-        store.unpublish(paths)
+        store.unpublish([*paths, *SUMMARIES])
         if paths:
             log.warning(
                 "step %r: on_existing=overwrite deleted %d files in %s", context.step_id, len(paths), store.root
