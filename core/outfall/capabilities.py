@@ -297,6 +297,10 @@ class SupportsWriterContext(ABC):
 class SupportsTarget(ABC, Generic[S]):
     """On a sink: knows its target, and compares it with the recovery data."""
 
+    chooses_bases_anew: bool = False
+    """Whether `check_target` may replace a state that it returned before, as long as no epoch is recorded. It then
+    returns one for a part that has one only where nothing can have been written since."""
+
     def kind(self) -> str:
         """Return a stable name of the sink's kind. The default is the class's; a built-in keeps its own when moved."""
         return class_name(self)
@@ -321,7 +325,8 @@ class SupportsTarget(ABC, Generic[S]):
 
         Returns:
             The state to start from, for parts that have none yet. A sink that writes in place returns one for each such
-            part, also an empty one: `seal` is called for parts with a state only.
+            part, also an empty one: `seal` is called for parts with a state only. Until an epoch is recorded a
+            sink that `chooses_bases_anew` may return others than before.
 
         Raises:
             TargetNotEmptyError: first contact, and somebody's data is there.

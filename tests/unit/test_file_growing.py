@@ -10,6 +10,8 @@ import pytest
 
 from outfall.capabilities import Guarantee
 from outfall.errors import (
+    OutfallError,
+    StaleWriterError,
     TargetAheadError,
     TargetLostError,
     TargetNotEmptyError,
@@ -20,12 +22,15 @@ from outfall.file import FileSink
 from outfall.file.growing import GrowingFileSink
 from outfall.file.growing_part import FileState
 from outfall.sink_shape import check_sink, guarantee_of
-from outfall.testing.crash_points import crash_at
+from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.wrappers import FanOutSink
 from tests.unit.support.file_target import (
+    OTHERS,
     GrowingDriver,
     everything,
     growing,
     ids,
+    meanwhile,
     rows,
     visible,
 )
@@ -193,6 +198,36 @@ def test_overwriting_that_was_killed_is_finished_by_the_next_run(out: Path, step
     assert ids(out) == [1]
 
 
+def test_what_another_query_completes_before_we_take_its_files_over_is_kept(out: Path) -> None:
+    first = GrowingDriver(growing(out))
+    first.run({PART: rows(1)})
+    second = GrowingDriver(growing(out, on_existing="resume"), incarnation=OTHERS)
+    with (
+        meanwhile("file: opening", lambda: first.run({PART: rows(2)})),
+        pytest.raises(TransientError, match=r"part-00000\.jsonl has changed.*9 bytes were found before, 18 now"),
+    ):
+        second.begin()
+    assert ids(out) == [1, 2]
+    # What the failed BEGIN recorded is looked at again.
+    second.run({PART: rows(9)})
+    assert ids(out) == [1, 2, 9]
+    with pytest.raises(StaleWriterError):
+        first.begin()
+
+
+@pytest.mark.parametrize("fan_out", [False, True])
+def test_a_base_that_a_failed_begin_recorded_is_looked_at_again(out: Path, fan_out: bool) -> None:
+    first = GrowingDriver(growing(out))
+    first.run({PART: rows(1)})
+    sink = growing(out, on_existing="resume")
+    driver = LocalDriver(FanOutSink(only=sink) if fan_out else sink, MemoryRecoveryConfig())
+    batch = [[("a", {"id": 9})]]
+    with meanwhile("file: opening", lambda: first.run({PART: rows(2)})), pytest.raises(OutfallError, match="changed"):
+        driver.run_epoch(0, batch)
+    driver.run_epoch(0, batch)
+    assert ids(out) == [1, 2, 9]
+
+
 def test_an_older_driver_that_wakes_before_overwriting_deletes_nothing(out: Path) -> None:
     out.mkdir()
     (out / PART).write_text("old\n")
@@ -273,3 +308,39 @@ def test_a_symbolic_link_is_followed(tmp_path: Path, out: Path) -> None:
     out.symlink_to(tmp_path / "disk")
     GrowingDriver(growing(out)).run({PART: rows(1)})
     assert ids(tmp_path / "disk") == [1]
+
+
+@pytest.mark.parametrize("on_existing", ["error", "resume", "overwrite"])
+@pytest.mark.parametrize("roll_bytes", [None, 1])
+def test_a_part_that_was_added_after_the_recovery_data_was_copied_is_taken_back(
+    out: Path, on_existing: str, roll_bytes: int | None
+) -> None:
+    options = {"on_existing": on_existing, "roll_bytes": roll_bytes}
+    driver = GrowingDriver(growing(out, **options))
+    driver.run({PART: rows(0)})
+    restored = driver.restored_copy(growing(out, parts=2, on_rewind="truncate", **options))
+    driver.sink = growing(out, parts=2, **options)
+    driver.run({PART: rows(1), "part-00001.jsonl": rows(2, 3)})
+    restored.run({PART: rows(1), "part-00001.jsonl": rows(2, 3)})
+    assert sorted(ids(out)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("roll_bytes", [None, 1])
+@pytest.mark.parametrize("name", ["part-00001.jsonl", "part-00001_0000000004.jsonl"])
+@pytest.mark.parametrize("found_at", ["first contact", "another start"])
+def test_taking_such_a_part_back_keeps_what_was_there_before_us(
+    out: Path, roll_bytes: int | None, name: str, found_at: str
+) -> None:
+    options = {"on_existing": "resume", "roll_bytes": roll_bytes}
+    out.mkdir()
+    (out / name).write_text('{"id":-1}\n')
+    driver = GrowingDriver(growing(out, parts=1 if found_at == "another start" else 2, **options))
+    driver.run({PART: rows(0)})
+    restored = driver.restored_copy(growing(out, parts=2, on_rewind="truncate", **options))
+    if found_at == "first contact":
+        # As if the recovery data were older still than this part's BEGIN.
+        restored.states.pop("part-00001.jsonl")
+    driver.sink = growing(out, parts=2, **options)
+    driver.run({PART: rows(1), "part-00001.jsonl": rows(2, 3)})
+    restored.run({PART: rows(1), "part-00001.jsonl": rows(2, 3)})
+    assert sorted(ids(out)) == [-1, 0, 1, 2, 3]

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from outfall.file.growing import GrowingFileSink
 from outfall.file.growing_names import file_name, part_name, segments_among
 from outfall.file.growing_part import FileState
 from outfall.file.rolling import Rolling
+from outfall.steps import listen
 from outfall.testing.crash_points import crash_at
-from tests.unit.support.file_target import GrowingDriver, growing, ids, meanwhile, open_files, rows, visible
+from tests.unit.support.file_target import OTHERS, GrowingDriver, growing, ids, meanwhile, open_files, rows, visible
 
 PART, OTHER = "part-00000.jsonl", "part-00001.jsonl"
 ROW = len('{"id":1}\n')
@@ -458,3 +460,28 @@ def test_rolling_keeps_one_file_open(driver: GrowingDriver, out: Path) -> None:
     assert open_files() == before + 1
     part.close()
     assert open_files() == before
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_query_whose_directory_is_being_overwritten_begins_no_segment(out: Path, suffix: str) -> None:
+    first = GrowingDriver(growing(out, parts=2, roll_bytes=1, format=suffix))
+    first.begin()
+    part = first.part(f"part-00001.{suffix}")
+    part.write_batch(rows(1))
+    part.flush(True)
+    refused: list[Exception] = []
+
+    def go_on(step: str) -> None:
+        if step == "file: existing deleted" and not refused:
+            try:
+                part.write_batch(rows(2))
+            except StaleWriterError as error:
+                refused.append(error)
+
+    second = GrowingDriver(growing(out, roll_bytes=1, on_existing="overwrite"), incarnation=OTHERS)
+    with ExitStack() as stack:
+        stack.callback(listen(go_on))
+        second.run({PART: rows(9)})
+    assert len(refused) == 1
+    assert ids(out) == [9]
+    part.close()

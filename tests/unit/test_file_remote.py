@@ -307,6 +307,19 @@ def test_overwriting_deletes_what_is_there_once_and_stops_the_query_that_wrote_i
         first.begin()
 
 
+def test_a_query_whose_directory_is_overwritten_while_it_publishes_takes_its_files_back(place: Place) -> None:
+    first = WholeDriver(remote(place))
+    first.begin()
+    staged = [file for index in range(3) for file in first.stage(rows(index), worker_index=index)]
+    second = WholeDriver(remote(place, on_existing="overwrite"), incarnation=OTHERS)
+    with (
+        meanwhile("file: marker advanced", lambda: second.run(rows(100))),
+        pytest.raises(TargetLostError, match="overwritten"),
+    ):
+        first.commit(staged)
+    assert place.ids() == [100]
+
+
 @pytest.mark.parametrize("on_existing", ["error", "resume"])
 def test_a_directory_of_sparks_own_streaming_sink_is_refused(place: Place, on_existing: str) -> None:
     place.put("_spark_metadata/0", b"v1")

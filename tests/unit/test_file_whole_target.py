@@ -12,6 +12,7 @@ from outfall.errors import (
     TargetAheadError,
     TargetLostError,
     TargetNotEmptyError,
+    TransientError,
     UnsharedTargetError,
 )
 from outfall.testing.crash_points import crash_at
@@ -71,6 +72,47 @@ def test_overwriting_deletes_what_is_there_once_and_stops_the_query_that_wrote_i
     with pytest.raises(UnsharedTargetError):
         first.file(attempt=9)
     assert ids(out) == [3, 4]
+
+
+def test_overwriting_waits_for_a_query_that_is_publishing(out: Path) -> None:
+    first = WholeDriver(whole(out))
+    first.begin()
+    staged = [file for index in range(3) for file in first.stage(rows(index), worker_index=index)]
+    second = WholeDriver(whole(out, on_existing="overwrite"), incarnation=OTHERS)
+    blocked: list[str] = []
+
+    def overwrite() -> None:
+        try:
+            second.begin()
+        except TransientError as error:
+            blocked.append(str(error))
+
+    with meanwhile("file: published", overwrite):
+        first.commit(staged)
+    assert "publish.lock is locked by another process for more than 0.2 s. who publishes" in blocked[0]
+    assert f'"pid": {os.getpid()}' in blocked[0]
+    assert sorted(ids(out)) == [0, 1, 2]
+    second.run(rows(100))
+    assert ids(out) == [100]
+
+
+def test_a_query_whose_directory_was_overwritten_publishes_nothing(out: Path) -> None:
+    first = WholeDriver(whole(out))
+    first.begin()
+    staged = first.stage(rows(1))
+    WholeDriver(whole(out, on_existing="overwrite"), incarnation=OTHERS).run(rows(100))
+    with pytest.raises(TargetLostError, match="overwritten"):
+        first.commit(staged)
+    assert ids(out) == [100]
+
+
+def test_two_drivers_of_one_step_publish_at_once(out: Path) -> None:
+    driver = WholeDriver(whole(out))
+    driver.begin()
+    staged = [file for index in range(2) for file in driver.stage(rows(index), worker_index=index)]
+    with meanwhile("file: published", lambda: driver.commit(staged)):
+        driver.commit(staged)
+    assert sorted(ids(out)) == [0, 1]
 
 
 @pytest.mark.parametrize("asleep", [True, False])

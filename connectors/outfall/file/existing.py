@@ -12,8 +12,12 @@ from itertools import islice
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetNotEmptyError
 from outfall.file.disk import sync_directory
+from outfall.file.fence import WriterRecord
 from outfall.file.layout import SPARK_LOG, SUMMARIES, Layout
+from outfall.file.local_store import last_publisher
+from outfall.file.locked import Patience, locked
 from outfall.file.options import FileOptions
+from outfall.file.register import Register
 from outfall.steps import reached
 
 log = logging.getLogger(__name__)
@@ -81,22 +85,31 @@ def listed_by_spark(root: str, step_id: str) -> TargetNotEmptyError:
     )
 
 
-def delete_existing(layout: Layout, options: FileOptions, context: TargetContext[object]) -> None:
+def delete_existing(layout: Layout, options: FileOptions, context: TargetContext[object], patience: Patience) -> None:
     """Delete what readers see or go by, and the markers of others, so that a query that still writes here stops.
 
     Called before our own marker exists, under the opening lock: never when anything of ours can be there.
     """
     _refuse_directories(layout, options, context.step_id)
+    others = [layout.marker(name) for name in layout.markers() if name != context.incarnation]
+    # A query that is publishing has checked its marker: it is waited for, and the next one finds its marker gone.
+    with locked(layout.publishing, patience, holder=last_publisher):
+        for path in others:
+            os.unlink(path)
+            reached("file: existing deleted")
+    # A query whose growing parts are open finds our record before its next write, and begins no segment.
+    for suffix in layout.registers():
+        with Register(layout, suffix, patience).alone() as held:
+            held.clear(WriterRecord.taken_by(context.incarnation, context.generation))
+    reached("file: others stopped")
     _delete_spark_log(layout)
     files = [os.path.join(directory, name) for directory, _, names in layout.walk() for name in names]
     files += filter(os.path.lexists, map(layout.data, SUMMARIES))
-    others = [layout.marker(name) for name in layout.markers() if name != context.incarnation]
-    if not files and not others:
-        return
-    # Markers first: a query that is about to publish finds its marker gone and stops.
-    for path in [*others, *files]:
+    for path in files:
         os.unlink(path)
         reached("file: existing deleted")
+    if not files and not others:
+        return
     _remove_directories(layout)
     sync_directory(layout.sidecar)
     sync_directory(layout.path)

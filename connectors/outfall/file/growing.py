@@ -18,11 +18,12 @@ from outfall.capabilities import (
     TargetContext,
 )
 from outfall.encode import last_byte
-from outfall.errors import StaleWriterError, TargetNotEmptyError
+from outfall.errors import StaleWriterError, TargetNotEmptyError, TransientError
 from outfall.file.disk import explained
 from outfall.file.fence import WriterRecord
 from outfall.file.growing_names import following, part_name, segments_among
 from outfall.file.growing_part import FileState, GrowingPart
+from outfall.file.kept import find_kept, record_kept
 from outfall.file.limits import allow_open_files
 from outfall.file.local import LocalFileSink
 from outfall.file.marker import check_shared
@@ -42,8 +43,12 @@ class GrowingFileSink(
 ):
     """`FileSink(path, parts=N)`: see there."""
 
+    chooses_bases_anew = True
+
     _ahead: Records | None = None
     """The register as `check_target` saw it, if it is ahead."""
+    _new: Sequence[str] = ()
+    """The parts that `check_target` found to be new in a directory of ours."""
 
     @property
     def register(self) -> Register:
@@ -82,19 +87,56 @@ class GrowingFileSink(
     def check_target(self, context: TargetContext[FileState]) -> Mapping[str, FileState]:
         with explained("checking", self.options.path):
             ours = self._check_place(context)
+            if not ours:
+                # Nothing of ours was written, so states are what a BEGIN has found. Others may have written since.
+                return self._bases(self.list_parts(), ours=False)
             directory = self.layout.path
             for part, state in context.states.items():
                 PartFiles(directory, part).check(state.segment, state.offset)
-            if ours:
-                self._check_records(context)
+            self._check_records(context)
             # Every part gets a state before its first byte, so that none is left out when an epoch is sealed: rows of a
             # lost attempt in a part that the replay does not touch are cut like any others.
-            return self._bases([part for part in self.list_parts() if part not in context.states], ours=ours)
+            new = [part for part in self.list_parts() if part not in context.states]
+            rewound = self._rewound(new, context)
+            bases = {**self._bases([part for part in new if part not in rewound], ours=True), **rewound}
+            self._new = tuple(bases)
+            return bases
+
+    def open_target(self, context: TargetContext[FileState]) -> None:
+        with explained("opening", self.options.path):
+            self._record_kept(context, self._new)
+        super().open_target(context)
+        self._new = ()
 
     def _bases(self, parts: Sequence[str], *, ours: bool) -> Mapping[str, FileState]:
         """The states of parts that have none, by what their files hold already."""
         segments = segments_among(self._names()) if parts else {}
         return {part: self._base(part, segments.get(part, []), ours) for part in parts}
+
+    def _rewound(self, parts: Sequence[str], context: TargetContext[FileState]) -> Mapping[str, FileState]:
+        """The states of parts that were added after the recovery data was copied, and that we wrote into since then."""
+        if self._ahead is None:
+            return {}
+        written = [part for part in parts if self._ahead.part(part) is not None]
+        segments = segments_among(self._names()) if written else {}
+        return {part: self._begun(part, segments.get(part, []), context) for part in written}
+
+    def _begun(self, part: str, segments: Sequence[int], context: TargetContext[FileState]) -> FileState:
+        """Where we began in a part."""
+        kept = find_kept(self.layout, context.incarnation, part)
+        if kept is not None:
+            return kept
+        first = segments[0] if segments else 0 if self.rolling.ever else None
+        return FileState(offset=0, segment=None if self._size(part) else first)
+
+    def _record_kept(self, context: TargetContext[FileState], parts: Sequence[str]) -> None:
+        for part in parts:
+            base = context.states[part]
+            if base.offset or base.segment or (base.segment == 0 and self._size(part)):
+                record_kept(self.layout, context.incarnation, part, base)
+
+    def _size(self, part: str) -> int:
+        return PartFiles(self.layout.path, part).size(None) or 0
 
     def _names(self) -> Sequence[str]:
         try:
@@ -157,7 +199,22 @@ class GrowingFileSink(
     def _claim(self, context: TargetContext[FileState]) -> None:
         # Also from a query that still runs, if on_existing let us come this far: its next write finds our record.
         with self.register.alone() as held:
+            self._check_bases(context)
+            self._record_kept(context, list(context.states))
             held.clear(WriterRecord.taken_by(context.incarnation, context.generation))
+
+    def _check_bases(self, context: TargetContext[FileState]) -> None:
+        """Refuse what was looked at before BEGIN and is different now: the first writer would cut it."""
+        for part, found in self._bases(list(context.states), ours=False).items():
+            state = context.states[part]
+            if (found.segment, found.offset) != (state.segment, state.offset):
+                raise TransientError(
+                    f"{PartFiles(self.layout.path, part).path(found.segment)} has changed since it was looked at",
+                    step=context.step_id,
+                    part=part,
+                    why=f"another query writes there: {state.offset} bytes were found before, {found.offset} now",
+                    do="stop the other query and start again",
+                )
 
     def _take_back(self, context: TargetContext[FileState]) -> None:
         if self._ahead is None:

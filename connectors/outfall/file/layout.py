@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ def is_hidden(name: str) -> bool:
     """Tell whether Spark's readers skip a name: it begins with `.`, or with `_` and is no `column=value`."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
+
+_REGISTER = re.compile(r"parts\..+\.lock")
 
 SPARK_LOG = "_spark_metadata"
 """The directory in which Spark's own streaming file sink lists its files. Where it is, Spark reads no others."""
@@ -45,6 +48,11 @@ class Layout:
         """Where the log of Spark's own sink is moved before it is deleted."""
         return f"{self.path}/_outfall/replaced"
 
+    @property
+    def publishing(self) -> str:
+        """The lock that is held shared by who publishes whole files, and alone by who overwrites the directory."""
+        return f"{self.path}/_outfall/publish.lock"
+
     def data(self, name: str) -> str:
         """A visible file."""
         return f"{self.path}/{name}"
@@ -64,6 +72,11 @@ class Layout:
     def marker(self, incarnation: str) -> str:
         """The file that says that a step writes here."""
         return f"{self.path}/_outfall/{incarnation}.json"
+
+    def registers(self) -> list[str]:
+        """The ends of names for which there is a register."""
+        names = os.listdir(self.sidecar)
+        return [name[len("parts") : -len(".lock")] for name in names if _REGISTER.fullmatch(name)]
 
     def visible(self) -> Iterator[os.DirEntry[str]]:
         """What readers see, lazily: a caller that needs one entry reads one."""

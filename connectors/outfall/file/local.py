@@ -65,7 +65,7 @@ class LocalFileSink(FileSink, SupportsConnectionCheck, SupportsWithdrawal):
                 return
             check_existing(layout, self.options, context.step_id, context.incarnation)
             if self.options.on_existing == "overwrite":
-                delete_existing(layout, self.options, context)
+                delete_existing(layout, self.options, context, self.patience)
             self._claim(context)
             create_marker(layout, context.incarnation, context.step_id)
 

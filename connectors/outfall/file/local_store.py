@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from outfall.file.disk import sync_directory
 from outfall.file.layout import Layout
-from outfall.file.locked import Patience
+from outfall.file.locked import Patience, locked, read_line, write_line
 from outfall.file.marker import advance_marker, check_shared
 from outfall.file.names import FileName
 from outfall.file.store import FileStore, StagedFile
@@ -44,6 +46,12 @@ class LocalStore(FileStore):
 
     def advance(self, incarnation: str, *, generation: int, epoch: int) -> None:
         advance_marker(self._layout, self._patience, incarnation, generation=generation, epoch=epoch)
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        with locked(self._layout.publishing, self._patience, shared=True, holder=last_publisher) as fd:
+            write_line(fd, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+            yield
 
     def staged_size(self, name: str) -> int | None:
         return _size(self._layout.staged(name))
@@ -87,6 +95,11 @@ class LocalStore(FileStore):
             reached("file: publication taken back")
         for directory in {os.path.dirname(path) for path in paths}:
             sync_directory(self._layout.data(directory))
+
+
+def last_publisher(fd: int) -> str:
+    """Say who published last, of those that may hold the lock."""
+    return f"who publishes, or overwrites the directory; the last to publish was {read_line(fd) or 'nobody'}"
 
 
 def _levels(bucket: str) -> Iterator[str]:

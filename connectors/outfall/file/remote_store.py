@@ -93,14 +93,16 @@ class RemoteStore(FileStore):
     def advance(self, incarnation: str, *, generation: int, epoch: int) -> None:
         found = self.read_marker(incarnation)
         if found is None:
-            raise TargetLostError(
-                f"{self._marker(incarnation)} does not exist",
-                why="the target's directory was moved, deleted or overwritten while the query ran",
-                do="restore the directory, or start the query with a new checkpoint",
-            )
+            raise self._overwritten(incarnation)
         after = found.advanced(generation, epoch)
         if after != found:
             self.write_marker(after)
+
+    def confirm(self, incarnation: str, files: Sequence[StagedFile]) -> None:
+        if self.read_marker(incarnation) is None:
+            # Who overwrites removes the marker first and lists the files then: what it has not seen is among these.
+            self.unpublish([file.path for file in files])
+            raise self._overwritten(incarnation)
 
     def staged_size(self, name: str) -> int | None:
         return self._size(self._staged(name))
@@ -193,6 +195,13 @@ class RemoteStore(FileStore):
         self._remove(self._marker(incarnation))
 
     # --- names
+
+    def _overwritten(self, incarnation: str) -> TargetLostError:
+        return TargetLostError(
+            f"{self._marker(incarnation)} does not exist",
+            why="the target's directory was moved, deleted or overwritten while the query ran",
+            do="restore the directory, or start the query with a new checkpoint",
+        )
 
     def _data(self, path: str) -> str:
         return f"{self._path}/{path}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -79,6 +80,17 @@ class FileStore(ABC):
 
         Raises:
             TargetLostError: the marker is gone; nothing may be published.
+        """
+
+    def publishing(self) -> AbstractContextManager[object]:
+        """Keep those away who overwrite the directory, where there are locks: from before `advance` to the end."""
+        return nullcontext()
+
+    def confirm(self, incarnation: str, files: Sequence[StagedFile]) -> None:
+        """Look, where there are no locks, whether the directory was overwritten while these files were published.
+
+        Raises:
+            TargetLostError: it was; the files are taken back.
         """
 
     @abstractmethod

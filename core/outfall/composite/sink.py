@@ -93,6 +93,8 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
     def needs_same_rows(self) -> bool:
         return any(map(needs_same_rows, self._children.values()))
 
+    chooses_bases_anew = True
+
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         self._check_distinct(context.step_id)
         found = for_each(
@@ -102,7 +104,12 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
             step=context.step_id,
             epoch=context.epoch,
         )
-        return {f"{name}/{part}": state for name, states in found.items() for part, state in states.items()}
+        return {
+            f"{name}/{part}": state
+            for name, states in found.items()
+            for part, state in states.items()
+            if f"{name}/{part}" not in context.states or self._children[name].chooses_bases_anew
+        }
 
     def open_target(self, context: TargetContext[Any]) -> None:
         for_each(

@@ -134,7 +134,7 @@ class JournalView:
             generation=number,
             unfinished=None,
             open_epoch=entry.epoch,
-            states={**entry.bases, **self.states},
+            states={**self.states, **entry.bases},
             writer_states=self.writer_states or list(entry.writer_states),
             query_id=entry.query_id or self.query_id,
             drains=entry.drains,

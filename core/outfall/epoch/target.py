@@ -37,9 +37,10 @@ def check_target(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *
     states = load_states(sink, view.states, log) if is_fixed(sink) else {}
     context = target_context(step_id, view, states, epoch)
     found = sink.check_target(context)
-    bases = {part: state for part, state in found.items() if part not in view.states}
+    anew = sink.chooses_bases_anew and not view.prepared
+    bases = {part: state for part, state in found.items() if anew or part not in view.states}
     return CheckedTarget(
-        replace(context, states={**bases, **context.states}),
+        replace(context, states={**context.states, **bases}),
         {
             part: store_state(state_serializer(sink, part), state, log=log, name=part, generation=view.last + 1)
             for part, state in bases.items()

@@ -81,7 +81,7 @@ class Driver:
 
     def begin(self, *, open_target: bool = True) -> None:
         bases = self.check()
-        self.states = {**bases, **self.states}
+        self.states = {**self.states, **bases}
         self.generation += 1
         if open_target:
             self.open()
