@@ -14,7 +14,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from outfall.encode import FormatOptions, check_schema, encoder
+from outfall.encode import FormatOptions, check_schema, encoder, shape
 from outfall.errors import ConfigurationError, ValueRefusedError
 
 KEPT = {"ignore_leading_white_space": False, "ignore_trailing_white_space": False}
@@ -184,3 +184,14 @@ def test_columns_that_cannot_be_told_apart_are_refused() -> None:
     for count in (0, 20_481):
         with pytest.raises(ConfigurationError, match=f"{count} columns"):
             check_schema(FormatOptions(format="csv"), pa.schema([(f"c{i}", pa.int8()) for i in range(count)]))
+
+
+def test_the_shape_of_a_file_is_the_same_in_every_release() -> None:
+    schema = pa.schema({"user": pa.string(), "admin": pa.bool_()})
+    assert shape(FormatOptions(format="csv"), schema) == "960ad8f865c2fcdb"
+    assert shape(FormatOptions(format="csv", header=True, sep=";"), schema) == "296da10d6c888ea7"
+    assert shape(FormatOptions(format="csv", compression="gzip", quote_all=True), schema) == "960ad8f865c2fcdb"
+    assert (
+        shape(FormatOptions(format="csv"), pa.schema({"user": pa.string(), "admin": pa.int8()})) == "960ad8f865c2fcdb"
+    )
+    assert shape(FormatOptions(), schema) is None

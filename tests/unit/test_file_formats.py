@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from outfall.errors import TargetNotEmptyError, ValueRefusedError
+from outfall.errors import ConfigurationError, TargetNotEmptyError, ValueRefusedError
 from outfall.file.growing_part import FileState
 from outfall.file.names import FileName
 from tests.unit.support.file_target import GrowingDriver, WholeDriver, growing, rows, visible, whole
@@ -81,7 +81,7 @@ def test_many_pieces_of_an_epoch_are_one_text(out: Path, monkeypatch: pytest.Mon
     part = driver.part()
     for number in range(3):
         part.write_batch(rows(number))
-    assert part.snapshot() == FileState(offset=(out / "part-00000.csv.gz").stat().st_size)
+    assert part.snapshot().offset == (out / "part-00000.csv.gz").stat().st_size
     part.close()
     assert text(out / "part-00000.csv.gz") == "id\n0\n1\n2\n"
 
@@ -151,3 +151,57 @@ def test_columns_that_change_within_a_file_are_refused(out: Path, format: Any) -
     with pytest.raises(ValueRefusedError, match=r"from \(a: int64\) to \(a: int64, b: string\)"):
         part.write_batch([{"a": 1, "b": "x"}])
     part.close()
+
+
+CHANGES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "columns in another order": ([{"admin": True, "user": "bob"}], {}),
+    "one column more": ([{"user": "bob", "admin": True, "id": 7}], {}),
+    "another name": ([{"user": "bob", "root": True}], {}),
+    "no header": ([{"user": "bob", "admin": True}], {"header": False}),
+    "another separator": ([{"user": "bob", "admin": True}], {"sep": ";"}),
+    "another NULL": ([{"user": "bob", "admin": True}], {"null_value": "NULL"}),
+}
+FIRST = [{"user": "ann", "admin": False}]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_rows_of_other_columns_do_not_follow_in_a_csv_file_after_a_restart(out: Path, change: str) -> None:
+    part = "part-00000.csv"
+    driver = GrowingDriver(growing(out, format="csv", header=True))
+    driver.run({part: FIRST})
+    values, options = CHANGES[change]
+    driver.sink = growing(out, **({"format": "csv", "header": True} | options))
+    with pytest.raises(ConfigurationError, match=r"other columns or other options of csv.*roll_bytes"):
+        driver.run({part: values})
+    assert text(out / part) == "user,admin\nann,false\n"
+    driver.sink = growing(out, format="csv", header=True)
+    driver.run({part: [{"user": "cid", "admin": True}]})
+    assert text(out / part) == "user,admin\nann,false\ncid,true\n"
+
+
+def test_a_part_that_rolls_begins_a_new_csv_file_for_other_columns(out: Path) -> None:
+    part = "part-00000.csv"
+    driver = GrowingDriver(growing(out, format="csv", header=True, roll_bytes="1 GiB"))
+    driver.run({part: FIRST})
+    driver.run({part: []})
+    driver.run({part: [{"admin": True, "user": "bob"}]})
+    driver.run({part: [{"admin": True, "user": "cid"}]})
+    assert [text(file) for file in visible(out)] == ["user,admin\nann,false\n", "admin,user\ntrue,bob\ntrue,cid\n"]
+
+
+def test_a_state_of_a_release_that_kept_no_columns_goes_on(out: Path) -> None:
+    part = "part-00000.csv"
+    driver = GrowingDriver(growing(out, format="csv", header=True))
+    driver.run({part: FIRST})
+    old = driver.states[part].model_dump(exclude={"shape"})
+    driver.states[part] = FileState.model_validate(old)
+    driver.run({part: [{"user": "bob", "admin": True}]})
+    assert text(out / part) == "user,admin\nann,false\nbob,true\n"
+    assert driver.states[part].shape is not None
+
+
+def test_rows_of_json_may_change_their_columns(out: Path) -> None:
+    driver = GrowingDriver(growing(out))
+    driver.run({"part-00000.jsonl": FIRST})
+    driver.run({"part-00000.jsonl": [{"admin": True, "id": 7}]})
+    assert driver.states["part-00000.jsonl"].shape is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -315,7 +316,7 @@ def test_a_symbolic_link_is_followed(tmp_path: Path, out: Path) -> None:
 def test_a_part_that_was_added_after_the_recovery_data_was_copied_is_taken_back(
     out: Path, on_existing: str, roll_bytes: int | None
 ) -> None:
-    options = {"on_existing": on_existing, "roll_bytes": roll_bytes}
+    options: dict[str, Any] = {"on_existing": on_existing, "roll_bytes": roll_bytes}
     driver = GrowingDriver(growing(out, **options))
     driver.run({PART: rows(0)})
     restored = driver.restored_copy(growing(out, parts=2, on_rewind="truncate", **options))
@@ -331,7 +332,7 @@ def test_a_part_that_was_added_after_the_recovery_data_was_copied_is_taken_back(
 def test_taking_such_a_part_back_keeps_what_was_there_before_us(
     out: Path, roll_bytes: int | None, name: str, found_at: str
 ) -> None:
-    options = {"on_existing": "resume", "roll_bytes": roll_bytes}
+    options: dict[str, Any] = {"on_existing": "resume", "roll_bytes": roll_bytes}
     out.mkdir()
     (out / name).write_text('{"id":-1}\n')
     driver = GrowingDriver(growing(out, parts=1 if found_at == "another start" else 2, **options))

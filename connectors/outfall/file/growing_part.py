@@ -8,7 +8,8 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import SupportsFlush, WriterId, WriterInitContext
-from outfall.encode import FormatOptions
+from outfall.encode import FormatOptions, shape
+from outfall.errors import ConfigurationError
 from outfall.file.buffered import BufferedPartition
 from outfall.file.disk import explained, write_all
 from outfall.file.fence import WriterRecord
@@ -32,6 +33,8 @@ class FileState(BaseModel):
     """Which segment that is; `None` for the file without a number, which is older than all segments."""
     since: float | None = None
     """When it was begun, in seconds since 1970, if that is known."""
+    shape: str | None = None
+    """What its rows have in common, as `outfall.encode.shape` says it, if that is known."""
 
 
 class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], SupportsFlush):
@@ -56,6 +59,7 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
         self._segment = state.segment
         self._offset = state.offset
         self._since = self._begun() if state.offset == 0 else state.since
+        self._shape = state.shape if state.offset else None
         self._mine = WriterRecord(context.incarnation, WriterId(context.generation, context.epoch, context.attempt))
         self._dirty = False
         with explained("opening", self._path, part):
@@ -68,6 +72,8 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
         """Encode a batch, into the next segment if the one that is written is to be closed."""
         if batch.num_rows and self._rolling.due(self._offset + self._held, self._since or 0.0):
             self._roll()
+        if batch.num_rows and self._encoder is None:
+            self._fit(batch.schema)
         super().write_record_batch(batch)
         if self._rolling.size is not None and self._offset + self._held >= self._rolling.size:
             # What is held back may be smaller when it is compressed; only then it shows whether the segment is full.
@@ -81,7 +87,7 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
     def snapshot(self) -> FileState:
         """Return how far the part counts, once all bytes before that are durable and the files' names are, too."""
         self.finish()
-        return FileState(offset=self._offset, segment=self._segment, since=self._since)
+        return FileState(offset=self._offset, segment=self._segment, since=self._since, shape=self._shape)
 
     @property
     def _path(self) -> str:
@@ -104,6 +110,22 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
                 os.close(fd)
                 raise
             return fd
+
+    def _fit(self, schema: pa.Schema) -> None:
+        """Let rows follow those of earlier runs, or begin the next file for them."""
+        found = shape(self._options, schema)
+        if not self._start and self._shape is not None and found != self._shape:
+            if not self._rolling.ever:
+                raise ConfigurationError(
+                    f"{self._path} was written with other columns or other options of {self._options.format}",
+                    part=self._files.part,
+                    why=f"its readers would take the new rows for something else; they have the columns"
+                    f" {', '.join(schema.names)}",
+                    do="give the columns and options in which the file was begun, set roll_bytes or roll_interval to go"
+                    ' on in a new file, or use format="jsonl"',
+                )
+            self._roll()
+        self._shape = found
 
     def _roll(self) -> None:
         """Close the file, and begin the next one."""

@@ -26,6 +26,7 @@ __all__ = [
     "member",
     "one_schema",
     "rows_to_batch",
+    "shape",
     "suffix",
 ]
 
@@ -68,6 +69,11 @@ def suffix(options: FormatOptions) -> str:
 def can_grow(options: FormatOptions) -> bool:
     """Tell whether files of the format may be appended to."""
     return _FORMATS[options.format].growing
+
+
+def shape(options: FormatOptions, schema: pa.Schema) -> str | None:
+    """Return a short text that is equal where rows may follow each other in one file; `None` when all rows may."""
+    return _FORMATS[options.format].shape(options, schema)
 
 
 def one_schema(options: FormatOptions) -> bool:

@@ -49,6 +49,15 @@ class Encoder(ABC):
             ConfigurationError: naming the column and its type.
         """
 
+    @classmethod
+    def shape(cls, options: FormatOptions, schema: pa.Schema) -> str | None:
+        """Return a short text that is equal where rows may follow each other in one file, to be kept from run to run.
+
+        Returns:
+            `None` when all rows may.
+        """
+        return None
+
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
         """Encode the rows of a batch in their order.

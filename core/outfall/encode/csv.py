@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import ClassVar
 
 import pyarrow as pa
@@ -20,6 +22,20 @@ _MOST_COLUMNS = 20_480
 
 _WRITTEN = frozenset("0123456789+-.:TZeaIyNrufltins")
 """What numbers, truth values, dates and timestamps are made of."""
+
+
+_READ_BY = {
+    "header",
+    "sep",
+    "quote",
+    "escape",
+    "null_value",
+    "empty_value",
+    "date_format",
+    "timestamp_format",
+    "timestamp_ntz_format",
+}
+"""Options that a file's reader must have as its writer had them."""
 
 
 class CsvEncoder(Encoder):
@@ -54,6 +70,12 @@ class CsvEncoder(Encoder):
         check_names(schema, "", "a header has one column per name")
         for field in schema:
             check_csv_type(field)
+
+    @classmethod
+    def shape(cls, options: FormatOptions, schema: pa.Schema) -> str | None:
+        # Options at their defaults are left out, so that one that is added later changes nothing.
+        given = options.model_dump(include=_READ_BY, exclude_defaults=True)
+        return hashlib.sha256(json.dumps([schema.names, given], sort_keys=True).encode()).hexdigest()[:16]
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
         pieces = [self._piece(array, name) for name, array in zip(self.schema.names, batch.columns, strict=True)]
