@@ -216,7 +216,7 @@ def test_an_upload_that_fails_fails_the_attempt(driver: WholeDriver, monkeypatch
     def fail(*_: Any) -> None:
         raise OSError("reset by peer")
 
-    monkeypatch.setattr(type(driver.sink.store._fs), "put_file", fail)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(driver.sink.store._fs._filesystem), "put_file", fail)  # type: ignore[attr-defined]
     with pytest.raises(TransientError, match=r"staging .*reset by peer"):
         part.prepare_commit()
 
@@ -435,3 +435,58 @@ def test_the_engine_writes_epochs_and_replays_none(place: Place, tmp_path: Path)
     assert again.run_epoch(2, [rows(99)]).skipped
     assert len(place.visible()) == 6
     assert place.hidden() == []
+
+
+class ClientError(Exception):
+    """What a store's own client raises: no OSError."""
+
+
+class NoCredentialsError(Exception):
+    """As botocore's."""
+
+    __module__ = "botocore.exceptions"
+
+
+CALLS: dict[str, tuple[str, Any]] = {
+    "connection": ("pipe_file", lambda driver: driver.sink.check_connection()),
+    "check": ("cat_file", lambda driver: driver.check()),
+    "open": ("pipe_file", lambda driver: driver.begin()),
+    "task": ("cat_file", lambda driver: driver.file()),
+    "stage": ("put_file", lambda driver: (driver.begin(), driver.stage(rows(1)))),
+    "publish": ("cp_file", lambda driver: (driver.begin(), driver.commit(driver.stage(rows(1))))),
+    "sweep": ("ls", lambda driver: driver.sweep()),
+}
+
+
+@pytest.mark.parametrize("doing", CALLS)
+@pytest.mark.parametrize(
+    ("raised", "kind", "text"),
+    [
+        (ClientError("refused"), TransientError, "ClientError: refused.*up and reachable"),
+        (NoCredentialsError("none"), ConfigurationError, "NoCredentialsError: none.*give credentials"),
+        (OSError("gone"), TransientError, "gone"),
+        (TypeError("ours"), TypeError, "ours"),
+    ],
+    ids=["client", "credentials", "system", "mistake"],
+)
+def test_what_a_stores_client_raises_is_explained(
+    doing: str, raised: Exception, kind: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = WholeDriver(remote(Memory(uuid.uuid4().hex)))
+    method, call = CALLS[doing]
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(MemoryFileSystem, method, fail)
+    with pytest.raises(kind, match=text):
+        call(driver)
+
+
+def test_a_client_that_cannot_be_made_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("no account")
+
+    monkeypatch.setattr(fsspec, "url_to_fs", fail)
+    with pytest.raises(ConfigurationError, match=r"ValueError: no account.*give credentials"):
+        FileSink("az://container/x").check_connection()  # type: ignore[attr-defined]

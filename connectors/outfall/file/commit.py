@@ -39,7 +39,8 @@ class FileCommitter(Committer[StagedFile]):
             self._store.confirm(context.incarnation, [request.committable for request in requests])
 
     def find_lost(self, requests: Sequence[Request]) -> None:
-        self._each(self._find_lost, requests)
+        with explained("looking into", self._store.root, then=_RECORDED):
+            self._each(self._find_lost, requests)
 
     def revoke(self, requests: Sequence[Request]) -> None:
         with explained("revoking in", self._store.staging, then=_RECORDED):

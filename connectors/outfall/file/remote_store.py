@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from outfall.errors import TargetLostError, UnsharedTargetError
+from outfall.errors import ConfigurationError, OutfallError, TargetLostError, UnsharedTargetError
 from outfall.file.layout import SPARK_LOG, is_hidden
 from outfall.file.marker import Marker
 from outfall.file.names import FileName
@@ -24,6 +24,7 @@ from outfall.file.store import FileStore, StagedFile
 from outfall.filesystems import open_filesystem
 from outfall.location import Location
 from outfall.steps import reached
+from outfall.store_clients import ExplainedClient
 
 _PARALLEL = 16
 """Requests that are under way at once while an epoch is published; each waits, and none works."""
@@ -43,13 +44,27 @@ class RemoteStore(FileStore):
 
         Raises:
             ImportError: a package is missing; the text names it.
+            ConfigurationError: its client cannot be made, as without credentials.
         """
         self.root = location.url()
         self.staging = f"{self.root}/_outfall/staging"
         self.publishes_by_copy = location.scheme not in RENAMES
-        self._fs, path = open_filesystem(location, "writing to")
+        filesystem, path = self._opened(location)
+        self._fs = ExplainedClient(filesystem, self.root)
         self._path = path.rstrip("/")
         self._scratch: str | None = None
+
+    def _opened(self, location: Location) -> tuple[Any, str]:
+        try:
+            return open_filesystem(location, "writing to")
+        except (ImportError, OutfallError):
+            raise
+        except Exception as error:
+            raise ConfigurationError(
+                f"the filesystem of {self.root} cannot be opened",
+                why=f"{type(error).__name__}: {error}",
+                do="give credentials where its client looks for them, for driver and executors",
+            ) from error
 
     # --- in tasks
 

@@ -65,7 +65,8 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], S
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> WholeFileWriter:
         context, store = self._writer(), self.store
-        store.check_shared(context.incarnation)
+        with explained("opening", store.root):
+            store.check_shared(context.incarnation)
         return WholeFileWriter(store, self.options, context, self.suffix, rolling=self.rolling, buckets=self.buckets)
 
     def create_committer(self, context: CommitterInitContext) -> FileCommitter:
