@@ -107,7 +107,9 @@ def test_routing_by_content_is_refused_where_rows_cannot_be_routed() -> None:
 
 
 def test_routing_by_content_takes_no_number_of_workers() -> None:
-    settings = pytest.importorskip("outfall.spark.settings", reason="the other tests need no pyspark at all")
+    pytest.importorskip("pyspark", reason="the other tests need no pyspark at all")
+    from outfall.spark import settings
+
     sink = HttpSink(URL, body="record", idempotency="content")
     with pytest.raises(ConfigurationError, match="leave workers out"):
         settings.WriteSettings(workers=4).check(sink)

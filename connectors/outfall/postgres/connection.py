@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -303,11 +304,14 @@ def _default_user() -> str:
 
 
 def _is_misread(dsn: str, given: dict[str, Any]) -> bool:
-    """Whether a password with @ or / in it was taken for a host, a port or a database: these are printed."""
+    """Whether a password with @ or / in it was taken for a host, a port or a database: these are printed.
+
+    Blanks are refused as libpq 17 does; older ones take them as they are.
+    """
     scheme, found, rest = dsn.partition("://")
     if found and scheme in ("postgresql", "postgres"):
         authority, _, path = rest.partition("/")
-        if authority.count("@") > 1 or "@" in path.partition("?")[0]:
+        if authority.count("@") > 1 or "@" in path.partition("?")[0] or re.search(r"\s", dsn.strip()):
             return True
     ports = str(given.get("port") or "").split(",")
     return "://" in str(given.get("dbname") or "") or any(port and not port.isdecimal() for port in ports)
