@@ -170,7 +170,8 @@ def test_rows_of_other_columns_do_not_follow_in_a_csv_file_after_a_restart(out: 
     driver = GrowingDriver(growing(out, format="csv", header=True))
     driver.run({part: FIRST})
     values, options = CHANGES[change]
-    driver.sink = growing(out, **({"format": "csv", "header": True} | options))
+    changed: dict[str, Any] = {"format": "csv", "header": True} | options
+    driver.sink = growing(out, **changed)
     with pytest.raises(ConfigurationError, match=r"other columns or other options of csv.*roll_bytes"):
         driver.run({part: values})
     assert text(out / part) == "user,admin\nann,false\n"

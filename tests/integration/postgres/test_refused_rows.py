@@ -247,7 +247,8 @@ def test_upserts_are_sorted_once_however_many_rows_are_refused(dsn: str, recover
     for epoch, sink in enumerate([*sinks, sinks[1]], 1):
         run(sink, recovery, epoch, rows(*range(2000)))
         assert target.run("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM dead)") == [(1990, 10 * epoch)]
-        assert 2000 <= target.run("SELECT last_value FROM scanned")[0][0] < 5 * 2000
+        # A few whole scans are the planner's business, as for the first half; one for each of the 200 tries is not.
+        assert 2000 <= target.run("SELECT last_value FROM scanned")[0][0] < 40 * 2000
 
 
 @pytest.mark.parametrize("mode", ["staging", "publishing"])

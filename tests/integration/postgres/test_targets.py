@@ -321,7 +321,7 @@ def test_columns_of_options_must_be_there(dsn: str) -> None:
 
 
 def test_columns_with_names_that_staging_needs_are_refused_before_the_first_row(dsn: str, recovery: str) -> None:
-    names = [f"_outfall_{name}" for name in ("stage", "row", "delete", "gone", "place")]
+    names = [f"_outfall_{name}" for name in ("stage", "row", "delete", "gone", "number")]
     columns = ", ".join(f"{name} bigint" for name in names)
     target = Target(dsn, f"CREATE TABLE t (id bigint PRIMARY KEY, name text, {columns})")
     upserts: dict[str, Any] = {"write_mode": "upsert", "key_columns": "id"}
