@@ -240,7 +240,7 @@ def broken_calls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         env={**os.environ, "PYTHONPATH": PATH},
         check=False,
         capture_output=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr.decode()
     return request.param, json.loads(done.stdout)

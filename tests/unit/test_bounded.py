@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,6 +12,7 @@ from outfall.epoch.driver_memory import DriverMemory
 from outfall.recovery import history
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.testing import LocalDriver
+from tests.unit.support.file_target import open_files
 from tests.unit.support.journals import entries
 from tests.unit.support.setups import InPlace, Staging
 from tests.unit.test_states import StateSink
@@ -21,10 +20,6 @@ from tests.unit.test_states import StateSink
 
 def files(recovery: Path) -> int:
     return sum(1 for path in recovery.rglob("*") if path.is_file())
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def run_in_place(driver: LocalDriver, epochs: range) -> None:
@@ -59,11 +54,10 @@ def test_large_states_are_bounded(tmp_path: Path) -> None:
 def test_open_files_stay_flat_over_drivers_and_epochs(tmp_path: Path) -> None:
     setup = Staging(str(tmp_path))
     setup.run(setup.driver(), 0)
-    gc.collect()
-    before = open_files()
+    before = open_files(tmp_path)
     for epoch in range(1, 30):
         setup.run(setup.driver(), epoch)
-    assert open_files() == before
+    assert open_files(tmp_path) == before
 
 
 def test_what_a_driver_remembers_is_bounded() -> None:
@@ -100,7 +94,7 @@ def test_nothing_grows_over_ten_thousand_epochs(tmp_path: Path) -> None:
     setup = InPlace(str(tmp_path))
     driver = setup.driver()
     run_in_place(driver, range(200))
-    after, opened = files(tmp_path), open_files()
+    after, opened = files(tmp_path), open_files(tmp_path)
     run_in_place(driver, range(200, 10_000))
-    assert (files(tmp_path), open_files()) == (after, opened)
+    assert (files(tmp_path), open_files(tmp_path)) == (after, opened)
     assert len(history(str(tmp_path))) == KEPT_EPOCHS

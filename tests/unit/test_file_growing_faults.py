@@ -192,23 +192,23 @@ def test_much_data_is_written_before_the_end_and_little_is_held_back(driver: Gro
 
 def test_many_epochs_leave_no_more_behind_than_one(driver: GrowingDriver, out: Path) -> None:
     driver.run({PART: rows(0), "part-00001.jsonl": rows(0)})
-    names, files = len(list(out.rglob("*"))), open_files()
+    names, files = len(list(out.rglob("*"))), open_files(out)
     for number in range(300):
         driver.run({PART: rows(number)})
-    assert (len(list(out.rglob("*"))), open_files()) == (names, files)
+    assert (len(list(out.rglob("*"))), open_files(out)) == (names, files)
 
 
 def test_a_thousand_parts_have_one_open_file_each_and_share_their_memory(out: Path) -> None:
     driver = GrowingDriver(growing(out, parts=100))
     driver.begin()
-    before = open_files()
+    before = open_files(out)
     parts = [driver.part(name) for name in driver.sink.list_parts()]
-    assert open_files() - before == len(parts)
+    assert open_files(out) - before == len(parts)
     parts[0].write_batch([{"s": "x" * 400_000}])
     assert (out / PART).stat().st_size > 400_000
     for part in parts:
         part.close()
-    assert open_files() == before
+    assert open_files(out) == before
 
 
 @pytest.mark.parametrize(

@@ -454,12 +454,12 @@ def test_counts_are_those_of_what_was_written(driver: GrowingDriver, out: Path) 
 
 def test_rolling_keeps_one_file_open(driver: GrowingDriver, out: Path) -> None:
     driver.begin()
-    before = open_files()
+    before = open_files(out)
     part = driver.part()
     write_each(part, *range(1, 10))
-    assert open_files() == before + 1
+    assert open_files(out) == before + 1
     part.close()
-    assert open_files() == before
+    assert open_files(out) == before
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])

@@ -157,17 +157,17 @@ def test_bounds_may_come_as_text() -> None:
 
 def test_no_more_descriptors_are_open_than_allowed_and_files_go_on_where_they_were(tmp_path: Path) -> None:
     files = OpenFiles(3, sync=True)
-    before = open_files()
+    before = open_files(tmp_path)
     paths = [str(tmp_path / str(number)) for number in range(10)]
     for path in paths:
         os.write(files.create(path), b"a")
-        assert open_files() - before <= 3
+        assert open_files(tmp_path) - before <= 3
     for path in reversed(paths):
         os.write(files.get(path), b"b")
-        assert open_files() - before <= 3
+        assert open_files(tmp_path) - before <= 3
     for path in paths:
         files.close(path)
-    assert open_files() == before
+    assert open_files(tmp_path) == before
     assert [Path(path).read_bytes() for path in paths] == [b"ab"] * 10
 
 

@@ -337,11 +337,11 @@ def test_a_name_belongs_to_one_attempt(driver: WholeDriver) -> None:
 
 def test_many_epochs_leave_only_their_files(driver: WholeDriver, out: Path) -> None:
     driver.run(rows(0))
-    files, hidden = open_files(), len(list((out / "_outfall").rglob("*")))
+    files, hidden = open_files(out), len(list((out / "_outfall").rglob("*")))
     for number in range(1, 100):
         driver.run(rows(number), [])
     assert ids(out) == list(range(100))
-    assert (open_files(), len(list((out / "_outfall").rglob("*")))) == (files, hidden)
+    assert (open_files(out), len(list((out / "_outfall").rglob("*")))) == (files, hidden)
 
 
 def test_a_committable_is_stored_as_json_that_names_its_fields(out: Path) -> None:
