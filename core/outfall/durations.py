@@ -38,15 +38,19 @@ def parse_limit(value: Any) -> timedelta:
     if isinstance(value, str):
         value = _seconds(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            value = timedelta(seconds=value)
-        except (OverflowError, ValueError):
-            raise ValueError(f"{value} seconds are no span of time that can be kept") from None
+        value = _span(value)
     if not isinstance(value, timedelta):
         raise ValueError("must be a span of time: a timedelta, seconds, or text such as '10 minutes'")
     if value < timedelta(0):
         raise ValueError("must be longer than nothing")
     return value
+
+
+def _span(seconds: float) -> timedelta:
+    try:
+        return timedelta(seconds=seconds)
+    except (OverflowError, ValueError) as error:
+        raise ValueError(f"must be at most {timedelta.max.days} days") from error
 
 
 def _seconds(text: str) -> float:

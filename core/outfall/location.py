@@ -118,6 +118,12 @@ def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
     if not rest.startswith("//"):
         raise ConfigurationError(f"the {purpose.what} {masked(text)!r} has no '//'", do=f"write {scheme}://…")
     _refuse_secrets(scheme, rest, text, purpose)
+    if "::" in rest:
+        raise ConfigurationError(
+            f"the {purpose.what} {masked(text)!r} holds '::'",
+            why="fsspec takes what stands on both sides for two filesystems, one in the other",
+            do="name a directory without it",
+        )
     root, _, path = rest[2:].partition("/")
     if not root and purpose.schemes[scheme] not in _ROOTLESS:
         raise ConfigurationError(

@@ -149,6 +149,7 @@ def _problem(model: type[SinkOptions], item: ErrorDetails) -> str:
 
 def _shown(value: Any) -> Any:
     """A value as it may stand in an error: a URL without credentials."""
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
     return masked(value) if isinstance(value, str) and ":/" in value else value
 
 

@@ -29,9 +29,9 @@ def test_what_is_no_span_of_time_is_refused(given: Any) -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_duration, parse_limit])
-@pytest.mark.parametrize("given", [1e300, "99999999999999 days", float("inf"), float("nan")])
-def test_a_number_that_no_span_of_time_holds_is_refused(given: Any, parse: Any) -> None:
-    with pytest.raises(ValueError, match="no span of time that can be kept"):
+@pytest.mark.parametrize("given", [1e300, float("inf"), float("nan"), "9999999999999 days", 10**400])
+def test_what_is_longer_than_any_span_is_refused(given: Any, parse: Any) -> None:
+    with pytest.raises(ValueError, match="at most 999999999 days"):
         parse(given)
 
 

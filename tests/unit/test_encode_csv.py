@@ -195,3 +195,25 @@ def test_the_shape_of_a_file_is_the_same_in_every_release() -> None:
         shape(FormatOptions(format="csv"), pa.schema({"user": pa.string(), "admin": pa.int8()})) == "960ad8f865c2fcdb"
     )
     assert shape(FormatOptions(), schema) is None
+
+
+@pytest.mark.parametrize("sep", sorted("0123456789+-.:TZEeaIyNrufltins"))
+def test_what_numbers_dates_and_truth_values_are_made_of_is_quoted_where_it_separates(sep: str) -> None:
+    columns = {
+        "d": pa.array([Decimal("1E-18"), Decimal("-2")], pa.decimal128(38, 18)),
+        "f": pa.array([math.inf, 1e-7]),
+        "g": pa.array([-math.inf, math.nan]),
+        "b": pa.array([True, False]),
+        "t": pa.array([0, 1], pa.timestamp("us", "UTC")),
+    }
+    batch = pa.record_batch(columns)
+    plain = list(csv.reader(encode(batch, sep="|").decode().splitlines(), delimiter="|"))
+    assert list(csv.reader(encode(batch, sep=sep).decode().splitlines(), delimiter=sep)) == plain
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\rb", "NULL"])
+def test_a_name_that_cannot_stand_in_the_header_is_refused_before_the_first_row(name: str) -> None:
+    schema = pa.schema({"id": pa.int64(), name: pa.int64()})
+    with pytest.raises(ConfigurationError, match=r"cannot stand in the header.*rename it"):
+        check_schema(FormatOptions(format="csv", header=True, null_value="NULL"), schema)
+    check_schema(FormatOptions(format="csv", null_value="NULL"), schema)

@@ -252,3 +252,8 @@ def test_values_become_batches_whose_wider_rows_come_second() -> None:
         rows_to_batch([{"a": 1}, {"a": "x"}])
     with pytest.raises(ValueRefusedError, match="'a'"):
         rows_to_batch([{"a": 2**70}])
+
+
+def test_a_column_whose_name_is_no_text_is_refused() -> None:
+    with pytest.raises(ValueRefusedError, match="the column name 1 is no text"):
+        rows_to_batch([{1: 2}])

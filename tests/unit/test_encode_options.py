@@ -42,6 +42,7 @@ def test_keyword_arguments_and_options_have_the_same_names() -> None:
         ({"timestamp_format": "HH'\"'"}, "neither quotes"),
         ({"date_format": ""}, "holds no part"),
         ({"date_format": "'day'"}, "holds no part"),
+        ({"format": "csv", "null_value": "-", "empty_value": "-"}, "null_value and empty_value must differ"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(options: dict[str, Any], named: str) -> None:

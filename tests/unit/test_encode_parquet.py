@@ -146,3 +146,11 @@ def test_a_small_slice_does_not_keep_its_batch_in_memory() -> None:
     (rows,) = kept._batches  # type: ignore[attr-defined] # what it keeps is what is asked
     assert rows.get_total_buffer_size() < 1_000
     assert rows.to_pydict() == {"id": list(range(5_000, 5_010))}
+
+
+def test_a_column_that_is_said_to_hold_no_null_may_hold_one_as_in_sparks_files() -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), False), pa.field("d", pa.duration("us"), False)])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None]), pa.array([None, 2], pa.duration("us"))], schema=schema)
+    found = read(encode(batch))
+    assert found.to_pylist() == [{"a": 1, "d": None}, {"a": None, "d": 2}]
+    assert all(field.nullable for field in found.schema)

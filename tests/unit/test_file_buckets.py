@@ -103,14 +103,14 @@ def test_columns_are_checked_before_the_first_row(out: Path) -> None:
 def test_a_thousand_buckets_are_written_with_few_descriptors(out: Path) -> None:
     driver = WholeDriver(whole(out, partition_by="carrier", max_open_files=16))
     driver.begin()
-    before = open_files()
+    before = open_files(out)
     part = driver.file()
     for first in range(3):
         part.write_batch([flight(first * 1000 + number, f"c{number}") for number in range(1000)])
-        assert open_files() - before <= 16
+        assert open_files(out) - before <= 16
     staged = part.prepare_commit()
     part.close()
-    assert open_files() == before
+    assert open_files(out) == before
     driver.commit(staged)
     assert tree(out) == {f"carrier=c{number}": [number, number + 1000, number + 2000] for number in range(1000)}
 
@@ -186,7 +186,19 @@ def test_overwriting_empties_the_buckets_and_removes_them(out: Path) -> None:
     (out / "carrier=AA" / "_SUCCESS").touch()
     WholeDriver(whole(out, partition_by=["carrier"], on_existing="overwrite")).run([flight(3, "UA")])
     assert tree(out) == {"carrier=UA": [3]}
-    assert not (out / "carrier=AA").exists() or os.listdir(out / "carrier=AA") == ["_SUCCESS"]
+    # It is not empty for us, though it is for readers.
+    assert os.listdir(out / "carrier=AA") == ["_SUCCESS"]
+
+
+def test_overwriting_refuses_a_bucket_that_is_a_symbolic_link(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "old.jsonl").write_text('{"id":1}\n')
+    out.mkdir()
+    (out / "carrier=AA").symlink_to(tmp_path / "elsewhere")
+    sink = whole(out, partition_by="carrier", on_existing="overwrite")
+    with pytest.raises(TargetNotEmptyError, match=r"'carrier=AA', which is a symbolic link.*readers would see it"):
+        WholeDriver(sink).begin()
+    assert (out / "carrier=AA" / "old.jsonl").exists()
 
 
 def test_overwriting_refuses_directories_deeper_than_its_buckets(out: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from outfall.errors import TargetNotEmptyError, TransientError
+from outfall.errors import ConfigurationError, TargetError, TargetNotEmptyError, TransientError
+from outfall.file import FileSink
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     Driver,
@@ -149,3 +150,39 @@ def test_overwriting_deletes_what_spark_goes_by_too_also_after_a_crash(
     assert ids(tmp_path) == [2]
     assert [name for name in os.listdir(tmp_path) if name.startswith("_")] == ["_outfall"]
     assert "replaced" not in os.listdir(tmp_path / "_outfall")
+
+
+@pytest.mark.parametrize("kind", ["file", "dangling link"])
+def test_the_check_of_a_connection_refuses_what_is_no_directory(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "out"
+    if kind == "file":
+        path.touch()
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(TargetError, match="out is not a directory"):
+        whole(path).check_connection()
+
+
+def test_two_slashes_at_the_beginning_of_a_path_are_one() -> None:
+    assert FileSink("//tmp/x").target() == FileSink("/tmp/x").target()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/tmp/\udcff", "must be text in UTF-8"),
+        (Path("s3://bucket/x"), "pathlib takes one of its slashes away"),
+        ("memory://x/a::b", "holds '::'"),
+        ("memory://x::file", "holds"),
+    ],
+    ids=["bytes", "pathlib", "chain in a path", "chain"],
+)
+def test_a_path_that_would_mean_something_else_is_refused(path: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        FileSink(path)
+
+
+def test_a_secret_in_a_path_of_pathlib_is_not_repeated() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        FileSink(Path("s3://AKIA:hunter2@bucket/x"))
+    assert "hunter2" not in str(caught.value)

@@ -148,6 +148,14 @@ def _refuse_directories(layout: Layout, options: FileOptions, step_id: str) -> N
     """Refuse directories that are no buckets of this sink: they are deeper than its buckets are."""
     for directory, directories, _ in layout.walk():
         depth = 0 if directory == layout.path else os.path.relpath(directory, layout.path).count(os.sep) + 1
+        links = [name for name in directories if os.path.islink(os.path.join(directory, name))]
+        if links:
+            raise TargetNotEmptyError(
+                f"{directory} holds the directory {links[0]!r}, which is a symbolic link",
+                step=step_id,
+                why='on_existing="overwrite" does not delete what lies behind it, and readers would see it',
+                do="delete it yourself, or name another path",
+            )
         if directories and depth >= options.bucket_levels:
             raise TargetNotEmptyError(
                 f"{directory} holds the directory {directories[0]!r}",

@@ -34,6 +34,7 @@ class LocalFileSink(FileSink, SupportsConnectionCheck, SupportsWithdrawal):
         return self.layout.sidecar
 
     def check_connection(self) -> Sequence[str]:
+        check_usable(self.layout)
         place = self.options.path
         while not os.path.isdir(place):
             place = os.path.dirname(place)

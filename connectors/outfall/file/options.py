@@ -78,6 +78,12 @@ class _Place(SinkOptions):
         if not isinstance(value, str | os.PathLike):
             raise ValueError("must be a path")
         text = os.fsdecode(os.fspath(value))
+        if is_remote(text) and not isinstance(value, str):
+            raise ValueError("must be text when it is a URL: pathlib takes one of its slashes away")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("must be text in UTF-8, since it is recorded") from error
         return _url(text) if is_remote(text) else absolute_path(text)
 
     @property
@@ -143,7 +149,8 @@ def absolute_path(text: str | bytes) -> str:
         raise ValueError(f"the scheme {scheme[1]}: is not supported; a path, file: and {', '.join(_SCHEMES)} are")
     if not text:
         raise ValueError("must not be empty")
-    return os.path.abspath(text)
+    # POSIX lets two slashes at the beginning mean something else, and then they stay.
+    return "/" + os.path.abspath(text).lstrip("/")
 
 
 def _local(rest: str) -> str:

@@ -59,6 +59,7 @@ def check_schema(options: FormatOptions, schema: pa.Schema) -> None:
         ConfigurationError: naming the column and its type.
     """
     _FORMATS[options.format].check_schema(schema)
+    _FORMATS[options.format].check_options(options, schema)
 
 
 def suffix(options: FormatOptions) -> str:

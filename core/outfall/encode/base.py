@@ -50,6 +50,14 @@ class Encoder(ABC):
         """
 
     @classmethod
+    def check_options(cls, options: FormatOptions, schema: pa.Schema) -> None:
+        """Refuse a schema that the format carries, but not with these options.
+
+        Raises:
+            ConfigurationError: naming the column.
+        """
+
+    @classmethod
     def shape(cls, options: FormatOptions, schema: pa.Schema) -> str | None:
         """Return a short text that is equal where rows may follow each other in one file, to be kept from run to run.
 

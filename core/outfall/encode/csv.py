@@ -15,12 +15,12 @@ from outfall.encode.options import FormatOptions
 from outfall.encode.scalars import Piece, Scalars
 from outfall.encode.strings import TEXT, check_utf8, concat, data_of, literal
 from outfall.encode.types import check_csv_type, check_names
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, ValueRefusedError
 
 _MOST_COLUMNS = 20_480
 """Spark's CSV reader takes no more, unless it is told."""
 
-_WRITTEN = frozenset("0123456789+-.:TZeaIyNrufltins")
+_WRITTEN = frozenset("0123456789+-.:TZEeaIyNrufltins")
 """What numbers, truth values, dates and timestamps are made of."""
 
 
@@ -70,6 +70,16 @@ class CsvEncoder(Encoder):
         check_names(schema, "", "a header has one column per name")
         for field in schema:
             check_csv_type(field)
+
+    @classmethod
+    def check_options(cls, options: FormatOptions, schema: pa.Schema) -> None:
+        if options.header:
+            try:
+                Quoting.of(options).quoted(pa.array(schema.names, TEXT), "header", first=True)
+            except ValueRefusedError as error:
+                raise ConfigurationError(
+                    "a column's name cannot stand in the header", why=str(error), do="rename it, or leave header out"
+                ) from error
 
     @classmethod
     def shape(cls, options: FormatOptions, schema: pa.Schema) -> str | None:

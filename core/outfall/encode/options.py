@@ -132,6 +132,8 @@ class FormatOptions(SinkOptions):
             raise ValueError("sep must be another character than quote and escape")
         for name in ("null_value", "empty_value"):
             self._check_constant(name)
+        if self.null_value == self.empty_value != "":
+            raise ValueError("null_value and empty_value must differ, or an empty string would come back as NULL")
         return self
 
     def _check_constant(self, name: str) -> None:

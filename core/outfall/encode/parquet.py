@@ -28,7 +28,7 @@ class ParquetEncoder(Encoder):
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         super().__init__(options, schema, start=start)
-        self._stored = pa.schema([pa.field(f.name, _stored(f.type), f.nullable) for f in schema])
+        self._stored = pa.schema([_nullable(field) for field in schema])
         self._bytes = _Bytes()
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._bytes, mode="w"),
@@ -89,11 +89,12 @@ class ParquetEncoder(Encoder):
         table = pa.Table.from_batches(self._batches, self._batches[0].schema)
         self._encoded += self._size
         self._batches, self._rows, self._size = [], 0, 0
-        for index, field in enumerate(self._stored):
-            # Only what is kept in another type: Arrow's cast refuses some nested columns that it need not touch.
-            if field.type != table.schema.field(index).type:
-                table = table.set_column(index, field, table.column(index).cast(field.type))
-        self._writer.write_table(table, row_group_size=_GROUP_ROWS)
+        # Only what is kept in another type is cast: Arrow refuses some nested columns that it need not touch.
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for field, column in zip(self._stored, table.columns, strict=True)
+        ]
+        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._stored), row_group_size=_GROUP_ROWS)
 
 
 class _Bytes:
@@ -139,7 +140,7 @@ def _stored(kind: Any) -> Any:
 
 
 def _nullable(field: Any) -> Any:
-    # Arrow writes no field that is never NULL below a struct that is, which Spark has in plenty.
+    # As Spark writes every field; and Arrow writes none that is never NULL below a struct that is.
     return pa.field(field.name, _stored(field.type), True)
 
 

@@ -16,10 +16,15 @@ def rows_to_batch(values: Sequence[Any]) -> pa.RecordBatch:
     A column that is in one row only is NULL in the others. Types are inferred from all rows.
 
     Raises:
-        ValueRefusedError: a column holds values that have no common type.
+        ValueRefusedError: a column holds values that have no common type, or its name is no text.
     """
     rows = [value if isinstance(value, dict) else {"value": value} for value in values]
     names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueRefusedError(
+                f"the column name {name!r} is no text", why="columns are found by name", do="name columns by text"
+            )
     columns = [_column(name, [row.get(name) for row in rows]) for name in names]
     if not names:
         return pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct([])))
