@@ -169,9 +169,9 @@ def test_rows_of_other_columns_do_not_follow_in_a_csv_file_after_a_restart(out: 
     part = "part-00000.csv"
     driver = GrowingDriver(growing(out, format="csv", header=True))
     driver.run({part: FIRST})
-    values, options = CHANGES[change]
-    changed: dict[str, Any] = {"format": "csv", "header": True} | options
-    driver.sink = growing(out, **changed)
+    values, changed = CHANGES[change]
+    options: dict[str, Any] = {"format": "csv", "header": True, **changed}
+    driver.sink = growing(out, **options)
     with pytest.raises(ConfigurationError, match=r"other columns or other options of csv.*roll_bytes"):
         driver.run({part: values})
     assert text(out / part) == "user,admin\nann,false\n"
