@@ -29,10 +29,13 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
             env={**os.environ, **spark_environment()},
             stdout=output,
             stderr=output,
-            timeout=480,
+            timeout=1800,  # of which it may wait long for the port, that other tests have
         )
     assert status.returncode == 0, (tmp_path / "output").read_text(errors="replace")[-5000:]
     report = json.loads((tmp_path / "report.json").read_text())
+    kept = report.pop("kept")
+    assert kept["ids"] == list(range(20))
+    assert ["belongs to Spark query" in kept["texts"][0], "pass the same location" in kept["texts"][1]] == [True, True]
     assert {name: item["ids"] for name, item in report.items()} == {
         **{name: list(range(20)) for name in names},
         "batch": list(range(10)),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -249,6 +251,59 @@ def test_two_steps_in_one_epoch_are_both_written(
     query = read_stream(spark, source).writeStream.foreachBatch(both)
     run(query.option("checkpointLocation", str(checkpoint)))
     assert found_ids(out / "a") == found_ids(out / "b") == list(range(20))
+
+
+def test_a_write_on_a_thread_that_does_not_know_the_query_is_refused(
+    spark: SparkSession, source: Path, out: Path, checkpoint: Path
+) -> None:
+    write_rows = for_each_batch(FileSink(out), recovery=str(checkpoint))
+
+    def pooled(df: DataFrame, epoch: int) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            list(pool.map(lambda rows: write_rows(rows, epoch), [df.where("id % 2 = 0"), df.where("id % 2 = 1")]))
+
+    query = read_stream(spark, source).writeStream.foreachBatch(pooled)
+    with pytest.raises(StreamingQueryException, match="inheritable_thread_target"):
+        run(query.option("checkpointLocation", str(checkpoint)))
+    assert not visible(out)
+
+
+@pytest.mark.parametrize("steps", [("a", "b"), ("a", "a")])
+def test_writes_on_threads_that_inherit_the_query_are_as_those_on_the_streams_own(
+    spark: SparkSession, source: Path, out: Path, checkpoint: Path, steps: tuple[str, str]
+) -> None:
+    writes = [for_each_batch(FileSink(out / step), recovery=str(checkpoint), step_id=step) for step in steps]
+
+    def pooled(df: DataFrame, epoch: int) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            for done in [pool.submit(inheritable_thread_target(write), df, epoch) for write in writes]:
+                done.result()
+
+    query = read_stream(spark, source).writeStream.foreachBatch(pooled).option("checkpointLocation", str(checkpoint))
+    if steps[0] == steps[1]:
+        with pytest.raises(StreamingQueryException, match="a step_id of its own"):
+            run(query)
+    else:
+        run(query)
+        assert found_ids(out / "a") == found_ids(out / "b") == list(range(20))
+
+
+def test_a_job_group_of_the_users_own_does_not_stand_for_the_run(
+    spark: SparkSession, source: Path, out: Path, checkpoint: Path
+) -> None:
+    write_rows = for_each_batch(FileSink(out), recovery=str(checkpoint))
+    failing = FailsAt("written")
+
+    def grouped(df: DataFrame, epoch: int) -> None:
+        spark.sparkContext.setJobGroup("orders", "the nightly orders")
+        write_rows(df, epoch)
+        failing("written")
+
+    query = read_stream(spark, source).writeStream.foreachBatch(grouped).option("checkpointLocation", str(checkpoint))
+    with pytest.raises(StreamingQueryException, match="InjectedError"):
+        run(query)
+    run(query)
+    assert found_ids(out) == list(range(20))
 
 
 def test_a_new_checkpoint_with_the_old_recovery_data_is_refused_not_skipped(

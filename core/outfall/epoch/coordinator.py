@@ -293,6 +293,14 @@ class EpochCoordinator:
         view = self._settled(first=first)
         epoch = None if batch is None else batch + view.drains
         if epoch is not None and epoch == view.completed:
+            if query_id is not None and view.query_id is None:
+                _log.warning(
+                    "step %s: the recovery data does not say which query wrote batch %d; if it was another one than %s,"
+                    " its rows are not those that are skipped now",
+                    self._step_id,
+                    batch,
+                    query_id,
+                )
             _log.info("step %s: batch %d is completed; its rows are skipped", self._step_id, batch)
             return replace(self._ticket(view, epoch, ()), began_at=self._clock.time())
         return self._begin_epoch(view, self._expected(view, epoch), query_id, drain=False)

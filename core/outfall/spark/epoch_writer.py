@@ -15,6 +15,7 @@ from outfall.recovery.config import RecoveryConfig
 from outfall.sink_shape import is_fixed
 from outfall.spark.map_in_arrow import map_in_arrow
 from outfall.spark.routing import route
+from outfall.spark.running_query import is_connect
 from outfall.spark.settings import WriteSettings
 from outfall.spark.task_function import ANSWER_SCHEMA, PART_COLUMN, EpochFunction
 
@@ -132,10 +133,6 @@ class EpochWriter:
 def default_parallelism(df: DataFrame) -> int:
     """How many tasks run side by side; on Connect, where that is unknown, the number of shuffle partitions."""
     session = df.sparkSession
-    if _is_connect(df):
+    if is_connect(df):
         return int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     return session.sparkContext.defaultParallelism
-
-
-def _is_connect(df: DataFrame) -> bool:
-    return ".connect." in type(df).__module__

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from outfall.spark.requirement import pyspark_version
+from outfall.spark.running_query import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +25,7 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType | st
     PySpark refuses `mapInArrow` where pandas is missing, although neither the driver nor the workers use it there. Only
     then is the call made by the way that PySpark makes it itself, behind that check; Connect cannot do without pandas.
     """
-    if find_spec("pandas") is not None or ".connect." in type(df).__module__:
+    if find_spec("pandas") is not None or is_connect(df):
         return df.mapInArrow(function, schema)
     return _without_pandas(df, function, schema)
 

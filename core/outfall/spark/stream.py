@@ -12,8 +12,8 @@ from outfall.errors import ConfigurationError
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter
+from outfall.spark.running_query import RunningQuery, is_connect, query_in, running_query
 from outfall.spark.settings import NullKey, WriteSettings
-from outfall.spark.task_context import QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,22 +23,39 @@ if TYPE_CHECKING:
 class ForEachBatch:
     """The function that `DataStreamWriter.foreachBatch` calls. Made by `for_each_batch`."""
 
-    def __init__(self, writer: EpochWriter) -> None:
-        """Write through `writer`."""
+    def __init__(self, writer: EpochWriter, checkpoint: str) -> None:
+        """Write through `writer`. On Connect the query's id is read from `checkpoint`."""
         self._writer = writer
+        self._checkpoint = checkpoint
+        self._query: RunningQuery | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch. Called by Spark on the driver, once or more for each batch id."""
         if not isinstance(batch_id, int):
             raise ConfigurationError(f"the batch id is {batch_id!r}", do="pass Spark's batch id on as it came")
-        query_id, run = _query_and_run(df)
-        self._writer.write(df, batch_id, query_id=query_id, run=run)
+        query = self._query_on_connect(df) if is_connect(df) else running_query(df)
+        self._writer.write(df, batch_id, query_id=query.query_id, run=query.run)
+
+    def _query_on_connect(self, df: DataFrame) -> RunningQuery:
+        """The server runs the function in one process per started query and tells it no id."""
+        if self._query is None:
+            query_id = query_in(df, self._checkpoint)
+            if query_id is None:
+                raise ConfigurationError(
+                    f"{self._checkpoint!r} is not the checkpoint of a query, so this query's id is unknown",
+                    why="on Spark Connect it stands only there, and without it a batch of another query could not be"
+                    " told from one that comes again, whose rows are dropped",
+                    do="set the query's checkpointLocation, and pass the same location as checkpoint=",
+                )
+            self._query = RunningQuery(query_id, "process")
+        return self._query
 
 
 def for_each_batch(
     sink: Any,
     *,
     recovery: str | RecoveryConfig,
+    checkpoint: str | os.PathLike[str] | None = None,
     key: str | None = None,
     value: str | None = None,
     step_id: str = "sink",
@@ -50,12 +67,15 @@ def for_each_batch(
 ) -> ForEachBatch:
     """Make a function for `df.writeStream.foreachBatch`, or to be called inside one of your own.
 
-    Several writes in one function need a `step_id` each.
+    Several writes in one function need a `step_id` each. On another thread the function must be called through
+    `pyspark.inheritable_thread_target`, made inside the function that Spark calls: so the thread knows the query.
 
     Args:
         sink: where the rows go.
         recovery: where the step's log is: an absolute path, a URL or a `RecoveryConfig`. Keep it as long as the
             checkpoint and no longer.
+        checkpoint: the query's checkpoint location, where it is not `recovery`. Needed on Spark Connect only, where the
+            query's id is read from it.
         key: the column that routes rows to the parts of a fixed sink; cast to string.
         value: the column to write; all columns as a dict per row when `None`.
         step_id: names this sink within the query: letters, digits, `.`, `_`, `-`.
@@ -79,7 +99,10 @@ def for_each_batch(
         adopt_checkpoint=adopt_checkpoint,
         commit=commit or CommitPolicy(),
     )
-    return ForEachBatch(EpochWriter(sink, recovery_config(recovery), settings))
+    location = recovery_config(recovery)
+    if checkpoint is None:
+        checkpoint = recovery if isinstance(recovery, str) else location.url()
+    return ForEachBatch(EpochWriter(sink, location, settings), checkpoint_recovery(checkpoint))
 
 
 def write_stream(
@@ -110,7 +133,7 @@ def write_stream(
         value: see `for_each_batch`.
         step_id: see `for_each_batch`.
         checkpoint: Spark's checkpoint location, absolute; also holds the step's log unless `recovery` is given. Leave
-            it out only when you set `checkpointLocation` yourself and pass `recovery`.
+            it out only when you set `checkpointLocation` yourself and pass `recovery`; on Spark Connect give it always.
         recovery: where the step's log is, if not with the checkpoint.
         null_key: see `for_each_batch`.
         order_by: see `for_each_batch`.
@@ -129,6 +152,7 @@ def write_stream(
     function = for_each_batch(
         sink,
         recovery=recovery if recovery is not None else checkpoint_recovery(checkpoint),
+        checkpoint=checkpoint,
         key=key,
         value=value,
         step_id=step_id,
@@ -162,14 +186,3 @@ def checkpoint_recovery(checkpoint: str | os.PathLike[str] | None) -> str:
             do="give an absolute path or a URL",
         )
     return location
-
-
-def _query_and_run(df: DataFrame) -> tuple[str | None, str | None]:
-    """Spark's id of the query, and what tells this run of it from others in this process."""
-    if ".connect." in type(df).__module__:
-        # The server runs the function in one process per started query and tells it no id.
-        return None, "process"
-    context = df.sparkSession.sparkContext
-    query_id = context.getLocalProperty(QUERY_ID)
-    # Spark makes the run id the job group of the stream's thread.
-    return query_id, context.getLocalProperty("spark.jobGroup.id") if query_id else None

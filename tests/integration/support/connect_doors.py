@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.errors.exceptions.connect import SparkConnectException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from outfall.file import FileSink
@@ -17,8 +21,32 @@ from tests.integration.support.reading import forget_commit, found_ids, write_so
 
 
 def run(writer: DataStreamWriter) -> None:
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    for _ in range(10):
+        try:
+            query = writer.trigger(availableNow=True).start()
+            break
+        except SparkConnectException as error:
+            # The server gives its Python process ten seconds to start, which a busy machine may not keep.
+            if "failed to connect back" not in str(error):
+                raise
+    assert query.awaitTermination(300)
+
+
+def another_query(root: Path, read: Callable[[], DataFrame]) -> list[str]:
+    """Write a second query, with a new checkpoint and then with none, into the step of a first one.
+
+    Returns:
+        How each was refused.
+    """
+    texts = []
+    for checkpoint in ("one", "two", None):
+        given = None if checkpoint is None else root / f"kept-{checkpoint}"
+        writer = write_stream(read(), FileSink(root / "kept"), checkpoint=given, recovery=str(root / "kept-recovery"))
+        try:
+            run(writer)
+        except StreamingQueryException as error:
+            texts.append(str(error))
+    return texts
 
 
 def main(root: Path) -> None:
@@ -26,8 +54,11 @@ def main(root: Path) -> None:
     spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
     source = write_source(root / "source")
 
+    def read() -> DataFrame:
+        return spark.readStream.schema("id int, k string").option("maxFilesPerTrigger", 1).json(str(source))
+
     def stream(name: str) -> DataStreamWriter:
-        df = spark.readStream.schema("id int, k string").option("maxFilesPerTrigger", 1).json(str(source))
+        df = read()
         checkpoint = root / f"{name}-checkpoint"
         match name:
             case "growing":
@@ -38,13 +69,14 @@ def main(root: Path) -> None:
                 options = {"sink": "file", "path": str(root / name), "checkpointLocation": str(checkpoint)}
                 return df.writeStream.format("outfall").options(**options)
 
-    report = {}
+    report: dict[str, Any] = {}
     for name in sys.argv[2:]:
         run(stream(name))
         forget_commit(root / f"{name}-checkpoint", 1)
         run(stream(name))
         skipped = sum(item.skipped for item in history(str(root / f"{name}-checkpoint")))
         report[name] = {"ids": found_ids(root / name), "skipped": skipped}
+    report["kept"] = {"texts": another_query(root, read), "ids": found_ids(root / "kept")}
     write(spark.range(10), FileSink(root / "batch"))
     report["batch"] = {"ids": found_ids(root / "batch"), "skipped": 0}
     (root / "report.json").write_text(json.dumps(report))
