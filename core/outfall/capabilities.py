@@ -110,7 +110,7 @@ class CommittingSinkPartition(Protocol[C_co]):
     """On a partition: hands over what is written but not yet visible."""
 
     def prepare_commit(self) -> Sequence[C_co]:
-        """Finish writing and return handles to it.
+        """Finish writing and return handles to it, as a list or tuple.
 
         Called once per epoch in the task, after the last flush and before the snapshot. What the handles name must be
         durable and invisible. Nothing may be written afterwards.
@@ -153,7 +153,7 @@ class SnapshotsWriterState(Protocol[S_co]):
     """On a partition of a `SupportsWriterState` sink."""
 
     def snapshot_state(self, epoch: int) -> Sequence[S_co]:
-        """Return zero or more states that describe what is to go on after the last value written."""
+        """Return a list or tuple of zero or more states that describe what is to go on after the last value written."""
 
 
 class SupportsStateSerializer(ABC, Generic[S]):
@@ -232,7 +232,7 @@ class SupportsFlush(Protocol):
     """On a partition: holds values back."""
 
     def flush(self, end_of_input: bool) -> None:
-        """Send what is held back. Called once after the last value of an epoch.
+        """Send what is held back. Called once after the last value of an epoch; without an argument if it takes none.
 
         Args:
             end_of_input: whether nothing may be held back. True at the end of every epoch, since a stream has no end

@@ -89,8 +89,10 @@ class JsonSerializer(SimpleVersionedSerializer[Any]):
     def _refused(self, value: Any) -> SerializationError:
         return SerializationError(
             f"a value of type {type(value).__name__} does not come back unchanged from JSON",
-            do="give the sink a serializer (SupportsStateSerializer) of your own, or outfall.serde.PickleSerializer()"
-            " if nobody else can write to the recovery location",
+            do="use what JSON has (a list for a tuple, text for a date), or return a serializer of your own where the"
+            " sink names one: state_serializer() (SupportsStateSerializer), writer_state_serializer() or"
+            " committable_serializer(); outfall.serde.PickleSerializer() will do if nobody else can write to the"
+            " recovery location",
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
 from outfall.capabilities import (
     DeclaresGuarantee,
@@ -12,6 +14,7 @@ from outfall.capabilities import (
     SupportsChildren,
     SupportsCommitter,
     SupportsDeadLetterSink,
+    SupportsFlush,
     SupportsHeldRows,
     SupportsLeftovers,
     SupportsNamedStates,
@@ -126,6 +129,35 @@ def check_sink(sink: Any) -> None:
         )
 
 
+def flush(partition: Any, *, end_of_input: bool) -> None:
+    """Flush an open partition that holds values back; one without `flush` has nothing to send.
+
+    A `flush` that takes nothing is a partition's own, as those written for Bytewax may have: whatever it is for, what
+    was written is out once it was called.
+    """
+    takes = _flush_takes(partition)
+    if takes == "nothing":
+        partition.flush()
+    elif takes is not None:
+        partition.flush(end_of_input=end_of_input)
+
+
+def _flush_takes(partition: Any) -> Literal["end_of_input", "nothing", "something else"] | None:
+    if not isinstance(partition, SupportsFlush):
+        return None
+    try:
+        signature = inspect.signature(partition.flush)
+    except ValueError:  # built in, and says nothing of itself
+        return "end_of_input"
+    with suppress(TypeError):
+        signature.bind(end_of_input=True)
+        return "end_of_input"
+    with suppress(TypeError):
+        signature.bind()
+        return "nothing"
+    return "something else"
+
+
 def check_partition(sink: Any, partition: Any) -> None:
     """Check an open partition against what its sink promises, before the first row is written.
 
@@ -144,6 +176,12 @@ def check_partition(sink: Any, partition: Any) -> None:
                 f"{type(sink).__name__} built a {type(partition).__name__} that has no {method}()",
                 do=f"add {method}() to the partition, or drop the capability that needs it from the sink",
             )
+    takes = _flush_takes(partition)
+    if takes == "something else" or (takes == "nothing" and isinstance(sink, SupportsHeldRows)):
+        raise CapabilityError(
+            f"{type(sink).__name__} built a {type(partition).__name__} whose flush() does not take end_of_input",
+            do="make it flush(self, end_of_input: bool), or give it another name",
+        )
 
 
 _NEEDS: dict[type, type] = {

@@ -16,6 +16,7 @@ from outfall.capabilities import (
     Guarantee,
     Metrics,
     SupportsCommitter,
+    SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsSeal,
@@ -26,9 +27,11 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.errors import CapabilityError
-from outfall.sink_shape import check_sink, guarantee_of, kind_of, requirements_of
+from outfall.serde import JsonSerializer
+from outfall.sink_shape import check_partition, check_sink, guarantee_of, kind_of, requirements_of
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import LocalDriver
+from outfall.wrappers import FanOutSink
 from tests.unit.support.setups import Staging
 from tests.unit.support.shelf import Shelf, ShelfSink
 from tests.unit.support.warehouse import BundlingSink, HoldingSink, PlainSink, StagingSink, Warehouse
@@ -184,6 +187,70 @@ def test_a_partition_is_driven_in_order_and_flushed_at_the_end() -> None:
     ticket = driver.coordinator().begin(0)
     driver.run_task(ticket, 0, 0, [(None, [1]), (None, [2, 3])])
     assert calls == ["write [1]", "write [2, 3]", "flush True", "prepare_commit", "snapshot_state 0", "close"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_flush_of_a_partitions_own_is_called_as_it_is(wrapped: bool) -> None:
+    sent: list[Any] = []
+
+    class Buffered(StatelessSinkPartition[Any]):
+        def __init__(self) -> None:
+            self.held: list[Any] = []
+
+        def write_batch(self, values: list[Any]) -> None:
+            self.held += values
+
+        def flush(self) -> None:
+            sent.extend(self.held)
+            self.held = []
+
+    sink = Dynamic()
+    sink.built = Buffered()
+    target = FanOutSink(only=sink) if wrapped else sink
+    LocalDriver(target, Staging().recovery).run_epoch(0, [[1, 2]])
+    assert sent == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("mixins", "flush"),
+    [([], lambda self, final: None), ([SupportsHeldRows], lambda self: None)],
+    ids=["unknown argument", "rows held and no argument"],
+)
+def test_a_flush_that_cannot_be_called_is_refused_before_the_first_row(mixins: list[type], flush: Any) -> None:
+    with pytest.raises(CapabilityError, match="does not take end_of_input"):
+        check_partition(sink_with(Dynamic, *mixins), type("Made", (WriteOnly,), {"flush": flush})())
+
+
+class Returning(WriteOnly):
+    returned: Any = None
+
+    def prepare_commit(self) -> Any:
+        return self.returned
+
+    def snapshot_state(self, epoch: int) -> Any:
+        return self.returned
+
+
+@pytest.mark.parametrize("mixin", [SupportsCommitter, SupportsWriterState])
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("returned", ["abc", b"xyz", None, {"a": 1}])
+def test_what_is_no_list_is_refused_before_it_is_recorded(mixin: type, wrapped: bool, returned: Any) -> None:
+    sink = sink_with(Dynamic, mixin)
+    sink.built = Returning()
+    sink.built.returned = returned
+    sink.committable_serializer = sink.writer_state_serializer = JsonSerializer
+    recovery = Staging().recovery
+    driver = LocalDriver(FanOutSink(only=sink) if wrapped else sink, recovery)
+    with pytest.raises(CapabilityError, match=rf"Returning\.\w+\(\) returned a {type(returned).__name__}"):
+        driver.run_epoch(0, [[1]])
+    sink.built.returned = []
+    assert not driver.run_epoch(0, [[1]]).skipped
+
+
+def test_a_pre_commit_topology_that_returns_no_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BundlingSink, "add_pre_commit_topology", lambda self, results: None)
+    with pytest.raises(CapabilityError, match=r"BundlingSink.add_pre_commit_topology\(\) returned a NoneType"):
+        LocalDriver(BundlingSink(Warehouse()), Staging().recovery).run_epoch(0, [[1]])
 
 
 def test_an_error_on_closing_fails_the_attempt_and_hides_no_other() -> None:

@@ -182,6 +182,24 @@ def test_a_task_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -
         setup.driver().run_tasks(ticket, 0, content(0))
 
 
+@pytest.mark.parametrize(
+    ("parts", "text"), [([1, 2], "returned 1, a int.*str"), ("ab", "returned a str"), (None, "returned a NoneType")]
+)
+def test_parts_without_names_are_refused(monkeypatch: pytest.MonkeyPatch, parts: Any, text: str) -> None:
+    setup = InPlace()
+    monkeypatch.setattr(ShelfSink, "list_parts", lambda self: parts)
+    with pytest.raises(CapabilityError, match=text):
+        LocalDriver(ShelfSink(setup.shelf), setup.recovery).coordinator().begin(0)
+    assert entries(setup.recovery) == []
+
+
+def test_a_batch_is_skipped_with_a_warning_where_its_query_was_never_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    setup = InPlace()
+    setup.run(setup.driver(), 0)
+    setup.driver().coordinator().begin(0, query_id="q1")
+    assert "does not say which query wrote batch 0" in caplog.text
+
+
 @pytest.mark.parametrize("parts", [[], ["a", "a"]])
 def test_a_list_of_parts_that_cannot_be_is_refused(parts: list[str]) -> None:
     setup = InPlace()

@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import SupportsArrow, SupportsDeadLetters, SupportsFlush
+from outfall.capabilities import SupportsArrow, SupportsDeadLetters
 from outfall.dead_letter import DeadLetter
 from outfall.encode import rows_to_batch
 from outfall.epoch.clock import Clock, SystemClock
+from outfall.sink_shape import flush
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.wrappers.buffer import ArrowChunk, Buffer, ValueChunk
 from outfall.wrappers.options import BatchingOptions
@@ -91,8 +92,7 @@ class BatchedPartition(StatefulSinkPartition[Any, Any], StatelessSinkPartition[A
     def flush(self, end_of_input: bool) -> None:
         """Write all that is held, and flush."""
         self._write(everything=True)
-        if isinstance(self._inner, SupportsFlush):
-            self._inner.flush(end_of_input)
+        flush(self._inner, end_of_input=end_of_input)
 
     def prepare_commit(self) -> Sequence[Any]:
         """Hand over what the partition does."""

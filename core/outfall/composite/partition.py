@@ -13,7 +13,6 @@ import pyarrow as pa
 from outfall.capabilities import (
     SupportsArrow,
     SupportsCommitter,
-    SupportsFlush,
     SupportsHeldRows,
     SupportsWriterState,
     WriterInitContext,
@@ -21,9 +20,10 @@ from outfall.capabilities import (
 from outfall.composite.children import for_each, of_child
 from outfall.composite.tagged import OfChild
 from outfall.epoch.opening import open_partition
+from outfall.epoch.returned import returned_list
 from outfall.epoch.states import states_after
 from outfall.errors import CapabilityError
-from outfall.sink_shape import check_partition, is_fixed
+from outfall.sink_shape import check_partition, flush, is_fixed
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.values import to_batch, to_values
 
@@ -93,16 +93,17 @@ class ChildPartition:
 
     def flush(self, end_of_input: bool) -> None:
         """Flush, if it holds values back."""
-        if isinstance(self.partition, SupportsFlush):
-            with of_child(self.name):
-                self.partition.flush(end_of_input or not isinstance(self._sink, SupportsHeldRows))
+        with of_child(self.name):
+            flush(self.partition, end_of_input=end_of_input or not isinstance(self._sink, SupportsHeldRows))
 
     def prepare_commit(self) -> list[OfChild]:
         """Its committables, if it has any."""
         if not isinstance(self._sink, SupportsCommitter):
             return []
         with of_child(self.name):
-            return [OfChild(self.name, value) for value in self.partition.prepare_commit()]
+            return [
+                OfChild(self.name, value) for value in self._returned("prepare_commit", self.partition.prepare_commit())
+            ]
 
     def named_states(self) -> dict[str, Any]:
         """Its states as its parent keeps them, by name."""
@@ -112,14 +113,20 @@ class ChildPartition:
                 return {f"{self.name}/{name}": state for name, state in states.items()}
             if self._opening.kept_as is None:
                 return {}
-            return {self._opening.kept_as: list(self.partition.snapshot_state(self._context.epoch))}
+            return {self._opening.kept_as: list(self._snapshot_state(self._context.epoch))}
 
     def writer_states(self, epoch: int) -> list[OfChild]:
         """Its writer states, if it has any."""
         if not isinstance(self._sink, SupportsWriterState):
             return []
         with of_child(self.name):
-            return [OfChild(self.name, state) for state in self.partition.snapshot_state(epoch)]
+            return [OfChild(self.name, state) for state in self._snapshot_state(epoch)]
+
+    def _snapshot_state(self, epoch: int) -> Sequence[Any]:
+        return self._returned("snapshot_state", self.partition.snapshot_state(epoch))
+
+    def _returned(self, method: str, value: Any) -> Sequence[Any]:
+        return returned_list(self.partition, method, value, step=self._context.step_id, part=self._context.part)
 
     def close(self) -> None:
         """Release it."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outfall.epoch.journal import JournalView
+from outfall.epoch.returned import returned_list
 from outfall.epoch.states import state_names
 from outfall.errors import (
     CapabilityError,
@@ -123,12 +124,19 @@ def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str,
         recorded: the parts that have state.
 
     Raises:
-        CapabilityError: there are none, or two of one name.
+        CapabilityError: they are no list of texts, there are none, or two of one name.
         PartsChangedError: a part that has state is not listed.
     """
     if not is_fixed(sink):
         return ()
-    parts = tuple(sink.list_parts())
+    parts = tuple(returned_list(sink, "list_parts", sink.list_parts(), step=step_id))
+    strange = [part for part in parts if not isinstance(part, str)]
+    if strange:
+        raise CapabilityError(
+            f"list_parts() returned {strange[0]!r}, a {type(strange[0]).__name__}",
+            step=step_id,
+            do="name each part by a text, as str(number)",
+        )
     if len(set(parts)) != len(parts) or not parts:
         raise CapabilityError(
             f"list_parts() returned {len(parts)} names, {len(set(parts))} of them different",

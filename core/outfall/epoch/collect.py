@@ -14,6 +14,7 @@ from outfall.capabilities import (
 )
 from outfall.epoch.admission import check_version
 from outfall.epoch.messages import TaskAnswer, Ticket, stored_committables, writer_id
+from outfall.epoch.returned import returned_list
 from outfall.epoch.states import hand_over_serializer, load_states
 from outfall.errors import AnswersError, FencedError
 from outfall.recovery.entries import StoredCommittable, StoredValue
@@ -98,7 +99,9 @@ class CollectedAnswers:
                 worker_index=message.worker_index,
                 part=message.part,
             )
-            for message in sink.add_pre_commit_topology(results)
+            for message in returned_list(
+                sink, "add_pre_commit_topology", sink.add_pre_commit_topology(results), step=self._ticket.step_id
+            )
         ]
 
     def _check_belonging(self) -> None:

@@ -13,7 +13,6 @@ from outfall.capabilities import (
     Metrics,
     SupportsArrow,
     SupportsCommitter,
-    SupportsFlush,
     SupportsHeldRows,
     SupportsNamedStates,
     SupportsWriterState,
@@ -22,12 +21,13 @@ from outfall.capabilities import (
 from outfall.epoch.held import held_in, total_held
 from outfall.epoch.messages import PartAnswer
 from outfall.epoch.opening import open_partition
+from outfall.epoch.returned import returned_list
 from outfall.epoch.states import hand_over_serializer, load_states, state_serializer, states_after
 from outfall.errors import CapabilityError, SerializationError
 from outfall.recovery.entries import HeldRecord, StoredValue, WriterRecord
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.values import load_value, store_state, store_value
-from outfall.sink_shape import check_partition, is_fixed
+from outfall.sink_shape import check_partition, flush, is_fixed
 from outfall.steps import reached
 from outfall.values import to_batch, to_values
 
@@ -110,8 +110,7 @@ class PartRunner:
             end_of_input: whether a sink that holds rows back across epochs has to deliver them.
         """
         reached("task: before flush")
-        if isinstance(self._partition, SupportsFlush):
-            self._partition.flush(end_of_input=end_of_input or not isinstance(self._sink, SupportsHeldRows))
+        flush(self._partition, end_of_input=end_of_input or not isinstance(self._sink, SupportsHeldRows))
         reached("task: after flush")
 
     def finish(self, end_of_input: bool) -> PartAnswer:
@@ -160,7 +159,19 @@ class PartRunner:
         if not isinstance(self._sink, SupportsCommitter):
             return []
         serializer = hand_over_serializer(self._sink)
-        return [store_value(serializer, item) for item in self._partition.prepare_commit()]
+        committables = self._returned("prepare_commit", self._partition.prepare_commit())
+        try:
+            return [store_value(serializer, item) for item in committables]
+        except SerializationError as error:
+            raise SerializationError(
+                f"a committable of {self._place()} cannot be stored",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                why=str(error),
+            ) from error
+
+    def _returned(self, method: str, value: Any) -> Sequence[Any]:
+        return returned_list(self._partition, method, value, step=self._context.step_id, part=self._context.part)
 
     def _snapshot(self) -> dict[str, StoredValue]:
         if not is_fixed(self._sink):
@@ -183,7 +194,7 @@ class PartRunner:
     def _snapshot_writer_states(self) -> list[StoredValue]:
         if not isinstance(self._sink, SupportsWriterState):
             return []
-        states = self._partition.snapshot_state(self._context.epoch)
+        states = self._returned("snapshot_state", self._partition.snapshot_state(self._context.epoch))
         name = f"writer-{self._context.worker_index}"
         return [
             self._stored(self._sink.writer_state_serializer(), state, name, held_in(self._sink, state))

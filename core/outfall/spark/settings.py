@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.capabilities import SupportsPreWriteTopology
+from outfall.epoch.admission import listed_parts
 from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
 from outfall.recovery.names import check_step_id
@@ -74,7 +75,7 @@ class WriteSettings:
             check_schema(sink, (df if self.value is None else df.select(self.value)).schema)
 
     def _check_key(self, sink: Any) -> None:
-        parts = len(sink.list_parts())
+        parts = len(listed_parts(self.step_id, sink, ()))
         if self.key is None and parts > 1:
             raise ConfigurationError(
                 f"{type(sink).__name__} has {parts} parts and no key says which row belongs to which",
