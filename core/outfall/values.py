@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from outfall.errors import ConfigurationError
+
 
 def to_values(batch: pa.RecordBatch, value_column: str | None) -> list[Any]:
     """Turn rows into values.
@@ -17,10 +19,16 @@ def to_values(batch: pa.RecordBatch, value_column: str | None) -> list[Any]:
 
     Returns:
         One value per row. Structs and maps are dicts, timestamps with a zone are aware datetimes.
+
+    Raises:
+        ConfigurationError: two columns have the same name, of which a dict would keep one.
     """
     if value_column is not None:
         return _column(batch.column(value_column))
     names = batch.schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"two columns have the name {twice!r}", do="rename one, or leave it out")
     columns = [_column(column) for column in batch.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 

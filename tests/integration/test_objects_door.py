@@ -360,7 +360,7 @@ def test_a_checkpoint_restored_from_an_older_copy_is_refused(
 @pytest.mark.parametrize("parts", [1, 2, 7, 40])
 def test_each_part_is_written_by_exactly_one_task(spark: SparkSession, out: Path, parts: int) -> None:
     df = spark.range(500).withColumn("k", sf.col("id").cast("string"))
-    routed = route(df, FileSink(out, parts=parts), parts, key="k", null_key="error", tasks=4, order_by=())
+    routed = route(df, FileSink(out, parts=parts), parts, key=sf.col("k"), null_key="error", tasks=4, order_by=())
     rows = routed.select(PART_COLUMN, sf.spark_partition_id().alias("task"), "k").distinct().collect()
     assert {row[PART_COLUMN]: row["task"] for row in rows} == {
         part: part % min(4, parts) for part in {crc32(row["k"].encode()) % parts for row in rows}
@@ -408,6 +408,27 @@ def test_a_dynamic_sink_gets_a_dict_per_row_or_one_columns_value(spark: SparkSes
     write(df, ReprSink(tmp_path / "values"), value="s")
     assert (tmp_path / "rows").read_text() == "{'id': 1, 'm': {'a': 1}, 's': {'n': 2, 't': 'x'}}"
     assert (tmp_path / "values").read_text() == "{'n': 2, 't': 'x'}"
+
+
+def test_columns_may_have_any_names(spark: SparkSession, out: Path, tmp_path: Path) -> None:
+    df = spark.createDataFrame([(2, "x"), (1, "y")], ["a.b", "c"]).select("`a.b`", "c", sf.col("c").alias("C"))
+    rows = [{"a.b": 1, "c": "y", "C": "y"}, {"a.b": 2, "c": "x", "C": "x"}]
+    write(df, FileSink(out / "parts", parts=2), key="a.b", order_by=["c"])
+    write(df, FileSink(out / "whole"), order_by=["a.b"], workers=1)
+    assert sorted(found(out / "parts"), key=lambda row: int(row["a.b"])) == found(out / "whole") == rows
+    write(df, ReprSink(tmp_path / "value"), value="a.b", order_by=["a.b"], workers=1)
+    assert (tmp_path / "value").read_text() == "12"
+    results = [write(df, FileSink(out / "again"), epoch=1, recovery=str(tmp_path / "recovery")) for _ in range(2)]
+    assert [result.skipped for result in results] == [False, True]
+    with pytest.raises(ConfigurationError, match="2 columns have the name 'c'"):
+        write(df.toDF("a", "c", "c"), ReprSink(tmp_path / "twice"))
+
+
+@pytest.mark.parametrize(("value", "text"), [("s.n", "1"), ("`s`.`t`", "'x'"), ("`s`", "{'n': 1, 't': 'x'}")])
+def test_a_value_may_be_a_field_or_quoted(spark: SparkSession, tmp_path: Path, value: str, text: str) -> None:
+    df = spark.createDataFrame([((1, "x"),)], "s struct<n:int,t:string>")
+    write(df, ReprSink(tmp_path / "values"), value=value)
+    assert (tmp_path / "values").read_text() == text
 
 
 @pytest.mark.parametrize(

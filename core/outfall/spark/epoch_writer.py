@@ -13,6 +13,7 @@ from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.errors import EpochAbandonedError
 from outfall.recovery.config import RecoveryConfig
 from outfall.sink_shape import is_fixed
+from outfall.spark.columns import Columns
 from outfall.spark.map_in_arrow import map_in_arrow
 from outfall.spark.routing import route
 from outfall.spark.running_query import is_connect
@@ -98,8 +99,9 @@ class EpochWriter:
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=run)
 
     def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskAnswer]:
-        frame = df if ticket.skips(ticket.epoch_of(epoch)) else self._prepared(df, ticket)
-        function = EpochFunction(self._sink, ticket, epoch, self._settings.value)
+        skips = ticket.skips(ticket.epoch_of(epoch))
+        frame, names, value = (Columns(df.columns).renamed(df), (), None) if skips else self._prepared(df, ticket)
+        function = EpochFunction(self._sink, ticket, epoch, value, names)
         rows = map_in_arrow(frame, function, ANSWER_SCHEMA).collect()
         if not rows:
             # Spark saw that there are no rows and ran nothing. A stateful query must be run all the same, or its state
@@ -107,27 +109,36 @@ class EpochWriter:
             df.write.format("noop").mode("overwrite").save()
         return [TaskAnswer.decode(bytes(row["answer"])) for row in rows]
 
-    def _prepared(self, df: DataFrame, ticket: Ticket) -> DataFrame:
-        """The rows as the tasks need them: shaped by the sink, routed, and no column more than is written."""
+    def _prepared(self, df: DataFrame, ticket: Ticket) -> tuple[DataFrame, tuple[str, ...], str | None]:
+        """The rows as the tasks need them: shaped by the sink, routed, and no column more than is written.
+
+        Returns:
+            The rows under names of our own; the names to give back; the name of the column that is the value.
+        """
         settings = self._settings
-        frame = self._sink.add_pre_write_topology(df) if isinstance(self._sink, SupportsPreWriteTopology) else df
+        shaped = self._sink.add_pre_write_topology(df) if isinstance(self._sink, SupportsPreWriteTopology) else df
+        columns = Columns(shaped.columns)
+        frame = columns.renamed(shaped)
+        order_by = [columns.find("order_by", name).expression() for name in settings.order_by]
         if is_fixed(self._sink):
             frame = route(
                 frame,
                 self._sink,
                 len(ticket.parts),
-                key=settings.key,
+                key=None if settings.key is None else columns.find("key", settings.key).expression(),
                 null_key=settings.null_key,
                 tasks=settings.workers or default_parallelism(df),
-                order_by=settings.order_by,
+                order_by=order_by,
             )
         elif settings.workers is not None:
             frame = frame.repartition(settings.workers)
-        if not is_fixed(self._sink) and settings.order_by:
-            frame = frame.sortWithinPartitions(*settings.order_by)
+        if not is_fixed(self._sink) and order_by:
+            frame = frame.sortWithinPartitions(*order_by)
         if settings.value is None:
-            return frame
-        return frame.select(settings.value, *([PART_COLUMN] if is_fixed(self._sink) else []))
+            return frame, columns.names, None
+        value = columns.find("value", settings.value)
+        selected = frame.select(value.expression().alias("value"), *([PART_COLUMN] if is_fixed(self._sink) else []))
+        return selected, (value.name,), value.name
 
 
 def default_parallelism(df: DataFrame) -> int:

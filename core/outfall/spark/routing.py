@@ -23,15 +23,15 @@ def route(
     sink: Any,
     parts: int,
     *,
-    key: str | None,
+    key: Column | None,
     null_key: str,
     tasks: int,
-    order_by: Sequence[str],
+    order_by: Sequence[Column],
 ) -> DataFrame:
     """Add the part column, and repartition so that each part's rows are in one task.
 
     Args:
-        df: the rows.
+        df: the rows, under names that differ.
         sink: a fixed sink.
         parts: how many parts it has.
         key: the column that routes; `None` only for a single part.
@@ -44,10 +44,10 @@ def route(
     return routed.sortWithinPartitions(PART_COLUMN, *order_by) if order_by else routed
 
 
-def _with_part(df: DataFrame, sink: Any, parts: int, *, key: str | None, null_key: str) -> DataFrame:
+def _with_part(df: DataFrame, sink: Any, parts: int, *, key: Column | None, null_key: str) -> DataFrame:
     if key is None:
         return df.withColumn(PART_COLUMN, sf.lit(0))
-    text = sf.col(key).cast("string")
+    text = key.cast("string")
     text = sf.coalesce(text, sf.lit("")) if null_key == "empty" else text
     if getattr(type(sink), "part_fn", None) is FixedPartitionedSink.part_fn:
         part = sf.pmod(sf.crc32(text), sf.lit(parts)).cast("int")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from outfall.errors import ConfigurationError
 from outfall.recovery.names import check_step_id
 from outfall.sink_shape import check_sink, is_fixed, keeps_writer_state
 from outfall.spark.arrow_schema import check_schema
+from outfall.spark.columns import Columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,8 +43,17 @@ class WriteSettings:
                 raise ConfigurationError(f"{name} is a {type(column).__name__}", do="give the name of a column")
         if self.null_key not in ("error", "empty"):
             raise ConfigurationError(f"null_key is {self.null_key!r}", do='give "error" or "empty"')
-        if self.workers is not None and self.workers < 1:
-            raise ConfigurationError(f"workers is {self.workers}", do="give at least 1, or leave it out")
+        if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
+            raise ConfigurationError(f"workers is {self.workers!r}", do="give a whole number from 1, or leave it out")
+        if isinstance(self.order_by, str) or not all(isinstance(column, str) for column in self.order_by):
+            raise ConfigurationError(
+                f"order_by is {self.order_by!r}",
+                do="give a list of names of columns; for another order add a column with the values to sort by",
+            )
+        if not isinstance(self.commit, CommitPolicy):
+            raise ConfigurationError(
+                f"commit is a {type(self.commit).__name__}", do="give a CommitPolicy of outfall.epoch.committing"
+            )
 
     def check(self, sink: Any, df: DataFrame | None = None) -> None:
         """Check the settings against a sink and, where given, the columns of its rows.
@@ -71,8 +81,7 @@ class WriteSettings:
                 do="leave workers out: spark.sql.shuffle.partitions says how many tasks write",
             )
         if df is not None:
-            self._check_columns(df)
-            check_schema(sink, (df if self.value is None else df.select(self.value)).schema)
+            check_schema(sink, self._check_columns(sink, df).schema)
 
     def _check_key(self, sink: Any) -> None:
         parts = len(listed_parts(self.step_id, sink, ()))
@@ -82,16 +91,14 @@ class WriteSettings:
                 do="pass key=, the name of a column",
             )
 
-    def _check_columns(self, df: DataFrame) -> None:
-        wanted: Mapping[str, Sequence[str]] = {
-            "key": [self.key] if self.key else [],
-            "value": [self.value] if self.value else [],
-            "order_by": self.order_by,
-        }
-        for name, columns in wanted.items():
-            for column in columns:
-                if column.split(".")[0].strip("`") not in df.columns:
-                    raise ConfigurationError(
-                        f"{name} names the column {column!r}, and the rows have {', '.join(df.columns)}",
-                        do=f"give {name} the name of a column",
-                    )
+    def _check_columns(self, sink: Any, df: DataFrame) -> DataFrame:
+        """Check the columns that are named, and return the rows as the sink gets them."""
+        columns = Columns(df.columns)
+        found = {name: columns.find(name, given) for name, given in (("key", self.key), ("value", self.value)) if given}
+        for column in self.order_by:
+            columns.find("order_by", column)
+        if self.value is not None:
+            return columns.renamed(df).select(found["value"].expression().alias(found["value"].name))
+        if not isinstance(sink, SupportsPreWriteTopology):
+            columns.check_unique()
+        return df

@@ -76,8 +76,9 @@ def for_each_batch(
             checkpoint and no longer.
         checkpoint: the query's checkpoint location, where it is not `recovery`. Needed on Spark Connect only, where the
             query's id is read from it.
-        key: the column that routes rows to the parts of a fixed sink; cast to string.
-        value: the column to write; all columns as a dict per row when `None`.
+        key: the column that routes rows to the parts of a fixed sink; cast to string. A name with its dots as it is,
+            or as Spark takes it: `a.b` is also the field `b` of `a`.
+        value: the column or field to write; all columns as a dict per row when `None`.
         step_id: names this sink within the query: letters, digits, `.`, `_`, `-`.
         null_key: what a NULL key does: "error", or "empty" to route it as an empty string.
         order_by: columns by which the rows of each task are sorted, part by part.
@@ -94,7 +95,7 @@ def for_each_batch(
         key=key,
         value=value,
         null_key=null_key,
-        order_by=tuple(order_by),
+        order_by=order_by,
         workers=workers,
         adopt_checkpoint=adopt_checkpoint,
         commit=commit or CommitPolicy(),
@@ -162,7 +163,7 @@ def write_stream(
         adopt_checkpoint=adopt_checkpoint,
         commit=commit,
     )
-    WriteSettings(key=key, value=value, order_by=tuple(order_by), workers=workers).check(sink, df)
+    WriteSettings(key=key, value=value, order_by=order_by, workers=workers).check(sink, df)
     writer = df.writeStream.foreachBatch(function)
     return writer if checkpoint is None else writer.option("checkpointLocation", os.fspath(checkpoint))
 

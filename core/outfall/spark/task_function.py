@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from outfall.epoch.messages import Ticket
 from outfall.epoch.task import EpochTask
 from outfall.errors import ValueRefusedError
+from outfall.spark.columns import named
 from outfall.spark.task_context import task_identity
 
 PART_COLUMN = "__outfall_part"
@@ -30,6 +31,8 @@ class EpochFunction:
     ticket: Ticket
     epoch: int
     value: str | None
+    names: tuple[str, ...] = ()
+    """The names that the columns get back, in their order."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row with one column: the answer."""
@@ -38,7 +41,8 @@ class EpochFunction:
         yield pa.RecordBatch.from_pydict({"answer": pa.array([answer.encode()], pa.binary())})
 
     def _routed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        for batch in batches:
+        for arrived in batches:
+            batch = named(arrived, self.names)
             if PART_COLUMN in batch.schema.names:
                 yield from self._split(batch)
             else:
