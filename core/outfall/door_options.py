@@ -43,7 +43,7 @@ class DoorOptions(SinkOptions):
     adopt_checkpoint: bool = Field(
         default=False, description="Begin at the batch id that comes although nothing is recorded yet."
     )
-    commit_deadline: float = Field(default=600.0, description="Seconds for which committing is tried.")
+    commit_deadline: float = Field(default=600.0, gt=0, description="Seconds for which committing is tried.")
     on_known_failure: Literal["fail", "drop"] = Field(
         default="fail", description="What a committable does that the target refuses for a known reason."
     )

@@ -102,6 +102,8 @@ def check_sink(sink: Any) -> None:
     Raises:
         CapabilityError: naming what is missing or does not go together.
     """
+    if isinstance(sink, type):
+        raise CapabilityError(f"{sink.__name__} is a class, not a sink", do=f"make one of it: {sink.__name__}(…)")
     name = type(sink).__name__
     if is_fixed(sink) == is_dynamic(sink):
         has = (

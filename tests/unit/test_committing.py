@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.epoch.committing import CommitLoop, CommitPlace, CommitPolicy, closing
-from outfall.errors import CommitError, CommitRefusedError, TerminalError
+from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, TerminalError
 from outfall.testing import FakeClock
 
 Reply = Callable[[CommitRequest[str]], None]
@@ -240,8 +239,16 @@ def test_an_error_on_closing_does_not_hide_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [{"deadline": 0}, {"first_wait": -1}, {"longest_wait": 0}, {"on_known_failure": "ignore"}]
+    "policy",
+    [
+        {"deadline": 0},
+        {"deadline": float("nan")},
+        {"deadline": "60"},
+        {"first_wait": -1},
+        {"longest_wait": 0},
+        {"on_known_failure": "ignore"},
+    ],
 )
 def test_a_policy_that_cannot_be_is_refused(policy: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(policy))} is "):
         CommitPolicy(**policy)

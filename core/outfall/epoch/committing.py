@@ -8,26 +8,33 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import tenacity
-from pydantic import Field
-from pydantic.dataclasses import dataclass as validated
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.epoch.clock import Clock
-from outfall.errors import CommitError, CommitRefusedError, OutfallError, raise_together
+from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, OutfallError, raise_together
 from outfall.steps import reached
 
 _log = logging.getLogger(__name__)
 
 
-@validated(frozen=True)
+@dataclass(frozen=True)
 class CommitPolicy:
-    """How long committing is tried, and what a known failure does. Times in seconds."""
+    """How long committing is tried, and what a known failure does. Times in seconds. Checked on construction."""
 
-    deadline: float = Field(default=600.0, gt=0)
+    deadline: float = 600.0
     """From the first offer to the last. What is unresolved then fails the query, and the next run goes on with it."""
-    first_wait: float = Field(default=0.1, gt=0)
-    longest_wait: float = Field(default=30.0, gt=0)
+    first_wait: float = 0.1
+    longest_wait: float = 30.0
     on_known_failure: Literal["fail", "drop"] = "fail"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for name in ("deadline", "first_wait", "longest_wait"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+                raise ConfigurationError(f"{name} is {seconds!r}", do="give a number of seconds above 0")
+        if self.on_known_failure not in ("fail", "drop"):
+            raise ConfigurationError(f"on_known_failure is {self.on_known_failure!r}", do='give "fail" or "drop"')
 
 
 @dataclass(frozen=True)

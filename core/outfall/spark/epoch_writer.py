@@ -10,7 +10,7 @@ from outfall.capabilities import SupportsHeldRows, SupportsPreWriteTopology
 from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
 from outfall.epoch.draining import REWRITES, drain
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
-from outfall.errors import EpochAbandonedError
+from outfall.errors import CapabilityError, EpochAbandonedError
 from outfall.recovery.config import RecoveryConfig
 from outfall.sink_shape import is_fixed
 from outfall.spark.columns import Columns
@@ -48,8 +48,13 @@ class EpochWriter:
             any_later: see `EpochOptions`.
             end_of_input: whether the sink may hold nothing back after an epoch.
             final: see `EpochOptions`.
+
+        Raises:
+            CapabilityError: the sink's capabilities do not go together, or it cannot be pickled.
+            ConfigurationError: the settings do not fit the sink.
         """
         settings.check(sink)
+        _check_pickles(sink)
         self._sink = sink
         self._recovery = recovery
         self._settings = settings
@@ -147,3 +152,17 @@ def default_parallelism(df: DataFrame) -> int:
     if is_connect(df):
         return int(session.conf.get("spark.sql.shuffle.partitions") or 200)
     return session.sparkContext.defaultParallelism
+
+
+def _check_pickles(sink: Any) -> None:
+    """Pickle a sink as Spark does, before anything is begun."""
+    from pyspark import cloudpickle
+
+    try:
+        cloudpickle.dumps(sink)
+    except Exception as error:
+        raise CapabilityError(
+            f"the {type(sink).__name__} cannot be sent to Spark's tasks",
+            why=f"pickling it fails: {error}",
+            do="let the sink hold options only, and open connections, locks and files in its partitions",
+        ) from error

@@ -1,0 +1,58 @@
+"""What is refused of a write before there are rows."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.door_options import split_options
+from outfall.errors import CapabilityError, ConfigurationError
+from outfall.file import FileSink
+from outfall.recovery import recovery_config
+from outfall.sinks import DynamicSink
+from outfall.spark.epoch_writer import EpochWriter
+from outfall.spark.settings import WriteSettings
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"workers": "2"}, "workers is '2'"),
+        ({"workers": 2.0}, "workers is 2.0"),
+        ({"workers": True}, "workers is True"),
+        ({"order_by": "name"}, "order_by is 'name'"),
+        ({"order_by": [object]}, "list of names"),
+        ({"commit": {"deadline": 3}}, "commit is a dict"),
+        ({"key": 1}, "key is a int"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        WriteSettings(**given)
+
+
+def test_a_class_in_place_of_a_sink_is_refused() -> None:
+    with pytest.raises(CapabilityError, match="FileSink is a class, not a sink"):
+        WriteSettings().check(FileSink)
+
+
+class Locked(DynamicSink[Any]):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Any: ...
+
+
+def test_a_sink_that_cannot_be_pickled_is_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    with pytest.raises(CapabilityError, match="the Locked cannot be sent"):
+        EpochWriter(Locked(), recovery_config(str(tmp_path / "recovery")), WriteSettings())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("deadline", ["-1", "0", "nan", "soon"])
+def test_a_deadline_that_cannot_be_is_refused_through_options(deadline: str) -> None:
+    with pytest.raises(ConfigurationError, match="commit_deadline: "):
+        split_options({"sink": "file", "commit_deadline": deadline})
