@@ -52,7 +52,7 @@ def read_stream(spark: SparkSession, source: Path) -> DataFrame:
 def run(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
     """Run a stream over all that its source has, and return the query when it has ended."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    assert query.awaitTermination(60), "the stream did not come to an end"
+    assert query.awaitTermination(600), "the stream did not come to an end"
     return query
 
 
@@ -141,7 +141,7 @@ def test_a_checkpoint_set_for_the_session_is_not_among_the_options(
 ) -> None:
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "chk"))
     try:
-        assert to_facts(stream, log).trigger(availableNow=True).start().awaitTermination(60)
+        assert to_facts(stream, log).trigger(availableNow=True).start().awaitTermination(600)
     finally:
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
     assert "checkpointlocation" not in events(str(log), "new writer")[0]["options"]
@@ -455,7 +455,7 @@ def run_script(name: str, work: Path) -> Path:
     command = [sys.executable, str(SUPPORT / name), str(source), str(work / "logs")]
     environment = {**os.environ, **spark_environment()}
     with (work / "output").open("wb") as output:
-        done = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=480, check=False)
+        done = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=1800, check=False)
     assert done.returncode == 0, (work / "output").read_text()[-5000:]
     return work / "logs"
 

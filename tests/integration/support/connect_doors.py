@@ -29,7 +29,7 @@ def run(writer: DataStreamWriter) -> None:
             # The server gives its Python process ten seconds to start, which a busy machine may not keep.
             if "failed to connect back" not in str(error):
                 raise
-    assert query.awaitTermination(300)
+    assert query.awaitTermination(600)
 
 
 def another_query(root: Path, read: Callable[[], DataFrame]) -> list[str]:

@@ -46,7 +46,7 @@ def read_stream(spark: SparkSession, source: Path) -> DataFrame:
 def run(writer: DataStreamWriter) -> StreamingQuery:
     """Run a stream over all that its source has, and return the query when it has ended."""
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(120), "the stream did not come to an end"
+    assert query.awaitTermination(600), "the stream did not come to an end"
     return query
 
 
