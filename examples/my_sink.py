@@ -1,4 +1,8 @@
-"""A sink of one's own: running totals in small JSON files, right after any number of crashes and replays.
+"""A sink of one's own: running totals in small JSON files.
+
+At least once: after crashes and replays the totals are right. It is not fenced: an attempt that Spark gave up and that
+wakes after the next epoch sets a file back, until another epoch has rows of that part. `SupportsWriterContext` tells a
+partition who it is, so that it can see that it is too late; `docs/writing-a-sink.md` has an exactly-once sink.
 
     python examples/my_sink.py
 

@@ -73,8 +73,8 @@ class FixedPartitionedSink(Sink[tuple[str, X]], Generic[X, S]):
     def list_parts(self) -> list[str]:
         """Name all parts, in the order that `part_fn` indexes.
 
-        Called on the driver, once per epoch. Names must be unique and must not change between restarts: a part that had
-        state and is no longer listed stops the query; new names start fresh.
+        Called on the driver, several times per epoch, with the same answer each time. Names must be unique and must not
+        change between restarts: a part that had state and is no longer listed stops the query; new names start fresh.
 
         Returns:
             All parts of the sink. Parts local to a worker are not supported.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from outfall import errors
+from outfall.door_options import BUILT_IN
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
 from tests.documents import PAGES, ROOT, blocks, unchanged_environment
@@ -70,6 +71,12 @@ def test_the_index_names_every_page() -> None:
     assert [
         page.name for page in PAGES if f"({page.name})" not in index and page.name not in ("README.md", "index.md")
     ] == []
+
+
+def test_the_index_names_every_built_in_sink() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    (row,) = re.findall(r"^\| `sink` \| which sink: (.*?)\.", index, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", row) == list(BUILT_IN)
 
 
 FORMAT = (ROOT / "docs" / "recovery-format.md").read_text()
