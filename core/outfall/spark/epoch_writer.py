@@ -159,7 +159,7 @@ def _check_pickles(sink: Any) -> None:
     from pyspark import cloudpickle
 
     try:
-        cloudpickle.dumps(sink)
+        cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise CapabilityError(
             f"the {type(sink).__name__} cannot be sent to Spark's tasks",
