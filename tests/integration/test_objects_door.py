@@ -440,7 +440,7 @@ def test_a_value_may_be_a_field_or_quoted(spark: SparkSession, tmp_path: Path, v
         ({"value": "nope"}, "names the column 'nope'"),
         ({"key": "k", "parts": None}, "routes rows to parts"),
         ({"key": None}, "no key says"),
-        ({"workers": 0}, "give at least 1"),
+        ({"workers": 0}, "give a whole number from 1"),
         ({"null_key": "drop"}, "null_key is 'drop'"),
         ({"step_id": "../x"}, "step"),
     ],

@@ -74,7 +74,7 @@ def write(
         key=key,
         value=value,
         null_key=null_key,
-        order_by=tuple(order_by),
+        order_by=order_by,
         workers=workers,
         commit=commit or CommitPolicy(),
     )

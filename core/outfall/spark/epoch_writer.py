@@ -158,8 +158,9 @@ def _check_pickles(sink: Any) -> None:
     """Pickle a sink as Spark does, before anything is begun."""
     from pyspark import cloudpickle
 
+    dumps: Any = cloudpickle.dumps
     try:
-        cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
+        dumps(sink)
     except Exception as error:
         raise CapabilityError(
             f"the {type(sink).__name__} cannot be sent to Spark's tasks",
