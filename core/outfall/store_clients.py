@@ -24,6 +24,11 @@ _MISTAKES = (TypeError, AttributeError, NameError, AssertionError, LookupError, 
 """Errors of programs, ours or the client's: nobody who operates a query can do anything about them."""
 
 
+def is_unset(error: Exception) -> bool:
+    """Whether a client says that it was given no credentials, or not all that it needs."""
+    return any(f"{kind.__module__}.{kind.__name__}" in _UNSET for kind in type(error).__mro__)
+
+
 def explain_client(error: Exception, what: str) -> OutfallError:
     """Make the error that says what to do about one of a client.
 
@@ -32,10 +37,12 @@ def explain_client(error: Exception, what: str) -> OutfallError:
         what: what failed, as the beginning of a sentence.
     """
     why = f"{type(error).__name__}: {error}"
-    if any(f"{kind.__module__}.{kind.__name__}" in _UNSET for kind in type(error).__mro__):
+    if is_unset(error):
         do = "give credentials and region where the store's client looks for them, for driver and executors"
         return ConfigurationError(what, why=why, do=do)
-    return TransientError(what, why=why, do="see that the store is up and reachable, and that its address is right")
+    return TransientError(
+        what, why=why, do="see that the store is up and reachable, at the address that its client is given"
+    )
 
 
 class ExplainedClient:

@@ -14,8 +14,8 @@ from fsspec.spec import AbstractFileSystem
 
 from outfall.errors import ConfigurationError, TransientError
 from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, RecoveryLog
-from outfall.recovery.failures import _CLIENT_IS_UNSET
 from outfall.recovery.names import state_name
+from outfall.store_clients import _UNSET
 from tests.unit.support.logs import once_at, opened
 
 
@@ -168,7 +168,7 @@ def test_steps_of_a_store_that_cannot_be_asked_are_such_an_error(monkeypatch: py
         CheckpointRecoveryConfig(store(monkeypatch, Unreachable)).steps()
 
 
-@pytest.mark.parametrize("name", sorted(_CLIENT_IS_UNSET))
+@pytest.mark.parametrize("name", sorted(_UNSET))
 def test_missing_credentials_are_a_wrong_configuration(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, _, kind = name.rpartition(".")
     raised = type("Derived", (type(kind, (Exception,), {"__module__": module}),), {})("there are none")
@@ -177,7 +177,7 @@ def test_missing_credentials_are_a_wrong_configuration(name: str, monkeypatch: p
         opened(store(monkeypatch, Unreachable)).read()
 
 
-@pytest.mark.parametrize("name", sorted(_CLIENT_IS_UNSET))
+@pytest.mark.parametrize("name", sorted(_UNSET))
 def test_these_errors_are_called_so_by_their_clients(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert issubclass(getattr(pytest.importorskip(module), kind), Exception)

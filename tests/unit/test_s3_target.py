@@ -95,9 +95,29 @@ def test_markers_of_folders_are_no_data(recovery: str, key: str) -> None:
 
 def test_what_readers_skip_and_what_lies_beside_the_prefix_is_no_data(recovery: str) -> None:
     fake = FakeS3()
-    for key in ("out/_SUCCESS", "out/.x", "out/_spark_metadata/0", "output/x", "out"):
+    for key in ("out/_SUCCESS", "out/.x", "out/_other/_spark_metadata/0", "output/x", "out"):
         fake.put(key)
     run(fake, recovery, 0)
+
+
+@pytest.mark.parametrize("on_existing", ["error", "resume"])
+def test_a_prefix_of_sparks_own_streaming_sink_is_refused(recovery: str, on_existing: str) -> None:
+    """Its log, the only thing that Spark then reads by, would not have our objects."""
+    fake = FakeS3()
+    fake.put("out/_spark_metadata/0")
+    with pytest.raises(TargetNotEmptyError, match=r"_spark_metadata.*would not be seen.*overwrite"):
+        run(fake, recovery, 0, on_existing=on_existing)
+    assert list(fake.objects) == ["out/_spark_metadata/0"]
+
+
+def test_what_others_say_of_a_prefix_goes_with_their_objects(recovery: str) -> None:
+    fake = FakeS3(page=2)
+    theirs = [f"out/{name}" for name in ("_spark_metadata/0", "_spark_metadata/9.compact", "_SUCCESS", "part-0.json")]
+    for key in [*theirs, "out/_SUCCESS/not-a-summary", "out/_other"]:
+        fake.put(key)
+    run(fake, recovery, 0, on_existing="overwrite")
+    assert not set(theirs) & set(fake.objects)
+    assert {"out/_SUCCESS/not-a-summary", "out/_other"} <= set(fake.objects)
 
 
 def test_a_checkpoint_that_was_deleted_is_noticed(recovery: str) -> None:

@@ -10,6 +10,10 @@ from outfall.capabilities import WriterInitContext
 
 SIDECAR = "_outfall"
 """What is not data lies below it, where readers of the prefix do not look."""
+SPARK_LOG = "_spark_metadata"
+"""Below it Spark's own streaming file sink lists what it wrote. Where it is, Spark reads nothing else."""
+SUMMARIES = ("_SUCCESS", "_metadata", "_common_metadata")
+"""What other writers say of a prefix as a whole. It is not true any more once what is there was replaced."""
 
 _NAME = re.compile(r"part-(\d{10,})-(\d{5,})-(\d{5,})-(.+)-([0-9a-f]{16})-g(\d+)-a(\d+)((?:\.\w+)+)")
 

@@ -11,7 +11,7 @@ from outfall.capabilities import TargetContext
 from outfall.errors import TargetAheadError, TargetLostError, TargetNotEmptyError
 from outfall.s3.manifest import Manifests
 from outfall.s3.marker import Markers
-from outfall.s3.names import ObjectName, is_hidden
+from outfall.s3.names import SPARK_LOG, SUMMARIES, ObjectName, is_hidden
 from outfall.s3.pieces import delete, key_of
 from outfall.s3.store import Store
 from outfall.steps import reached
@@ -99,7 +99,18 @@ class Target:
         )
 
     def _check_existing(self) -> None:
-        if self._store.options.on_existing != "error":
+        on_existing = self._store.options.on_existing
+        if on_existing != "overwrite" and next(self._spark_log(), None) is not None:
+            raise TargetNotEmptyError(
+                f"{self._store.options.url()} holds {SPARK_LOG}, the log of Spark's own streaming file sink",
+                step=self._context.step_id,
+                why="Spark reads only the objects that this log lists, so that rows written beside them would not be"
+                " seen",
+                do="name another prefix; or stop the query that writes there, and delete the log to keep its objects"
+                ' (also those of epochs that it did not complete), or set on_existing="overwrite" to delete the log and'
+                " the objects",
+            )
+        if on_existing != "error":
             return
         found = list(islice(self._of_others(), 3))
         others = [name for name in self._markers.incarnations() if name != self._context.incarnation]
@@ -114,6 +125,10 @@ class Target:
             do='delete the objects (with those below _outfall/), name another prefix, or set on_existing="resume" to'
             ' keep what is there or on_existing="overwrite" to delete it',
         )
+
+    def _spark_log(self) -> Iterator[str]:
+        """Yield the keys of the log of Spark's own sink."""
+        return iter(self._store.keys(f"{self._store.options.root}{SPARK_LOG}/"))
 
     def _of_others(self) -> Iterator[str]:
         """Yield the keys that readers see and that are not ours."""
@@ -131,7 +146,10 @@ class Target:
                 # Markers first: a query that is about to publish finds its marker gone and stops.
                 self._markers.remove(incarnation)
         own = self._manifests.key(self._context.incarnation, 0).rpartition("/")[0]
-        keys = [*self._of_others(), *(key for key in self._manifests.all() if not key.startswith(f"{own}/"))]
+        root = self._store.options.root
+        # What others say of the prefix goes first: without it readers list the objects, and with it they miss some.
+        keys = [*self._spark_log(), *(key for key in self._store.keys(f"{root}_") if key[len(root) :] in SUMMARIES)]
+        keys += [*self._of_others(), *(key for key in self._manifests.all() if not key.startswith(f"{own}/"))]
         pieces = key_of(self._store, "")
         keys += (key for key in self._store.keys(pieces) if not key.startswith(f"{pieces}{self._context.incarnation}/"))
         delete(self._store, keys)

@@ -9,21 +9,9 @@ from contextlib import contextmanager
 from outfall.disk_errors import remedy
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.recovery.location import USE_INSTEAD
+from outfall.store_clients import is_unset
 
 _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
-
-
-# By name: which clients there are depends on what is installed, and none of them is loaded here.
-_CLIENT_IS_UNSET = {
-    "azure.core.exceptions.ClientAuthenticationError",
-    "botocore.exceptions.NoAuthTokenError",
-    "botocore.exceptions.NoCredentialsError",
-    "botocore.exceptions.NoRegionError",
-    "botocore.exceptions.PartialCredentialsError",
-    "botocore.exceptions.ProfileNotFound",
-    "botocore.exceptions.SSOError",
-    "google.auth.exceptions.DefaultCredentialsError",
-}
 
 
 class StoreClientError(Exception):
@@ -62,7 +50,7 @@ def _explanation(error: OSError, what: str, step_id: str | None) -> OutfallError
 
 def _client_explanation(error: Exception, what: str, step_id: str | None) -> OutfallError:
     why = f"{type(error).__name__}: {error}"
-    if any(f"{kind.__module__}.{kind.__name__}" in _CLIENT_IS_UNSET for kind in type(error).__mro__):
+    if is_unset(error):
         do = "give credentials and region where that client looks for them, for driver and executors"
         return ConfigurationError(what, step=step_id, why=why, do=do)
     do = "see that the store is up and reachable; the next run goes on from what the log holds"
