@@ -66,6 +66,21 @@ def test_a_failed_job_with_whole_files_leaves_nothing(tmp_path: Path, on_existin
     assert len(sizes(tmp_path)) == 2
 
 
+def test_what_a_late_task_of_a_failed_job_stages_goes_when_the_next_job_comes(tmp_path: Path) -> None:
+    driver, sink = job(FileSink(tmp_path)), FileSink(tmp_path)
+    ticket = driver.coordinator().begin(0)
+
+    def late() -> Any:
+        yield None, [{"id": 1}]
+        assert driver.coordinator().withdraw()
+
+    driver.run_task(ticket, 0, 0, late())
+    assert len(leftovers(tmp_path)) == 1
+    job(sink).run_epoch(0, [plain(2)])
+    assert len(leftovers(tmp_path)) == 1, "its own marker"
+    assert len(sizes(tmp_path)) == 1
+
+
 def test_a_failed_job_with_files_in_a_store_leaves_nothing() -> None:
     root = f"memory://{uuid.uuid4().hex}"
     sink = FileSink(root)

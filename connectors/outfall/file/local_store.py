@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from outfall.file.disk import sync_directory
 from outfall.file.layout import Layout
 from outfall.file.locked import Patience, locked, read_line, write_line
-from outfall.file.marker import advance_marker, check_shared
+from outfall.file.marker import advance_marker, check_shared, has_marker
 from outfall.file.names import FileName
 from outfall.file.store import FileStore, StagedFile
 from outfall.steps import reached
@@ -83,6 +83,11 @@ class LocalStore(FileStore):
 
     def staged_names(self, incarnation: str) -> list[FileName]:
         return [name for _, name in _ours(self.staging, incarnation)]
+
+    def staged_without_marker(self) -> list[FileName]:
+        """Return the staged files whose step has no marker here, any more or yet."""
+        found = [name for name in map(FileName.parse, os.listdir(self.staging)) if name is not None]
+        return [name for name in found if not has_marker(self._layout, name.incarnation)]
 
     def published(self, incarnation: str) -> Iterator[tuple[str, FileName]]:
         for directory, _, _ in self._layout.walk():

@@ -35,6 +35,12 @@ class LocalWholeFileSink(LocalFileSink, WholeFileSink):
                 self._check_ahead(read_marker(self.layout, context.incarnation), context)
         return {}
 
+    def _claim(self, context: TargetContext[Any]) -> None:
+        # Of late tasks of a job that was taken back, or of a query that was overwritten: nobody can publish them.
+        for name in self.store.staged_without_marker():
+            if name.incarnation != context.incarnation:
+                self.store.unstage(str(name))
+
     def _take_back(self, context: TargetContext[Any]) -> None:
         if self._ahead is None:
             return

@@ -106,7 +106,10 @@ def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[
 def is_there(connection: psycopg.Connection[Any], table: TableName) -> bool:
     """Tell whether there is such a table."""
     named = table.identifier().as_string(connection)
-    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (named,)).fetchone()
+    # Not to_regclass() alone: it locks nothing, and may not know what was made since this session looked last.
+    found = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))", (named,)
+    ).fetchone()
     return bool(found and found[0])
 
 
