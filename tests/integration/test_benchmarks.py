@@ -105,6 +105,7 @@ def test_routing(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
     check(bench_routing.measure(spark, TINY, scratch), tmp_path)
 
 
+@pytest.mark.long
 def test_postgres_without_the_peers_whose_driver_is_missing(
     spark: SparkSession, scratch: Scratch, tmp_path: Path
 ) -> None:

@@ -466,6 +466,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @since_4_1
+@pytest.mark.long
 def test_on_connect_one_process_of_the_server_runs_the_function_for_all_batches_of_a_query(connect: Path) -> None:
     first, second = events(str(connect / "calls"), "call")
     (client,) = events(str(connect / "client"), "client")
@@ -475,6 +476,7 @@ def test_on_connect_one_process_of_the_server_runs_the_function_for_all_batches_
 
 
 @since_4_1
+@pytest.mark.long
 def test_on_connect_tasks_of_for_each_batch_know_neither_id(connect: Path) -> None:
     calls = events(str(connect / "calls"), "call")
     assert [call["batch_id"] for call in calls] == [0, 1]
@@ -483,6 +485,7 @@ def test_on_connect_tasks_of_for_each_batch_know_neither_id(connect: Path) -> No
 
 
 @since_4_1
+@pytest.mark.long
 def test_on_connect_a_data_source_is_found_and_treated_as_on_a_classic_session(connect: Path) -> None:
     calls = events(str(connect / "facts"), "new writer", "pickle", "commit")
     assert [call["what"] for call in calls] == ["new writer", "pickle", "pickle", "new writer", "commit"] * 2
