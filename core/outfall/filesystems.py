@@ -6,6 +6,7 @@ from typing import Any
 
 import fsspec
 
+from outfall.errors import ConfigurationError, OutfallError
 from outfall.location import PACKAGES, Location
 
 
@@ -21,6 +22,7 @@ def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
 
     Raises:
         ImportError: a package is missing; the text names it.
+        ConfigurationError: its client cannot be made, as without credentials.
     """
     try:
         # A listing from a cache would hide what another process has just written.
@@ -31,5 +33,13 @@ def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
         raise ImportError(
             f"{wanted_for} {location.url()} needs {needed}, which is not installed."
             f" What to do: {f'pip install {package}' if package else 'install it on driver and executors'}."
+        ) from error
+    except OutfallError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"the filesystem of {location.url()!r} cannot be opened",
+            why=f"{type(error).__name__}: {error}",
+            do="give credentials where its client looks for them, for driver and executors",
         ) from error
     return filesystem, path

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -16,6 +17,22 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 
 from outfall.errors import ConfigurationError
 from outfall.location import masked
+
+
+def parse_endpoint(value: Any) -> Any:
+    """Read the address of a service whose credentials come from elsewhere.
+
+    Raises:
+        ValueError: it is no URL of http, or holds what may be a secret.
+    """
+    if value is None:
+        return None
+    parts = urlsplit(str(value))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http or https URL")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("must hold no credentials and no query: credentials come from the client's own chain")
+    return value
 
 
 def parse_names(value: Any) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from outfall.errors import ConfigurationError, OutfallError, TargetLostError, UnsharedTargetError
+from outfall.errors import TargetLostError, UnsharedTargetError
 from outfall.file.layout import SPARK_LOG, is_hidden
 from outfall.file.marker import Marker
 from outfall.file.names import FileName
@@ -49,22 +49,10 @@ class RemoteStore(FileStore):
         self.root = location.url()
         self.staging = f"{self.root}/_outfall/staging"
         self.publishes_by_copy = location.scheme not in RENAMES
-        filesystem, path = self._opened(location)
+        filesystem, path = open_filesystem(location, "writing to")
         self._fs = ExplainedClient(filesystem, self.root)
         self._path = path.rstrip("/")
         self._scratch: str | None = None
-
-    def _opened(self, location: Location) -> tuple[Any, str]:
-        try:
-            return open_filesystem(location, "writing to")
-        except (ImportError, OutfallError):
-            raise
-        except Exception as error:
-            raise ConfigurationError(
-                f"the filesystem of {self.root} cannot be opened",
-                why=f"{type(error).__name__}: {error}",
-                do="give credentials where its client looks for them, for driver and executors",
-            ) from error
 
     # --- in tasks
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +19,7 @@ from outfall.kinesis.answers import classify, code_of, is_stale
 from outfall.kinesis.clients import Access
 from outfall.kinesis.records import Record, RecordSerializer
 from outfall.location import masked
-from outfall.options import SinkOptions
+from outfall.options import SinkOptions, parse_endpoint
 
 
 class AwsOptions(SinkOptions):
@@ -39,17 +38,7 @@ class AwsOptions(SinkOptions):
         default=timedelta(seconds=30), description="How long an answer may take, before the request is sent again."
     )
 
-    @field_validator("endpoint_url")
-    @classmethod
-    def _address(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be an http or https URL")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError("must hold no credentials and no query: boto3 takes credentials from its own chain")
-        return value
+    _address = field_validator("endpoint_url")(parse_endpoint)
 
 
 class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, SupportsConnectionCheck):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import dataclass
 from typing import Any
 
 import boto3
 from botocore.config import Config
+
+from outfall.process_clients import ProcessClients
 
 
 @dataclass(frozen=True)
@@ -51,28 +51,4 @@ class Access:
         )
 
 
-class _Clients:
-    """The clients of this process: making one takes longer than many a task."""
-
-    def __init__(self) -> None:
-        self._after_fork()
-        os.register_at_fork(after_in_child=self._after_fork)
-
-    def _after_fork(self) -> None:
-        """Begin anew: the parent's connections are the parent's, and its lock may be held."""
-        self._lock = threading.Lock()
-        self._made: dict[Access, Any] = {}
-
-    def get(self, access: Access) -> Any:
-        with self._lock:
-            if access not in self._made:
-                self._made[access] = access.make()
-            return self._made[access]
-
-    def drop(self, access: Access, client: Any) -> None:
-        with self._lock:
-            if self._made.get(access) is client:
-                del self._made[access]
-
-
-_clients = _Clients()
+_clients = ProcessClients[Access]()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +9,13 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from outfall.process_clients import ProcessClients
+
 SessionFactory = Callable[[], Any]
 """Makes a `boto3.session.Session`. Picklable, so that tasks can call it too."""
 
 _TRIES = 5
 """Of boto3's own, which slow all requests of a client down when S3 throttles it; ours come on top."""
-_MOST = 8
-"""Clients that a process keeps."""
 
 
 @dataclass(frozen=True)
@@ -55,32 +52,4 @@ class Access:
         return session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region, config=config)
 
 
-class _Clients:
-    """The clients of this process. A factory that each task unpickles anew counts as another one, so they are few."""
-
-    def __init__(self) -> None:
-        self._after_fork()
-        os.register_at_fork(after_in_child=self._after_fork)
-
-    def _after_fork(self) -> None:
-        """Begin anew: the parent's connections are the parent's, and its lock may be held."""
-        self._lock = threading.Lock()
-        self._made: OrderedDict[Access, Any] = OrderedDict()
-
-    def get(self, access: Access) -> Any:
-        with self._lock:  # sessions may not be made in two threads at once
-            client = self._made.get(access)
-            if client is None:
-                client = self._made[access] = access.make()
-            self._made.move_to_end(access)
-            if len(self._made) > _MOST:
-                self._made.popitem(last=False)
-            return client
-
-    def drop(self, access: Access, client: Any) -> None:
-        with self._lock:
-            if self._made.get(access) is client:
-                del self._made[access]
-
-
-_clients = _Clients()
+_clients = ProcessClients[Access]()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, Literal, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
@@ -16,7 +16,7 @@ from outfall.buckets import BucketOptions
 from outfall.durations import Duration
 from outfall.encode import FormatOptions
 from outfall.errors import ConfigurationError
-from outfall.options import SinkOptions, resolve_secret
+from outfall.options import SinkOptions, parse_endpoint, resolve_secret
 from outfall.s3.place import bucket_and_prefix
 from outfall.s3.rolling import RollOptions
 
@@ -191,14 +191,4 @@ class S3Options(FormatOptions, BucketOptions, RollOptions, _Upload, _Place):
             )
         return self
 
-    @field_validator("endpoint_url")
-    @classmethod
-    def _address(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be an http or https URL")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("must hold no credentials and no query: boto3 takes credentials from its own chain")
-        return value
+    _address = field_validator("endpoint_url")(parse_endpoint)

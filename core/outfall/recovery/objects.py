@@ -35,16 +35,7 @@ class ObjectStore:
             ConfigurationError: its client cannot be made, as without credentials.
         """
         self._location = location
-        try:
-            self._fs, _ = open_filesystem(location, "recovery in")
-        except (ImportError, OutfallError):
-            raise
-        except Exception as error:
-            raise ConfigurationError(
-                f"the filesystem of {location.url()!r} cannot be opened",
-                why=f"{type(error).__name__}: {error}",
-                do="give credentials where its client looks for them, for driver and executors",
-            ) from error
+        self._fs, _ = open_filesystem(location, "recovery in")
         # fsspec's memory looks and then writes; it lives in this process, so that a lock makes one step of it.
         self._guard: AbstractContextManager[Any] = _memory if location.scheme == "memory" else nullcontext()
 
