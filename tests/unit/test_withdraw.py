@@ -28,23 +28,29 @@ class BrokenError(Exception):
     """A task fails."""
 
 
-def rows(*ids: int, then_fails: bool = False) -> Any:
-    for number in ids:
-        yield "k", {"id": number, "pad": "x" * (2 << 20)}
-    if then_fails:
+def values(*ids: int) -> list[dict[str, Any]]:
+    """Rows that are large enough to be flushed one by one."""
+    return [{"id": number, "pad": "x" * (2 << 20)} for number in ids]
+
+
+def rows(*ids: int) -> list[tuple[str, dict[str, Any]]]:
+    return [("k", row) for row in values(*ids)]
+
+
+def fail(driver: LocalDriver, *tasks: list[int], part: str | None = None) -> None:
+    """Run tasks to their end, and then one that writes a row and fails; the job is given up."""
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    for index, ids in enumerate(tasks):
+        driver.run_task(ticket, 0, index, [(part, values(*ids))])
+
+    def broken() -> Any:
+        yield part, values(99)
         raise BrokenError
 
-
-def plain(*ids: int, then_fails: bool = False) -> Any:
-    for _, row in rows(*ids, then_fails=then_fails):
-        yield row
-
-
-def fail(driver: LocalDriver, *tasks: Any) -> None:
     with pytest.raises(BrokenError):
-        driver.run_epoch(0, tasks)
-    coordinator = driver.coordinator()
-    assert coordinator.withdraw()
+        driver.run_task(ticket, 0, len(tasks), broken())
+    assert driver.coordinator().withdraw()
     coordinator.close()
 
 
@@ -60,9 +66,9 @@ def leftovers(directory: Path) -> list[str]:
 @pytest.mark.parametrize("on_existing", ["error", "resume"])
 def test_a_failed_job_with_whole_files_leaves_nothing(tmp_path: Path, on_existing: Any) -> None:
     sink = FileSink(tmp_path, on_existing=on_existing)
-    fail(job(sink), plain(1), plain(2, then_fails=True))
+    fail(job(sink), [1])
     assert (sizes(tmp_path), leftovers(tmp_path)) == ({}, [])
-    job(sink).run_epoch(0, [plain(1), plain(2)])
+    job(sink).run_epoch(0, [values(1), values(2)])
     assert len(sizes(tmp_path)) == 2
 
 
@@ -76,7 +82,7 @@ def test_what_a_late_task_of_a_failed_job_stages_goes_when_the_next_job_comes(tm
 
     driver.run_task(ticket, 0, 0, late())
     assert len(leftovers(tmp_path)) == 1
-    job(sink).run_epoch(0, [plain(2)])
+    job(sink).run_epoch(0, [values(2)])
     assert len(leftovers(tmp_path)) == 1, "its own marker"
     assert len(sizes(tmp_path)) == 1
 
@@ -84,16 +90,16 @@ def test_what_a_late_task_of_a_failed_job_stages_goes_when_the_next_job_comes(tm
 def test_a_failed_job_with_files_in_a_store_leaves_nothing() -> None:
     root = f"memory://{uuid.uuid4().hex}"
     sink = FileSink(root)
-    fail(job(sink), plain(1), plain(2, then_fails=True))
+    fail(job(sink), [1])
     assert fsspec.filesystem("memory").find(root) == []
-    job(sink).run_epoch(0, [plain(1), plain(2)])
+    job(sink).run_epoch(0, [values(1), values(2)])
 
 
 def test_a_failed_job_with_growing_files_leaves_no_row_for_the_next_to_keep(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, parts=2, on_existing="resume")
     job(sink).run_epoch(0, [rows(0)])
     before = sizes(tmp_path)
-    fail(job(sink), rows(1, then_fails=True))
+    fail(job(sink), [1], part="part-00000.jsonl")
     assert sizes(tmp_path) == before
     job(sink).run_epoch(0, [rows(1)])
     assert sum(path.read_text().count('"id":1,') for path in tmp_path.glob("part-*")) == 1
@@ -101,7 +107,7 @@ def test_a_failed_job_with_growing_files_leaves_no_row_for_the_next_to_keep(tmp_
 
 def test_a_first_job_with_growing_files_that_failed_leaves_an_empty_directory(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, parts=2)
-    fail(job(sink), rows(1, then_fails=True))
+    fail(job(sink), [1], part="part-00000.jsonl")
     assert (sizes(tmp_path), leftovers(tmp_path)) == ({}, [])
     job(sink).run_epoch(0, [rows(1)])
 
@@ -125,15 +131,15 @@ def test_a_late_task_of_a_failed_job_with_growing_files_writes_nothing(tmp_path:
 def test_a_failed_job_in_s3_leaves_nothing() -> None:
     fake = FakeS3()
     sink = fake.sink("bucket", inline_size=0)
-    fail(job(sink), plain(1), plain(2, then_fails=True))
+    fail(job(sink), [1])
     assert not fake.objects
     assert not fake.uploads
-    job(sink).run_epoch(0, [plain(1), plain(2)])
+    job(sink).run_epoch(0, [values(1), values(2)])
 
 
 def test_each_target_of_a_fan_out_is_given_up(tmp_path: Path) -> None:
     sink = FanOutSink(a=FileSink(tmp_path / "a"), b=FileSink(tmp_path / "b"))
-    fail(job(sink), plain(1), plain(2, then_fails=True))
+    fail(job(sink), [1])
     for name in "ab":
         assert (sizes(tmp_path / name), leftovers(tmp_path / name)) == ({}, [])
 
@@ -148,9 +154,9 @@ def test_what_a_job_has_recorded_is_not_taken_back(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as broken:
         broken.setattr(LocalStore, "publish", full)
         with pytest.raises(TransientError, match="No space left"):
-            driver.run_epoch(0, [plain(1), plain(2)])
+            driver.run_epoch(0, [values(1), values(2)])
         assert not driver.coordinator().withdraw()
-    assert LocalDriver(sink, driver.recovery, options=EpochOptions(any_later=True)).run_epoch(0, [plain()]).skipped
+    assert LocalDriver(sink, driver.recovery, options=EpochOptions(any_later=True)).run_epoch(0, [values()]).skipped
     assert len(sizes(tmp_path)) == 2
 
 
@@ -166,6 +172,6 @@ def test_a_job_that_was_refused_at_once_leaves_what_was_there(tmp_path: Path, pa
 
 def test_a_job_that_is_completed_has_nothing_to_take_back(tmp_path: Path) -> None:
     driver = job(FileSink(tmp_path))
-    driver.run_epoch(0, [plain(1)])
+    driver.run_epoch(0, [values(1)])
     assert driver.coordinator().withdraw()
     assert len(sizes(tmp_path)) == 1

@@ -15,11 +15,12 @@ from outfall.capabilities import (
     SealContext,
     SupportsSeal,
     SupportsStateSerializer,
+    SweepContext,
     TargetContext,
 )
 from outfall.encode import last_byte
 from outfall.errors import StaleWriterError, TargetNotEmptyError, TransientError
-from outfall.file.disk import explained
+from outfall.file.disk import explained, sync_directory
 from outfall.file.fence import WriterRecord
 from outfall.file.growing_names import following, part_name, segments_among
 from outfall.file.growing_part import FileState, GrowingPart
@@ -215,6 +216,13 @@ class GrowingFileSink(
                     why=f"another query writes there: {state.offset} bytes were found before, {found.offset} now",
                     do="stop the other query and start again",
                 )
+
+    def _leave(self, context: SweepContext) -> None:
+        # The register stays, and with it the record that fences late tasks of this incarnation.
+        with self.register.alone():
+            for part, state in context.states().items():
+                PartFiles(self.layout.path, part).remove_empty(state.segment)
+            sync_directory(self.layout.path)
 
     def _take_back(self, context: TargetContext[FileState]) -> None:
         if self._ahead is None:
