@@ -1,0 +1,67 @@
+"""Warnings of retries, so that an outage shows itself: the first is logged, and then one at intervals."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Lock
+
+INTERVAL = 30.0
+"""Seconds between two warnings of one place."""
+
+
+class RetryLog:
+    """Warns of what is tried again. Keep one per process, or per object that a test brings its own clock to.
+
+    Thread-safe. A place is what has the outage: a server, a bucket, a step that commits. All that is tried again at one
+    place within `interval` gives one warning, and the next one says how many it stands for.
+
+    Args:
+        log: takes the warnings.
+        interval: seconds between two warnings of one place.
+        now: a monotonic clock.
+    """
+
+    def __init__(
+        self, log: logging.Logger, *, interval: float = INTERVAL, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start with no warning given."""
+        self._log = log
+        self._interval = interval
+        self._now = now
+        self._lock = Lock()
+        self._warned: dict[str, float] = {}
+        """When each place was last warned of."""
+        self._silent: dict[str, int] = {}
+        """How many retries of each place were not warned of since."""
+
+    def retry(self, place: str, doing: str, *, attempt: int, reason: str, left: float | None) -> None:
+        """Say that something failed and is tried again, unless this place was warned of shortly before.
+
+        Called before each further try.
+
+        Args:
+            place: what the retries are counted by, without credentials.
+            doing: what failed, such as `"publishing t"`.
+            attempt: the number of the try that failed, from 1.
+            reason: why, without secrets.
+            left: seconds until it is given up; `None` where no deadline ends it.
+        """
+        now = self._now()
+        with self._lock:
+            warned = self._warned.get(place)
+            if warned is not None and now - warned < self._interval:
+                self._silent[place] = self._silent.get(place, 0) + 1
+                return
+            self._warned[place] = now
+            silent = self._silent.pop(place, 0)
+        self._log.warning(
+            "%s: %s failed (attempt %d%s) and is tried again: %s%s",
+            place,
+            doing,
+            attempt,
+            "" if left is None else f", {max(0.0, left):.0f} s left",
+            reason,
+            f"; {silent} more retries since the last warning" if silent else "",
+        )
