@@ -79,6 +79,8 @@ class WriterInitContext:
     value: str | None = None
     """The column whose values are the sink's items; `None` for rows."""
     metrics: Metrics = field(default_factory=Metrics, compare=False)
+    token: str = ""
+    """The random token of that BEGIN: where a log was copied, two drivers may have one generation, never one token."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,10 @@ class CommitterInitContext:
     """The generation that wrote the committables, which may be older than the driver that commits them."""
     epoch: int
     metrics: Metrics = field(default_factory=Metrics, compare=False)
+    token: str = ""
+    """The token of the BEGIN of that generation."""
+    begun: Mapping[int, str] = field(default_factory=dict)
+    """Generation → token of each BEGIN since the last completed epoch's, and of that one."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,18 @@ class TargetContext(Generic[S]):
     known_children: Mapping[str, int] = field(default_factory=dict)
     """For a sink that consists of others: the children that were there when the recovery data was last written, and the
     first epoch that each could get."""
+    token: str = ""
+    """The token of the BEGIN of `generation`; empty while the target is only being checked."""
+    begun: Mapping[int, str] = field(default_factory=dict)
+    """Generation → token of each BEGIN since the last completed epoch's, and of that one: one of these opened the
+    target last."""
+    published: int | None = None
+    """The newest epoch that was published to this target when its epoch was recorded as completed; `None` before the
+    first, and in recovery data of a release that did not record it."""
+    children_published: Mapping[str, int] = field(default_factory=dict)
+    """The same by name, for a sink that consists of others."""
+    unfinished: bool = False
+    """Whether there was a BEGIN after the last completed epoch: its tasks may have written."""
 
 
 @dataclass(frozen=True, order=True)
@@ -162,6 +180,8 @@ class SealContext:
     incarnation: str
     generation: int
     epoch: int
+    token: str = ""
+    """The token of the BEGIN of `generation`."""
 
 
 @dataclass(frozen=True)

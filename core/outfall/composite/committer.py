@@ -22,8 +22,9 @@ class CompositeCommitter(Committer[OfChild]):
         self._made: dict[str, Committer[Any]] = {}
 
     def group(self, committable: OfChild) -> str:
-        """The child's name."""
-        return committable.child
+        """The child's name, and behind a dot that of its own child if it consists of others."""
+        inner = self._committer(committable.child).group(committable.value)
+        return committable.child if inner is None else f"{committable.child}.{inner}"
 
     def commit(self, requests: Sequence[CommitRequest[OfChild]]) -> None:
         """Have each child commit its own."""

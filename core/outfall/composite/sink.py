@@ -168,6 +168,8 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
             completed=completed if got_one else None,
             states=share(name, context.states) if is_fixed(self._children[name]) else {},
             known_children=share(name, known, separator="."),
+            published=context.children_published.get(name),
+            children_published=share(name, context.children_published, separator="."),
         )
 
 

@@ -216,7 +216,9 @@ class EpochCoordinator:
             result = self._skip(ticket, collected) if collected.skipped else self._write(ticket, collected)
         except EntryExistsError:
             raise self._fenced(collected.epoch) from None
-        except BaseException:
+        except BaseException as error:
+            if self._is_overtaken(error):
+                raise self._fenced(collected.epoch) from error
             self._remember(done=None)
             raise
         self._remember(done=None if ticket.drain else result.epoch - ticket.drains)
@@ -270,19 +272,36 @@ class EpochCoordinator:
 
     def _taking_over(self, position: Position | None, take_over: Callable[[], T]) -> T:
         for _ in range(TAKEOVER_ATTEMPTS):
-            self._check_not_overtaken(position, self._journal.read())
+            found = self._journal.read()
+            self._check_not_overtaken(position, found)
             try:
                 taken = take_over()
             except EntryExistsError:
                 if position is not None:
                     raise self._fenced() from None
-            except BaseException:
-                self._remember(done=None)
-                raise
+            except BaseException as error:
+                if not self._is_overtaken(error):
+                    self._remember(done=None)
+                    raise
+                if position is not None or self._journal.view.generation != found.generation:
+                    raise self._fenced() from error
             else:
                 self._remember(done=None)
                 return taken
         raise self._fenced()
+
+    def _is_overtaken(self, error: BaseException) -> bool:
+        """Whether what failed did so because another driver went on meanwhile: the target is not what this one read.
+
+        A driver that lost a race looks at what the winner has done by then: to it the target is ahead, or data is gone.
+        """
+        if isinstance(error, FencedError) or not isinstance(error, OutfallError):
+            return False
+        try:
+            return self._journal.log.numbers()[-1:] > [self._journal.view.last]
+        except Exception:
+            _log.warning("step %s: the log cannot be looked at", self._step_id, exc_info=True)
+            return False
 
     def _take_over(self, batch: int | None, query_id: str | None, *, first: bool) -> Ticket:
         view = self._journal.view
@@ -430,6 +449,7 @@ class EpochCoordinator:
             began_at=view.begin.time.timestamp() if view.begin else 0.0,
             drains=view.drains,
             end_of_input=self._options.end_of_input,
+            token=view.token,
         )
 
     def _announce(self, view: JournalView) -> None:
@@ -494,7 +514,9 @@ class EpochCoordinator:
 
     def _seal(self, ticket: Ticket, collected: CollectedAnswers) -> None:
         if isinstance(self._sink, SupportsSeal):
-            context = SealContext(self._step_id, ticket.incarnation, ticket.generation, collected.epoch)
+            context = SealContext(
+                self._step_id, ticket.incarnation, ticket.generation, collected.epoch, token=ticket.token
+            )
             self._sink.seal(context, collected.seals(self._sink, self._journal.log))
 
     def _publisher(self, prepared: Prepared) -> Publisher:

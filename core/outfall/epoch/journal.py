@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from outfall.capabilities import HeldRows
@@ -60,6 +60,12 @@ class JournalView:
     query_id: str | None = None
     drains: int = 0
     """How many drains are completed: an epoch's number is the batch id and this."""
+    begun: Mapping[int, str] = field(default_factory=dict)
+    """Generation → token of each BEGIN since the last completed epoch's, and of that one."""
+    completed_generation: int = 0
+    """The generation that wrote the last completed epoch."""
+    published: Mapping[str, int] = field(default_factory=dict)
+    """The newest epoch published to each target: see `Completed.published`."""
     moved_to: str | None = None
     """Where the step goes on instead of here."""
     before: JournalView | None = field(default=None, repr=False)
@@ -69,6 +75,16 @@ class JournalView:
     def incarnation(self) -> str | None:
         """The step's incarnation, `None` before its first BEGIN."""
         return None if self.begin is None else self.begin.incarnation
+
+    @property
+    def token(self) -> str:
+        """The token of the newest BEGIN; empty before the first."""
+        return "" if self.begin is None else self.begin.nonce
+
+    @property
+    def begun_since(self) -> bool:
+        """Whether there was a BEGIN after that of the last completed epoch."""
+        return self.generation > self.completed_generation
 
     @property
     def drain_unfinished(self) -> bool:
@@ -103,8 +119,7 @@ class JournalView:
             case Committed():
                 return replace(self, committed=self.committed | {entry.child})
             case Completed():
-                done = replace(self, unfinished=None, committing=False, committed=frozenset(), before=None)
-                return replace(done, completed=entry.epoch, open_epoch=None, drains=entry.drains + entry.drain)
+                return self._completed(entry)
             case Abandoned():
                 return replace(self.before or self, open_epoch=entry.epoch, before=None)
             case Skipped():
@@ -127,11 +142,27 @@ class JournalView:
             before=self,
         )
 
+    def _completed(self, entry: Completed) -> JournalView:
+        return replace(
+            self,
+            unfinished=None,
+            committing=False,
+            committed=frozenset(),
+            before=None,
+            completed=entry.epoch,
+            completed_generation=entry.generation,
+            open_epoch=None,
+            drains=entry.drains + entry.drain,
+            begun={number: token for number, token in self.begun.items() if number >= entry.generation},
+            published=entry.published,
+        )
+
     def _begun(self, number: int, entry: Begin) -> JournalView:
         return replace(
             self,
             begin=entry,
             generation=number,
+            begun={**self.begun, number: entry.nonce},
             unfinished=None,
             open_epoch=entry.epoch,
             states={**self.states, **entry.bases},

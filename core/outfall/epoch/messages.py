@@ -40,6 +40,8 @@ class Ticket:
     """Whether this epoch has no batch, and delivers what former ones held back."""
     end_of_input: bool = False
     """Whether a sink that holds rows back has to deliver them all now."""
+    token: str = ""
+    """The token of the BEGIN of `generation`."""
 
     def epoch_of(self, batch: int) -> int:
         """Return the number of a batch's epoch."""

@@ -52,6 +52,8 @@ class Publisher:
         self._final = final
         self._metrics = Metrics(prepared.counts)
         self._requests: list[CommitRequest[Any]] = []
+        self._published: set[str] = set()
+        """The targets that something of the epoch was published to: see `Completed.published`."""
         self._started = clock.now()
 
     def settle(self) -> bool:
@@ -121,6 +123,9 @@ class Publisher:
         ).run(self._requests)
         lost = _lost(self._requests)
         if not lost:
+            self._published = {
+                committer.group(request.committable) or "" for request in self._requests if _is_published(request)
+            }
             return
         if committer.nothing_published(self._requests):
             self._abandon(committer, self._requests)
@@ -162,14 +167,6 @@ class Publisher:
 
     def _abandon(self, committer: Committer[Any], requests: Sequence[CommitRequest[Any]]) -> None:
         lost = _lost(requests)
-        _log.warning(
-            "step %s, epoch %d: %d of %d committables are lost and none is published; the epoch is written anew (%s)",
-            self._step_id,
-            self._prepared.epoch,
-            len(lost),
-            len(requests),
-            lost[0].outcome.reason,
-        )
         remaining = [request for request in requests if request.outcome.kind != "lost"]
         if remaining:
             committer.revoke(remaining)
@@ -184,6 +181,15 @@ class Publisher:
             )
         )
         reached("after ABANDONED")
+        # Not before: what a newer driver has swept is no loss, and this one then cannot append.
+        _log.warning(
+            "step %s, epoch %d: %d of %d committables are lost and none is published; the epoch is written anew (%s)",
+            self._step_id,
+            self._prepared.epoch,
+            len(lost),
+            len(requests),
+            lost[0].outcome.reason,
+        )
 
     def _lost_for_good(self, lost: Sequence[CommitRequest[Any]]) -> LostCommittableError:
         published = [request for request in self._requests if request.outcome.kind != "lost"]
@@ -203,7 +209,7 @@ class Publisher:
                 [
                     CommittableMessage(request.committable, epoch, item.worker_index, item.part)
                     for request, item in zip(requests, stored, strict=True)
-                    if request.outcome.kind in {"committed", "already committed"}
+                    if _is_published(request)
                 ]
             )
             reached("after post-commit")
@@ -221,6 +227,7 @@ class Publisher:
             drain=view.drain_unfinished,
             drains=view.drains,
             held_since=view.held.oldest,
+            published={**view.published, **dict.fromkeys(self._published, self._prepared.epoch)},
             step=self._step_id,
             incarnation=self._prepared.incarnation,
         )
@@ -256,6 +263,8 @@ class Publisher:
                 generation=self._prepared.generation,
                 epoch=self._prepared.epoch,
                 metrics=self._metrics,
+                token=self._journal.view.begun.get(self._prepared.generation, ""),
+                begun=self._journal.view.begun,
             )
         )
         return committer
@@ -266,6 +275,10 @@ class Publisher:
 
     def _place(self) -> dict[str, Any]:
         return {"step": self._step_id, "epoch": self._prepared.epoch}
+
+
+def _is_published(request: CommitRequest[Any]) -> bool:
+    return request.outcome.kind in {"committed", "already committed"}
 
 
 def _lost(requests: Sequence[CommitRequest[Any]]) -> list[CommitRequest[Any]]:

@@ -63,6 +63,8 @@ def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: J
             incarnation=begun.incarnation or "",
             last_generation=before.generation,
             generation=begun.generation,
+            token=begun.token,
+            begun=begun.begun,
         )
         sink.open_target(context)
         reached("after open target")
@@ -86,4 +88,8 @@ def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], e
         states=states,
         last_generation=view.generation,
         known_children={name: child.since for name, child in (view.begin.children if view.begin else {}).items()},
+        begun=view.begun,
+        published=view.published.get(""),
+        children_published={name: epoch for name, epoch in view.published.items() if name},
+        unfinished=view.begun_since,
     )

@@ -113,6 +113,7 @@ class EpochTask:
             worker_count=self._ticket.worker_count,
             value=self._value_column,
             metrics=self._metrics,
+            token=self._ticket.token,
         )
 
     def _states_of(self, part: str | None) -> dict[str, StoredValue]:

@@ -112,7 +112,8 @@ class Begin(_Entry):
     driver: str
     """Host and process id, for people."""
     nonce: str = Field(default_factory=lambda: secrets.token_hex(8))
-    """Makes two drivers' entries differ, so that a store can tell its own from another's after a lost reply."""
+    """The token: makes two drivers' entries differ, so that a store can tell its own from another's after a lost reply,
+    and a target the drivers of two copies of a log."""
     bases: dict[str, StoredValue] = {}
     """Where parts start that had data before their first epoch."""
     writer_states: list[StoredValue] = []
@@ -171,6 +172,9 @@ class Completed(_Entry):
     drains: int = 0
     held_since: datetime | None = None
     """When the oldest row was written that is still held back."""
+    published: dict[str, int] = {}
+    """The newest epoch that was published to each target, carried forward: by the name of a child, as `children` in
+    BEGIN has it; by the empty name for a sink that consists of no others."""
 
 
 class Abandoned(_Entry):
