@@ -50,7 +50,7 @@ def check_record(where: str, found: TargetRecord, context: TargetContext[Any], *
     Raises:
         TargetAheadError, TargetLostError, FencedError: see above.
     """
-    place = {"step": context.step_id, "epoch": context.epoch}
+    place: dict[str, Any] = {"step": context.step_id, "epoch": context.epoch}
     if is_ahead(found, context):
         raise TargetAheadError(
             f"{where} is ahead of the recovery data: generation {found.generation}, epoch {_shown(found.epoch)}",
@@ -107,7 +107,7 @@ def _check_driver(
     context: TargetContext[Any] | CommitterInitContext | WriterInitContext | SealContext,
     begun: Mapping[int, str],
 ) -> None:
-    place = {"step": context.step_id, "epoch": context.epoch}
+    place: dict[str, Any] = {"step": context.step_id, "epoch": context.epoch}
     if found.generation > context.generation:
         raise FencedError(
             f"{where} is at generation {found.generation}",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.epoch.coordinator import EpochOptions
-from outfall.errors import FencedError, OutfallError, TargetAheadError, TargetLostError
+from outfall.errors import FencedError, OutfallError, TargetAheadError, TargetLostError, UnexpectedEpochError
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.target_record import TargetRecord, check_opening, check_publishing, check_record, check_writing
@@ -31,7 +33,7 @@ BEGUN = {5: "five", 9: "nine"}
 
 def checking(**changes: Any) -> TargetContext[Any]:
     """Before BEGIN: epoch 3 is completed and published, and one attempt at epoch 4 was lost."""
-    known = {"last_generation": 9, "begun": BEGUN, "published": 3} | changes
+    known: dict[str, Any] = {"last_generation": 9, "begun": BEGUN, "published": 3} | changes
     return TargetContext("sink", "i", epoch=4, completed=3, first_contact=False, states={}, **known)
 
 
@@ -98,6 +100,9 @@ class Shop:
         self.contexts: list[TargetContext[Any]] = []
         self.writers: list[WriterInitContext] = []
         self.committers: list[CommitterInitContext] = []
+        self.before_check: Callable[[], object] | None = None
+        """What another driver does, once, between this one's look at the log and its look at the target."""
+        self.record = TargetRecord(0)
 
 
 SHOPS: dict[str, Shop] = {}
@@ -121,10 +126,16 @@ class ShopSink(DynamicSink[Any], SupportsTarget[Any], SupportsWriterContext, Sup
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         self.shop.contexts.append(context)
+        act, self.shop.before_check = self.shop.before_check, None
+        if act is not None:
+            act()
+        if not context.first_contact:
+            check_record("the shop", self.shop.record, context, ahead="restore the recovery data")
         return {}
 
     def open_target(self, context: TargetContext[Any]) -> None:
         self.shop.contexts.append(context)
+        self.shop.record = TargetRecord(context.generation, context.token, self.shop.record.epoch)
 
     def bind(self, context: WriterInitContext) -> ShopSink:
         self.shop.writers.append(context)
@@ -135,7 +146,7 @@ class ShopSink(DynamicSink[Any], SupportsTarget[Any], SupportsWriterContext, Sup
 
     def create_committer(self, context: CommitterInitContext) -> Committer[int]:
         self.shop.committers.append(context)
-        return Sells()
+        return Sells(self.shop, context.epoch)
 
     def committable_serializer(self) -> JsonSerializer:
         return JsonSerializer()
@@ -153,8 +164,12 @@ class ShopPart(StatelessSinkPartition[int]):
 
 
 class Sells(Committer[int]):
-    def commit(self, requests: Any) -> None:
-        assert all(isinstance(request, CommitRequest) for request in requests)
+    def __init__(self, shop: Shop, epoch: int) -> None:
+        self.shop = shop
+        self.epoch = epoch
+
+    def commit(self, requests: Sequence[CommitRequest[int]]) -> None:
+        self.shop.record = replace(self.shop.record, epoch=self.epoch)
 
 
 def test_one_token_goes_from_begin_to_target_task_and_committer() -> None:
@@ -196,3 +211,40 @@ def test_an_attempt_that_was_lost_is_told_to_the_target() -> None:
         LocalDriver(sink, recovery).run_epoch(0, [[1]])
     LocalDriver(sink, recovery).run_epoch(0, [[1]])
     assert [context.unfinished for context in sink.shop.contexts[:2]] == [False, True]
+
+
+def test_a_driver_that_lost_a_race_is_fenced_whatever_the_target_looks_like_to_it() -> None:
+    sink, recovery = ShopSink(uuid.uuid4().hex), f"memory://{uuid.uuid4().hex}"
+    old, new = LocalDriver(sink, recovery), LocalDriver(sink, recovery)
+    old.run_epoch(0, [[1]])
+    sink.shop.before_check = lambda: new.run_epoch(1, [[2]])
+    with pytest.raises(FencedError) as caught:
+        old.run_epoch(1, [[2]])
+    assert isinstance(caught.value.__cause__, TargetAheadError)
+
+
+@pytest.mark.parametrize("moment", ["while it looks", "before it looks"])
+def test_a_driver_whose_batch_another_one_has_left_behind_is_fenced(moment: str) -> None:
+    sink, recovery = ShopSink(uuid.uuid4().hex), f"memory://{uuid.uuid4().hex}"
+    first = LocalDriver(sink, recovery)
+    first.run_epoch(0, [[1]])
+    late = LocalDriver(sink, recovery, options=EpochOptions(started=time.time()))
+
+    def meanwhile() -> None:
+        for epoch in (1, 2):
+            first.run_epoch(epoch, [[2]])
+
+    if moment == "before it looks":
+        meanwhile()
+    else:
+        sink.shop.before_check = meanwhile
+    with pytest.raises(FencedError):
+        late.run_epoch(1, [[2]])
+
+
+def test_a_checkpoint_that_was_rewound_is_no_rival() -> None:
+    sink, recovery = ShopSink(uuid.uuid4().hex), f"memory://{uuid.uuid4().hex}"
+    for epoch in range(3):
+        LocalDriver(sink, recovery).run_epoch(epoch, [[1]])
+    with pytest.raises(UnexpectedEpochError):
+        LocalDriver(sink, recovery, options=EpochOptions(started=time.time())).run_epoch(1, [[1]])

@@ -50,6 +50,7 @@ from outfall.errors import (
     FencedError,
     OutfallError,
     StepInUseError,
+    UnexpectedEpochError,
 )
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Begin, ChildRecord, Completed, Prepared, Skipped, StoredValue
@@ -79,6 +80,8 @@ class EpochOptions:
     end_of_input: bool = False
     """Whether each epoch is the last for now, so that sinks that hold rows back deliver them, as in batch jobs."""
     worker_count: int = 0
+    started: float | None = None
+    """When this run of the query was started, in seconds since 1970; `None` where that is not known."""
     final: bool = False
     """Whether the recovery data is thrown away after this epoch, as by batch jobs that are never resumed."""
 
@@ -271,7 +274,7 @@ class EpochCoordinator:
         return None if self._run is None else self._memory.recall(self._recovery.url(), self._step_id, self._run)
 
     def _taking_over(self, position: Position | None, take_over: Callable[[], T]) -> T:
-        for _ in range(TAKEOVER_ATTEMPTS):
+        for tries in range(TAKEOVER_ATTEMPTS):
             found = self._journal.read()
             self._check_not_overtaken(position, found)
             try:
@@ -279,6 +282,11 @@ class EpochCoordinator:
             except EntryExistsError:
                 if position is not None:
                     raise self._fenced() from None
+            except UnexpectedEpochError as error:
+                # The batch had its place when this driver was started: another one has gone on since.
+                if tries or self._is_older_than(found):
+                    raise self._fenced() from error
+                raise
             except BaseException as error:
                 if not self._is_overtaken(error):
                     self._remember(done=None)
@@ -289,6 +297,11 @@ class EpochCoordinator:
                 self._remember(done=None)
                 return taken
         raise self._fenced()
+
+    def _is_older_than(self, view: JournalView) -> bool:
+        """Whether the last epoch was completed after this run of the query was started. Decides on a text only."""
+        started, completed = self._options.started, view.completed_time
+        return started is not None and completed is not None and completed.timestamp() > started
 
     def _is_overtaken(self, error: BaseException) -> bool:
         """Whether what failed did so because another driver went on meanwhile: the target is not what this one read.

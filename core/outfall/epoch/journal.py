@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from outfall.capabilities import HeldRows
 from outfall.epoch.clock import Clock, utc_time
@@ -64,6 +65,8 @@ class JournalView:
     """Generation → token of each BEGIN since the last completed epoch's, and of that one."""
     completed_generation: int = 0
     """The generation that wrote the last completed epoch."""
+    completed_time: datetime | None = None
+    """When it was completed, by the clock of the driver that did."""
     published: Mapping[str, int] = field(default_factory=dict)
     """The newest epoch published to each target: see `Completed.published`."""
     moved_to: str | None = None
@@ -151,6 +154,7 @@ class JournalView:
             before=None,
             completed=entry.epoch,
             completed_generation=entry.generation,
+            completed_time=entry.time,
             open_epoch=None,
             drains=entry.drains + entry.drain,
             begun={number: token for number, token in self.begun.items() if number >= entry.generation},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ class EpochWriter:
         self._any_later = any_later
         self._end_of_input = end_of_input
         self._final = final
+        self._started = time.time()
 
     def write(self, df: DataFrame, epoch: int, *, query_id: str | None = None, run: str | None = None) -> EpochResult:
         """Write one epoch, or skip it when it is completed. Called on the driver.
@@ -99,6 +101,7 @@ class EpochWriter:
             any_later=self._any_later,
             end_of_input=self._end_of_input,
             worker_count=self._settings.workers or 0,
+            started=self._started,
             final=self._final,
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=run)
