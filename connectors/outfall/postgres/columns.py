@@ -88,6 +88,11 @@ class TableColumn:
         """Whether rows may hold a value for it."""
         return not self.generated and self.identity != "always"
 
+    @property
+    def needed(self) -> bool:
+        """Whether a row that is inserted must hold a value for it."""
+        return self.writable and self.not_null and not self.has_default
+
 
 def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[TableColumn]:
     """Read the columns of a table, partitioned table, view or foreign table, in their order.

@@ -78,11 +78,13 @@ class PostgresCommitter(Committer[StagedRows]):
             if not self._signal_lost(requests):
                 raise self._ledger.fenced(self._context.generation) from None
         except psycopg.Error as error:
+            if may_be_misfit(error) and self._signal_lost(requests):
+                return
             if is_rows_fault(error):
                 refusal = self._refusal(requests, error)
                 for request in requests:
                     request.signal_failed_with_known_reason(refusal)
-            elif not (may_be_misfit(error) and self._signal_lost(requests)):
+            else:
                 raise translated(
                     self._database, f"publishing to {self._table}", error, self._context.step_id
                 ) from error
@@ -201,7 +203,8 @@ class PostgresCommitter(Committer[StagedRows]):
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 changed = move.whole(connection)
         except psycopg.Error as error:
-            if not is_rows_fault(error):
+            # Where no row of the epoch can be taken as it was staged, none is a dead letter.
+            if not is_rows_fault(error) or (may_be_misfit(error) and self._lost.find(connection, _attempts(requests))):
                 raise
             return self._move_sorting(connection, move, self._letters, waiting)
         self._check_all_there(connection, move, changed)

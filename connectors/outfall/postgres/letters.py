@@ -138,7 +138,7 @@ class DeadLetters:
         problems += [
             f"column {name!r} is NOT NULL and has no default"
             for name, column in found.items()
-            if name not in _COLUMNS and column.writable and column.not_null and not column.has_default
+            if name not in _COLUMNS and column.needed
         ]
         if problems:
             raise ConfigurationError(

@@ -209,6 +209,11 @@ class PostgresOptions(SinkOptions):
             raise ValueError("key_columns and payload_column do not go with offset_columns, which are the key")
         return self
 
+    def columns_named(self) -> list[str]:
+        """Return the columns that every row must have, since an option names them."""
+        ordered = [self.order_column, self.delete_marker]
+        return [*self.key_columns, *self.update_columns, *(name for name in ordered if name is not None)]
+
     @property
     def statement_milliseconds(self) -> int:
         """`statement_timeout` as the server takes it: 0 for no limit."""

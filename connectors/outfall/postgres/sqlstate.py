@@ -32,7 +32,7 @@ def may_go_later(code: str | None) -> bool:
 
 def may_be_misfit(error: psycopg.Error) -> bool:
     """Tell whether a table may have other columns than the statement was made for, or is missing."""
-    return error.sqlstate in ("42P01", "42703", "42804", "42883")
+    return error.sqlstate in ("42P01", "42703", "42804", "42883", "428C9", "23502")
 
 
 def timed_out(error: psycopg.Error) -> bool:

@@ -136,13 +136,10 @@ class Table:
 
     def _missing_names(self, schema: pa.Schema) -> list[str]:
         options = self._options
-        needed = [
-            *options.key_columns,
-            *options.update_columns,
-            *filter(None, [options.order_column, options.delete_marker]),
-        ]
         problems = [
-            f"the rows have no column {name!r}, which an option names" for name in needed if name not in schema.names
+            f"the rows have no column {name!r}, which an option names"
+            for name in options.columns_named()
+            if name not in schema.names
         ]
         if options.delete_marker in schema.names:
             kind = schema.field(options.delete_marker).type
@@ -164,7 +161,7 @@ class Table:
         return [
             f"the rows have no column {column.name!r}, which is NOT NULL and has no default"
             for column in columns.values()
-            if column.writable and column.not_null and not column.has_default and column.name not in schema.names
+            if column.needed and column.name not in schema.names
         ]
 
     def _create(self, schema: pa.Schema) -> sql.Composed:

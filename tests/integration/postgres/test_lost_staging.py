@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from outfall.errors import FencedError, OutfallError, TargetError, TargetLostError
+from outfall.errors import FencedError, OutfallError, TargetError, TargetLostError, TerminalError
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.waiting import until
 
 MOMENTS = ["after PREPARED", "after COMMITTING"]
 UPSERT = {"write_mode": "upsert", "key_columns": "id"}
+DELETE = {"write_mode": "delete", "key_columns": "id"}
 
 
 @pytest.fixture
@@ -59,6 +60,57 @@ def test_staging_that_does_not_fit_what_is_recorded_is_a_loss(
     assert not run(target.sink(), recovery, 0, written).skipped
     run(target.sink(), recovery, 1, [{"id": 4, "name": "4"}])
     assert (target.ids(), target.attempts(), target.staged()) == ([1, 2, 3, 4], 0, 0)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("options", "change", "written"),
+    [
+        ({}, "ALTER TABLE t DROP COLUMN name", {}),
+        (UPSERT, "ALTER TABLE t DROP COLUMN name", {}),
+        ({"dead_letter_table": "dead"}, "ALTER TABLE t RENAME COLUMN name TO label", {"label": "x"}),
+        ({}, "ALTER TABLE t DROP COLUMN name, ADD COLUMN name text GENERATED ALWAYS AS ('x') STORED", {}),
+        ({}, "ALTER TABLE t ALTER COLUMN name TYPE integer USING 7", {"name": 7}),
+        ({}, "ALTER TABLE t ADD COLUMN more text", {"name": "x"}),
+        ({}, "ALTER TABLE t ADD COLUMN more text NOT NULL", {"name": "x", "more": "y"}),
+        ({"dead_letter_table": "dead"}, "ALTER TABLE t ADD COLUMN more text NOT NULL", {"name": "x", "more": "y"}),
+        (DELETE, "ALTER TABLE t DROP COLUMN name", {}),
+    ],
+)
+def test_a_table_that_was_altered_under_a_recorded_epoch_gets_it_once_from_a_query_that_was_changed_to_match(
+    target: Target, recovery: str, moment: str, options: dict[str, Any], change: str, written: dict[str, Any]
+) -> None:
+    die(target, recovery, moment, **options)
+    if options == DELETE:
+        target.run("INSERT INTO t VALUES (0), (1), (2), (3)")
+    target.run(change)
+    run(
+        target.sink(**options), recovery, 0, *([{"id": number} | written for number in task] for task in ((1, 2), (3,)))
+    )
+    assert target.ids() == ([0] if options == DELETE else [1, 2, 3])
+    assert (target.attempts(), target.staged()) == (0, 0)
+
+
+def test_a_table_that_was_altered_under_a_recorded_epoch_stops_a_query_that_was_not_changed(
+    target: Target, recovery: str
+) -> None:
+    die(target, recovery, "after PREPARED")
+    target.run("ALTER TABLE t RENAME COLUMN name TO label")
+    for _ in range(2):
+        with pytest.raises(TerminalError, match="has no column 'name'"):
+            run(target.sink(), recovery, 0, rows(1, 2), rows(3))
+    target.run("ALTER TABLE t RENAME COLUMN label TO name")
+    run(target.sink(), recovery, 0, rows(1, 2), rows(3))
+    assert target.run("SELECT * FROM t ORDER BY 1") == [(1, "n1"), (2, "n2"), (3, "n3")]
+
+
+def test_another_key_writes_a_recorded_epoch_anew(target: Target, recovery: str) -> None:
+    """What is staged has no value for it: all rows would be one."""
+    target.run("ALTER TABLE t ADD COLUMN code bigint UNIQUE")
+    die(target, recovery, "after PREPARED", **UPSERT)
+    coded = [{"id": number, "name": "x", "code": number} for number in (1, 2, 3)]
+    run(target.sink(write_mode="upsert", key_columns="code"), recovery, 0, coded)
+    assert target.run("SELECT id, code FROM t ORDER BY 1") == [(1, 1), (2, 2), (3, 3)]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

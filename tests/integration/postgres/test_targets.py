@@ -455,19 +455,6 @@ def test_a_column_that_was_dropped_while_rows_bring_it_stops_the_query(
     assert target.run("SELECT * FROM t ORDER BY id") == [(0, None), (1, "n1")]
 
 
-def test_a_column_that_was_dropped_before_a_recorded_epoch_is_published_stops_the_query(
-    target: Target, recovery: str
-) -> None:
-    with crash_at("after PREPARED"):
-        run(target.sink(), recovery, 0, rows(1))
-    target.run("ALTER TABLE t RENAME COLUMN name TO former")
-    with pytest.raises(TargetError, match="42703"):
-        run(target.sink(), recovery, 0, rows(1))
-    target.run("ALTER TABLE t RENAME COLUMN former TO name")
-    run(target.sink(), recovery, 0, rows(1))
-    assert target.run("SELECT * FROM t") == [(1, "n1")]
-
-
 def test_odd_names_are_quoted(dsn: str, recovery: str) -> None:
     target = Target(dsn)
     target.run('CREATE SCHEMA "My Schema"; CREATE TABLE "My Schema"."select ""T""" ("user" bigint, "a b" text)')
