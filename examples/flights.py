@@ -326,7 +326,7 @@ def epoch_line(epoch: EpochSummary) -> str:
     rate = epoch.rows / epoch.seconds if epoch.seconds else 0.0
     return (
         f"epoch {epoch.epoch:>3}  {epoch.rows:>7,} rows  {rate:>8,.0f} rows/s"
-        f"  {epoch.skipped} skipped  {epoch.retries} retried"
+        f"  {epoch.skipped} skipped  {epoch.retries} retries"
     )
 
 

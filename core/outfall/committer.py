@@ -44,14 +44,14 @@ class CommitRequest(Generic[C]):
         """Say that an earlier try had committed it, as after a lost reply or a replay."""
         self._outcome = Outcome("already committed")
 
-    def retry_later(self) -> None:
-        """Ask to be offered it again, after a pause."""
-        self._outcome = Outcome("retry")
+    def retry_later(self, reason: str = "") -> None:
+        """Ask to be offered it again, after a pause. The reason is for the log, without secrets."""
+        self._outcome = Outcome("retry", reason=reason)
 
-    def update_and_retry_later(self, committable: C) -> None:
-        """Ask to be offered `committable` in its place, after a pause."""
+    def update_and_retry_later(self, committable: C, reason: str = "") -> None:
+        """Ask to be offered `committable` in its place, after a pause. The reason is for the log, without secrets."""
         self._committable = committable
-        self._outcome = Outcome("retry")
+        self._outcome = Outcome("retry", reason=reason)
 
     def signal_failed_with_known_reason(self, error: Exception) -> None:
         """Say that it will never commit, for a reason the sink understands: it fails the query, or is dropped."""

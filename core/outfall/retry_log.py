@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from threading import Lock
 
 INTERVAL = 30.0
@@ -12,7 +11,7 @@ INTERVAL = 30.0
 
 
 class RetryLog:
-    """Warns of what is tried again. Keep one per process, or per object that a test brings its own clock to.
+    """Warns of what is tried again. Keep one per process, in the module that tries again.
 
     Thread-safe. A place is what has the outage: a server, a bucket, a step that commits. All that is tried again at one
     place within `interval` gives one warning, and the next one says how many it stands for.
@@ -20,23 +19,29 @@ class RetryLog:
     Args:
         log: takes the warnings.
         interval: seconds between two warnings of one place.
-        now: a monotonic clock.
     """
 
-    def __init__(
-        self, log: logging.Logger, *, interval: float = INTERVAL, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, log: logging.Logger, *, interval: float = INTERVAL) -> None:
         """Start with no warning given."""
         self._log = log
         self._interval = interval
-        self._now = now
         self._lock = Lock()
         self._warned: dict[str, float] = {}
         """When each place was last warned of."""
         self._silent: dict[str, int] = {}
         """How many retries of each place were not warned of since."""
 
-    def retry(self, place: str, doing: str, *, attempt: int, reason: str, left: float | None) -> None:
+    def retry(
+        self,
+        place: str,
+        doing: str,
+        *,
+        attempt: int,
+        attempts: int | None = None,
+        reason: str,
+        left: float | None,
+        now: float | None = None,
+    ) -> None:
         """Say that something failed and is tried again, unless this place was warned of shortly before.
 
         Called before each further try.
@@ -45,10 +50,12 @@ class RetryLog:
             place: what the retries are counted by, without credentials.
             doing: what failed, such as `"publishing t"`.
             attempt: the number of the try that failed, from 1.
+            attempts: how many tries there are at most; `None` where they are not counted.
             reason: why, without secrets.
             left: seconds until it is given up; `None` where no deadline ends it.
+            now: the time on the caller's own monotonic clock; `None` for the machine's.
         """
-        now = self._now()
+        now = time.monotonic() if now is None else now
         with self._lock:
             warned = self._warned.get(place)
             if warned is not None and now - warned < self._interval:
@@ -57,10 +64,11 @@ class RetryLog:
             self._warned[place] = now
             silent = self._silent.pop(place, 0)
         self._log.warning(
-            "%s: %s failed (attempt %d%s) and is tried again: %s%s",
+            "%s: %s failed (attempt %d%s%s) and is tried again: %s%s",
             place,
             doing,
             attempt,
+            "" if attempts is None else f" of {attempts}",
             "" if left is None else f", {max(0.0, left):.0f} s left",
             reason,
             f"; {silent} more retries since the last warning" if silent else "",

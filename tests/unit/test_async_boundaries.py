@@ -294,7 +294,7 @@ def test_an_answer_after_the_timeout_is_counted_and_changes_nothing() -> None:
     partition.flush(True)
     assert destination.requests == [["a", "b"], ["a", "b"]]
     counts = partition.metrics.counts
-    assert (counts["timeouts"], counts["late_answers"], counts["sent"], counts["retried"]) == (1, 1, 2, 2)
+    assert (counts["timeouts"], counts["late_answers"], counts["sent"], counts["retries"]) == (1, 1, 2, 1)
 
 
 def test_an_answer_in_the_mailbox_beats_the_timeout() -> None:
@@ -478,7 +478,7 @@ def test_counters_say_what_went_out() -> None:
         "sent": 2,
         "bytes": 4,
         "failed": 1,
-        "retried": 1,
+        "retries": 1,
         "max_in_flight": 1,
         "max_limit": 1000,
         "max_send_time_ms": 250,

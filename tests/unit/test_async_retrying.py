@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -211,6 +212,23 @@ def test_ten_minutes_of_outage_hold_memory_flat_and_cost_a_tenth_of_the_requests
     assert requests <= 1.1 * 5_000
     assert during <= 200
     assert destination.mailbox.now() < 900
+
+
+def test_an_outage_is_warned_of_at_once_and_then_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    partition, destination = opened(max_in_flight_requests=8, retry_deadline=600, limiter=FixedLimiter(8))
+    destination.service = outage(100.0, destination.mailbox.now)
+    partition.write_batch([str(number) for number in range(1000)])
+    partition.flush(True)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings[0] == (
+        "TextSink(''): a request of 10 entries failed (attempt 1, 600 s left) and is tried again: 503 Service"
+        " Unavailable"
+    )
+    assert 3 <= len(warnings) <= 5
+    assert all(
+        re.search(r"attempt [2-9]\d*, [4-5]\d\d s left.*; \d+ more retries since", text) for text in warnings[1:]
+    )
+    assert partition.metrics.counts["retries"] == len(destination.requests) - 100
 
 
 def test_an_outage_beyond_the_deadline_ends_in_one_useful_error() -> None:

@@ -84,8 +84,8 @@ def test_counts_of_all_tasks_are_summed_and_stored() -> None:
     ticket = coordinator.begin(0)
     answers = [driver.run_task(ticket, 0, i, [(None, [1, 2]), (None, [3])], retries=i) for i in range(3)]
     result = coordinator.finish(ticket, answers)
-    assert result.counts == {"rows": 9, "retries": 3}
-    assert entries(setup.recovery)[-1]["counts"] == {"rows": 9, "retries": 3}
+    assert result.counts == {"rows": 9, "task_retries": 3}
+    assert entries(setup.recovery)[-1]["counts"] == {"rows": 9, "task_retries": 3}
 
 
 def test_states_of_parts_without_an_answer_are_carried_forward() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_only_unresolved_requests_are_offered_again() -> None:
     assert kinds(loop.run("a", "b", "c")) == ["committed"] * 3
     assert committer.offers == [["a", "b", "c"], ["b"], ["b"]]
     assert committer.retries == [0, 0, 0, 1, 2]
-    assert loop.metrics.counts == {"commit_retries": 2}
+    assert loop.metrics.counts == {"retries": 2}
 
 
 def test_a_changed_committable_is_offered_in_place_of_the_former() -> None:
@@ -133,6 +134,23 @@ def test_the_last_offer_comes_at_the_deadline() -> None:
     with pytest.raises(CommitError):
         loop.run("a")
     assert len(committer.offers) == len(loop.clock.sleeps) + 1
+
+
+def test_the_first_repeated_commit_is_a_warning_and_then_one_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    busy = [lambda request: request.retry_later("SlowDown (HTTP 503)")]
+    clock, metrics = FakeClock(), Metrics()
+    place = CommitPlace("commits that are warned of", 7)
+    policy = CommitPolicy(deadline=60.0, longest_wait=1.0)
+    with pytest.raises(CommitError):
+        CommitLoop(Scripted(a=busy * 10_000), policy, place, clock=clock, metrics=metrics).run(
+            [CommitRequest("a"), CommitRequest("b")]
+        )
+    first, second = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert first == (
+        "step commits that are warned of: committing 1 committables of epoch 7 failed (attempt 1, 60 s left) and is"
+        " tried again: SlowDown (HTTP 503)"
+    )
+    assert re.search(r"attempt \d+, (29|30) s left.*; \d+ more retries since the last warning", second)
 
 
 def test_a_known_failure_fails_the_query() -> None:

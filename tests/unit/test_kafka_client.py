@@ -131,6 +131,22 @@ def test_a_request_is_not_blamed_on_what_was_refused_before_it(client: Client, w
     assert client.clients.ask("asking", request) == "answered"
 
 
+def test_the_first_retry_of_a_request_is_a_warning(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    client.clients.where = "kafka.example:9092"
+    outcomes = iter([KafkaException(AWAY)])
+
+    def request(seconds: float) -> None:
+        if (error := next(outcomes, None)) is not None:
+            raise error
+
+    client.clients.ask("looking at the topics", request)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert warning == (
+        "the recovery store at kafka.example:9092: looking at the topics failed (attempt 1, 30 s left) and is tried"
+        f" again: {AWAY.str()}"
+    )
+
+
 def test_a_request_that_is_refused_while_it_is_tried_is_not_tried_again(client: Client) -> None:
     def request(seconds: float) -> None:
         client.next.append(REFUSED)

@@ -11,31 +11,27 @@ from outfall.testing.fake_clock import FakeClock
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def retries(clock: FakeClock) -> RetryLog:
-    return RetryLog(logging.getLogger("outfall.test"), interval=30, now=clock.now)
+def retries() -> RetryLog:
+    return RetryLog(logging.getLogger("outfall.test"), interval=30)
 
 
 def test_the_first_retry_is_a_warning_with_attempt_reason_and_time_left(
     retries: RetryLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     retries.retry("db:5432", "publishing t", attempt=1, reason="connection refused", left=299.6)
-    retries.retry("db2:5432", "publishing t", attempt=1, reason="connection refused", left=None)
+    retries.retry("db2:5432", "publishing t", attempt=1, attempts=4, reason="connection refused", left=None)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "db:5432: publishing t failed (attempt 1, 300 s left) and is tried again: connection refused"),
-        ("WARNING", "db2:5432: publishing t failed (attempt 1) and is tried again: connection refused"),
+        ("WARNING", "db2:5432: publishing t failed (attempt 1 of 4) and is tried again: connection refused"),
     ]
 
 
 def test_further_retries_are_warned_of_at_intervals_with_their_number(
-    retries: RetryLog, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    retries: RetryLog, caplog: pytest.LogCaptureFixture
 ) -> None:
+    clock = FakeClock()
     for attempt in range(1, 62):
-        retries.retry("db", "publishing t", attempt=attempt, reason="down", left=300 - clock.now())
+        retries.retry("db", "publishing t", attempt=attempt, reason="down", left=300 - clock.now(), now=clock.now())
         clock.sleep(1)
     assert [record.getMessage().partition("t failed ")[2] for record in caplog.records] == [
         "(attempt 1, 300 s left) and is tried again: down",

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, LostCommittableError
 from outfall.s3.answers import FAILURES, Answer, classify
-from outfall.s3.failures import translated
+from outfall.s3.failures import describe, translated
 from outfall.s3.marker import Marker, Markers
 from outfall.s3.settle import Found, look, upload_exists
 from outfall.s3.staged import StagedObject
@@ -109,7 +109,7 @@ class S3Committer(Committer[StagedObject]):
         if answer is Answer.REFUSED:
             raise translated(f"publishing {staged}", error) from error
         if answer in (Answer.NOT_DONE, Answer.EXPIRED):
-            request.retry_later()
+            request.retry_later(describe(error))
             return
         found = look(self._store, staged)
         if found is Found.OURS:
@@ -119,7 +119,7 @@ class S3Committer(Committer[StagedObject]):
         elif answer is Answer.INCOMPLETE:
             request.signal_lost(f"parts of {staged} are gone")
         elif upload_exists(self._store, staged):
-            request.retry_later()
+            request.retry_later(describe(error))
         else:
             self._settle_gone(request)
 

@@ -97,12 +97,25 @@ class AnswerHandler(Generic[E]):
                 # For who comes next: the task's next attempt would ask again at once.
                 self._host.not_before.hold(now + outcome.after)
             raise self._exhausted(len(items), tries, elapsed, outcome)
+        self._warn(len(items), tries, elapsed, outcome, now)
         if outcome.hold_host:
             self._host.not_before.hold(now + pause)
         whole = len(items) == len(underway.batch.items)
         request_id = underway.result.request.id if outcome.together and whole else None
         # What failed in part has come to something, and costs nothing.
         self._buffer.set_aside(items, now + pause, request_id=request_id, charged=whole)
+
+    def _warn(self, entries: int, tries: int, elapsed: float, outcome: Outcome[E], now: float) -> None:
+        policy = self._policy
+        self._host.retries.retry(
+            str(self._sink),
+            f"a request of {entries} entries" if entries > 1 else "a request of one entry",
+            attempt=tries,
+            attempts=None if policy.max_retries is None else policy.max_retries + 1,
+            reason=_answer(outcome) or "the destination said nothing",
+            left=None if policy.deadline is None else policy.deadline - elapsed,
+            now=now,
+        )
 
     def _exhausted(self, entries: int, tries: int, elapsed: float, outcome: Outcome[E]) -> TransientError:
         return TransientError(
@@ -125,8 +138,13 @@ class AnswerHandler(Generic[E]):
 
 
 def _last_answer(outcome: Outcome[E]) -> str | None:
-    """Say what a destination said last, and for how long it wanted to be left alone."""
+    answer = _answer(outcome)
+    return f"its last answer was: {answer}" if answer else None
+
+
+def _answer(outcome: Outcome[E]) -> str | None:
+    """Say what a destination said, and for how long it wanted to be left alone."""
     if not outcome.reason:
         return None
     asked = f", and asked to wait {outcome.after:.0f} s" if outcome.after else ""
-    return f"its last answer was: {outcome.reason}{asked}{said(outcome.excerpt)}"
+    return f"{outcome.reason}{asked}{said(outcome.excerpt)}"

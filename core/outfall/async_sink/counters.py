@@ -9,10 +9,10 @@ class Counters:
     """The counters of one partition. Whole numbers that add up over tasks, under Flink's names where it has one.
 
     `num_records_out` and `num_bytes_out` count what was sent, each try anew; `sent` what was accepted, and `bytes` its
-    size, as every sink counts what it has written; `failed` entries whose request failed, `retried` those that were
-    sent again, `dead_letters`, `timeouts` and `late_answers` what they say, `requests` the requests. `send_time_ms`
-    adds up the time from each request to its answer, so that by `requests` it is the mean. Gauges do not add up:
-    `max_in_flight`, `max_limit` and `max_send_time_ms` are the largest that any task saw.
+    size, as every sink counts what it has written; `failed` entries whose request failed, `dead_letters`, `timeouts`
+    and `late_answers` what they say, `requests` the requests, `retries` those among them with an entry that was sent
+    before. `send_time_ms` adds up the time from each request to its answer, so that by `requests` it is the mean.
+    Gauges do not add up: `max_in_flight`, `max_limit` and `max_send_time_ms` are the largest that any task saw.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -21,13 +21,13 @@ class Counters:
         self.current_send_time: float | None = None
         """Seconds from the last answered request to its answer (Flink's `currentSendTime`)."""
 
-    def started(self, entries: int, size: int, *, retried: int, in_flight: int, limit: int) -> None:
+    def started(self, entries: int, size: int, *, again: bool, in_flight: int, limit: int) -> None:
         """Count a request that starts."""
         self._metrics.add("requests")
         self._metrics.add("num_records_out", entries)
         self._metrics.add("num_bytes_out", size)
-        if retried:
-            self._metrics.add("retried", retried)
+        if again:
+            self._metrics.add("retries")
         self._metrics.peak("max_in_flight", in_flight)
         self._metrics.peak("max_limit", limit)
 

@@ -130,16 +130,16 @@ class RequestLoop(Generic[E]):
         if batch is None:
             return False
         underway = self._requests.start(batch, self._answered, self._counters.late)
-        retried = sum(item.tries > 0 for item in batch.items)
+        again = any(item.tries > 0 for item in batch.items)
         for item in batch.items:
             if item.first_sent is None:
                 item.first_sent = underway.started_at
-        if not retried:
+        if not again:
             self._host.budget.earn()
         self._counters.started(
             len(batch.items),
             batch.size,
-            retried=retried,
+            again=again,
             in_flight=self._requests.count,
             limit=self._host.limiter.limit,
         )

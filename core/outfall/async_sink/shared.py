@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from threading import Lock
 
 from outfall.async_sink.limiting import Limiter
 from outfall.async_sink.retrying import NotBefore, RetryBudget
+from outfall.retry_log import RetryLog
+
+_log = logging.getLogger("outfall.async_sink")
 
 
 @dataclass
 class HostState:
-    """How much a host bears, how many retries it is still owed, and when it may be asked again."""
+    """How much a host bears, how many retries it is still owed, when it may be asked again, and what was warned of."""
 
     limiter: Limiter
     budget: RetryBudget = field(default_factory=RetryBudget)
     not_before: NotBefore = field(default_factory=NotBefore)
+    retries: RetryLog = field(default_factory=lambda: RetryLog(_log))
 
 
 _states: dict[Hashable, HostState] = {}

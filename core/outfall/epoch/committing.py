@@ -12,9 +12,11 @@ import tenacity
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.epoch.clock import Clock
 from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, OutfallError, raise_together
+from outfall.retry_log import RetryLog
 from outfall.steps import reached
 
 _log = logging.getLogger(__name__)
+_retries = RetryLog(_log)
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class CommitLoop:
             stop=lambda _: self._clock.now() - started >= self._policy.deadline,
             retry=tenacity.retry_if_result(bool),
             retry_error_callback=lambda _: self._out_of_time(),
+            before_sleep=lambda _: self._warn(started + self._policy.deadline),
         )
         retrying(self._round)
         errors = {group.name or "": group.error for group in self._groups if group.error is not None}
@@ -147,7 +150,7 @@ class CommitLoop:
         pending = group.pending()
         for request in pending:
             if request.outcome.kind == "retry":
-                self._metrics.add("commit_retries")
+                self._metrics.add("retries")
                 request.offer_again()
         reached("before commit")
         self._call(pending)
@@ -156,6 +159,20 @@ class CommitLoop:
             self._resolve(request)
         if group.name is not None and group.committed():
             self._on_committed(group.name)
+
+    def _warn(self, until: float) -> None:
+        pending = [request for group in self._groups for request in group.pending()]
+        now = self._clock.now()
+        _retries.retry(
+            f"step {self._place.step_id}",
+            f"committing {len(pending)} committables of epoch {self._place.epoch}",
+            attempt=max(request.number_of_retries for request in pending) + 1,
+            reason=next(
+                (request.outcome.reason for request in pending if request.outcome.reason), "the target is not ready"
+            ),
+            left=until - now,
+            now=now,
+        )
 
     def _lost_in_vain(self) -> bool:
         """Whether the epoch is to be written anew, so that what is not offered yet should not be."""

@@ -53,7 +53,7 @@ class EpochTask:
         self._value_column = value_column
         self._epoch = ticket.epoch_of(identity.epoch)
         self._skips = ticket.skips(self._epoch)
-        self._metrics = Metrics({"retries": identity.retries})
+        self._metrics = Metrics({"task_retries": identity.retries} if identity.retries else None)
         reached = ticket.recovery.reaches_tasks
         self._log: RecoveryLog | None = ticket.recovery.open(ticket.step_id) if reached else None
         self._open: dict[str | None, PartRunner] = {}

@@ -28,7 +28,8 @@ class EpochSummary:
     rows: int
     bytes: int
     retries: int
-    """Failed attempts of tasks, repeated offers to the committer, and entries that a sink sent again."""
+    """Requests and commits that were sent again after a failure. Failed attempts of tasks are `task_retries` in
+    `counts`."""
     dead_letters: int
     skipped: int
     """Rows that were read again and dropped, since their epoch was completed."""
@@ -63,9 +64,6 @@ def summaries(entries: Iterable[Entry]) -> list[EpochSummary]:
     return [_summary(entry) for entry in entries if isinstance(entry, Completed | Skipped)][-KEPT_EPOCHS:]
 
 
-_RETRIES = ("retries", "commit_retries", "retried")
-
-
 def _summary(entry: Completed | Skipped) -> EpochSummary:
     counts = entry.counts
     return EpochSummary(
@@ -75,7 +73,7 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
         seconds=entry.seconds if isinstance(entry, Completed) else 0.0,
         rows=counts.get("rows", 0),
         bytes=counts.get("bytes", 0),
-        retries=sum(counts.get(name, 0) for name in _RETRIES),
+        retries=counts.get("retries", 0),
         dead_letters=counts.get("dead_letters", 0),
         skipped=counts.get("skipped", 0),
         rows_held=counts.get("rows_held", 0),

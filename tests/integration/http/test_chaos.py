@@ -105,6 +105,19 @@ def test_what_passes_is_sent_again_under_the_same_key(trial: Trial, fault: Reply
     assert counts["sent"] == 10
 
 
+def test_an_outage_is_warned_of_once_in_a_while_and_its_requests_are_counted(
+    trial: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = trial.run(first(*[refused(503, body=b"down for repair")] * 6), rows=5)
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    url = trial.receiver.url(trial.name)
+    assert warning == (
+        f"HttpSink({url!r}, method='POST', body='array'): a request of 5 entries failed (attempt 1 of 9, 300 s left)"
+        f" and is tried again: {url} answered 503, and says 'down for repair'"
+    )
+    assert (counts["retries"], counts["requests"]) == (6, 7)
+
+
 def test_what_passes_is_sent_again_after_the_retries_of_a_sessions_own_adapter(trial: Trial) -> None:
     session = requests.Session()
     session.mount("http://", HTTPAdapter(max_retries=Retry(total=2, status_forcelist=[503], allowed_methods=None)))

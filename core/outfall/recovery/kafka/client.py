@@ -8,11 +8,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError, missing_extra
 from outfall.recovery.kafka.failures import ACCESS, MISSING, error_of, explained, may_pass, will_not_pass
 from outfall.recovery.kafka.partition import DeliveryUnknownError, Partition, Record, Write
+from outfall.retry_log import RetryLog
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+_retries = RetryLog(_log)
 
 _REQUEST = 5.0
 """Seconds that one request may take before it is sent again."""
@@ -115,6 +117,7 @@ class KafkaClients:
                 retry=retry_if_exception(self._try_again),
                 stop=stop_after_delay(self.timeout),
                 wait=wait_random_exponential(multiplier=0.05, max=2),
+                before_sleep=lambda state: self._warn(doing, state),
                 reraise=True,
             ):
                 with attempt:
@@ -122,6 +125,17 @@ class KafkaClients:
         except KafkaException as error:
             raise self.explain(error, doing) from None
         raise AssertionError("tenacity returns or raises")
+
+    def _warn(self, doing: str, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        known = None if error is None else error_of(error)
+        _retries.retry(
+            f"the recovery store at {self.where}",
+            doing,
+            attempt=state.attempt_number,
+            reason=self._options.masked(known.str() if known else str(error)),
+            left=self.timeout - (state.seconds_since_start or 0.0),
+        )
 
     def listen(self) -> None:
         """Forget what the connections said before now. Called before each request, or reading, or writing.
