@@ -312,9 +312,10 @@ class SupportsTarget(ABC, Generic[S]):
     def place(self) -> str:
         """Return where the target is today: another text than any other target's, the same by whatever name.
 
-        Called on the driver before each epoch, where several sinks of this kind are written in one step: no two may
-        write to one place. Never recorded, so that it may name a host, which `target` leaves out if it may change. The
-        default is what `target` returns.
+        Called on the driver before each epoch, where several sinks are written in one step: no two of one kind (up to
+        its first `/`) may write to one place. A place that ends with `/` holds every place that begins with it, and
+        those are refused beside it too. Never recorded, so that it may name a host, which `target` leaves out if it may
+        change. The default is what `target` returns.
         """
         return self.target()
 

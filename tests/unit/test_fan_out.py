@@ -393,6 +393,39 @@ def test_a_directory_under_two_names_is_one_target(tmp_path: Path, parts: int | 
     assert not (tmp_path / "real").exists()
 
 
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("outer", ["", "link", "."])
+def test_a_target_within_another_one_is_refused(tmp_path: Path, outer: str, made: bool) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    if made:
+        (tmp_path / "real" / "sub").mkdir(parents=True)
+    place = tmp_path / "real" if outer == "" else tmp_path / outer
+    sink = FanOutSink(a=FileSink(tmp_path / "real" / "sub", parts=2), b=FileSink(place))
+    with pytest.raises(ConfigurationError, match=r"a and b write to .*, of which one lies within the other"):
+        LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[]])
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [
+        (FileSink("memory://x/sub"), FileSink("memory://x")),
+        (FileSink("/x/sub"), FileSink("/")),
+        (FileSink("/x"), FileSink("/x", parts=2)),
+        (S3Sink("lake", "x/sub"), S3Sink("lake", "x")),
+        (S3Sink("lake", "x"), S3Sink("lake")),
+    ],
+)
+def test_what_lies_within_another_place_is_told_by_its_directories(inner: Any, outer: Any) -> None:
+    with pytest.raises(ConfigurationError, match="0 and 1 write to"):
+        LocalDriver(FanOutSink([outer, inner]), MemoryRecoveryConfig()).run_epoch(0, [[]])
+
+
+def test_directories_whose_names_begin_alike_are_two_targets(tmp_path: Path) -> None:
+    sink = FanOutSink(a=FileSink(tmp_path / "x"), b=FileSink(tmp_path / "xy"))
+    LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[{"id": 1}]])
+    assert len(list(tmp_path.glob("x*/part-*"))) == 2
+
+
 def of_postgres(*dsns: str) -> Any:
     return FanOutSink([PostgresSink(dsn, "flights") for dsn in dsns])
 

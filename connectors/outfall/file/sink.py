@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import PurePath
 from typing import Any, Literal, Self, Unpack
 
 import pyarrow as pa
@@ -121,7 +122,7 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
         return self.options.path if self.options.remote else f"file:{self.options.path}"
 
     def place(self) -> str:
-        return self.target() if self.options.remote else f"file:{os.path.realpath(self.options.path)}"
+        return f"{self.options.path}/" if self.options.remote else f"file:{identity(self.options.path)}"
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
@@ -132,6 +133,20 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
                 f"{type(self).__name__} was not told who writes", do="run it through outfall, which calls bind() first"
             )
         return self.context
+
+
+def identity(path: str) -> str:
+    """Name a directory by what it is, not by how it is spelled: each level by its inode, as far as there is one."""
+    real = PurePath(os.path.realpath(path))
+    levels = []
+    for level in (*reversed(real.parents), real):
+        try:
+            status = os.stat(level)
+        except OSError:
+            levels.append(level.name)
+        else:
+            levels.append(f"{status.st_dev}:{status.st_ino}")
+    return "".join(f"{level}/" for level in levels)
 
 
 def ahead(path: str, found: str, context: TargetContext[Any], part: str | None = None) -> TargetAheadError:

@@ -168,7 +168,7 @@ class S3Sink(
         return self.options.url()
 
     def place(self) -> str:
-        return f"{store_name(self.options.endpoint_url)} {self.options.url()}"
+        return f"{store_name(self.options.endpoint_url)} {self.options.url().rstrip('/')}/"
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE

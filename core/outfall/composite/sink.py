@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any, Self
 
 import pyarrow as pa
@@ -138,19 +139,22 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
         return self.context
 
     def _check_distinct(self, step_id: str) -> None:
-        seen: dict[tuple[str, str], str] = {}
-        for name, child in children_of(self).items():
-            if not owns_target(child):
+        owners = {name: child for name, child in children_of(self).items() if owns_target(child)}
+        places = {name: (kind_of(child).partition("/")[0], child.place()) for name, child in owners.items()}
+        for one, other in combinations(owners, 2):
+            if places[one] == places[other]:
+                found = f"the sinks {one} and {other} write to the same target {owners[other].target()}"
+            elif _lies_within(places[one], places[other]) or _lies_within(places[other], places[one]):
+                found = f"the sinks {one} and {other} write to {owners[one].target()} and {owners[other].target()}, of"
+                found += " which one lies within the other"
+            else:
                 continue
-            place = kind_of(child), child.place()
-            if place in seen:
-                raise ConfigurationError(
-                    f"the sinks {seen[place]} and {name} write to the same target {child.target()}",
-                    step=step_id,
-                    why="they would take each other's rows for their own",
-                    do="give each a target of its own",
-                )
-            seen[place] = name
+            raise ConfigurationError(
+                found,
+                step=step_id,
+                why="they would take each other's rows for their own",
+                do="give each a target of its own",
+            )
 
     def _with(self, capability: type) -> dict[str, Any]:
         """The children that have a capability."""
@@ -171,6 +175,10 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
             published=context.children_published.get(name),
             children_published=share(name, context.children_published, separator="."),
         )
+
+
+def _lies_within(inner: tuple[str, str], outer: tuple[str, str]) -> bool:
+    return inner[0] == outer[0] and outer[1].endswith("/") and inner[1].startswith(outer[1])
 
 
 def share(name: str, items: Mapping[str, Any], *, separator: str = "/") -> dict[str, Any]:
