@@ -1,0 +1,229 @@
+"""Lives of a driver: processes that run one query's epochs until they are killed, stopped or refused.
+
+A life is forked by a server that has imported everything, so that it costs milliseconds. It is a process group of its
+own: the driver, and workers that it forks before it opens anything and keeps over its epochs, as Spark does. A worker
+that has lost its driver ends its task before it notices.
+
+What Spark keeps in its checkpoint lies in files here: `offsets/N` before batch N is run, `commits/N` after. Unlike
+Spark, a life looks at them once, when it starts: nothing but Outfall stops one that wakes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
+from outfall.sink_shape import is_fixed
+from outfall.steps import listen
+from outfall.testing.conformance.driver import RemoteTasks, TaskRows
+
+WORKERS = 2
+COUNTS = (0, 1, 5, 8, 12)
+"""How many rows an epoch may have."""
+FINISHED = "finished"
+
+FORK_SERVER = multiprocessing.get_context("forkserver")
+"""Where lives come from. It has no thread and no connection, whatever the process has that runs the tests."""
+FORK_SERVER.set_forkserver_preload(["tests.integration.support.warm"])
+
+Row = tuple[int, int, int]
+"""Epoch, life and number of a row."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query: its sink, its source, its log, and the notes that its lives leave."""
+
+    root: Path
+    seed: str
+    """Names what its source brings."""
+    sink: Any
+    repeatable: bool = False
+    """Whether each life brings the same rows of an epoch; if not, each brings its own."""
+
+    @property
+    def recovery(self) -> Path:
+        return self.root / "recovery"
+
+    def numbers(self, kind: str) -> list[int]:
+        """The batches of which there is an `offsets` or `commits` file."""
+        return sorted(int(path.name) for path in (self.root / kind).iterdir())
+
+    def content(self, epoch: int, life: int) -> list[Row]:
+        """The rows of an epoch, if this life brings them."""
+        whose = 0 if self.repeatable else life
+        count = random.Random(f"{self.seed} {epoch} {whose}").choice(COUNTS)
+        return [(epoch, whose, number) for number in range(count)]
+
+    def tasks(self, epoch: int, life: int) -> list[list[Any]]:
+        """The same as the sink takes them, each life in another order and other tasks."""
+        rows = self.content(epoch, life)
+        chance = random.Random(f"{self.seed} {epoch} {life} tasks")
+        chance.shuffle(rows)
+        values: list[Any] = [{"epoch": epoch, "life": of, "n": number} for _, of, number in rows]
+        if is_fixed(self.sink):
+            values = [(str(value["n"]), value) for value in values]
+        count = chance.randint(1, WORKERS + 1)
+        return [values[index::count] for index in range(count)]
+
+    def note(self, kind: str, epoch: int) -> None:
+        (self.root / kind / f"{epoch}").touch()
+
+    def report(self, **what: Any) -> None:
+        """Add a line to what the lives say of themselves."""
+        line = json.dumps(what).encode() + b"\n"
+        with os.fdopen(os.open(self.root / "reports", os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb", 0) as file:
+            file.write(line)
+
+    def reports(self) -> list[dict[str, Any]]:
+        path = self.root / "reports"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a life is to do."""
+
+    until: int | None = None
+    """The last batch; without it there is always another one."""
+    drain: bool = False
+    """Whether to deliver then what the sink held back."""
+    at: float = 0.0
+    """When to begin, by the monotonic clock, so that two begin together."""
+    step: int = 0
+    """At how many steps of its driver it sends itself the signal."""
+    signal: int = signal.SIGKILL
+    alone: bool = False
+    """Whether the signal is for the driver alone, whose workers go on."""
+
+
+def live(query: Query, life: int, plan: Plan) -> None:
+    """Run epochs, and say in the end what came of it."""
+    os.setpgid(0, 0)
+    notes = query.root / "lives" / f"{life:04d}"
+    os.dup2(os.open(f"{notes}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT), sys.stderr.fileno())
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(relativeCreated)d %(process)d %(message)s")
+    trace = os.open(f"{notes}.trace", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    driver = Driver(query, _fork_workers(query.sink, trace))
+    _write_trace(trace, "driver", plan)
+    while time.monotonic() < plan.at:
+        pass
+    outcome, text = FINISHED, ""
+    try:
+        _run(query, life, plan, driver, trace)
+    except Exception as error:
+        outcome, text = type(error).__name__, str(error)
+        traceback.print_exc()
+    query.report(life=life, outcome=outcome, text=text)
+
+
+def _run(query: Query, life: int, plan: Plan, driver: Driver, trace: int) -> None:
+    planned, done = query.numbers("offsets"), query.numbers("commits")
+    batch = planned[-1] if planned else 0
+    batch += batch in done
+    parent = os.getppid()
+    while plan.until is None or batch <= plan.until:
+        if os.getppid() != parent:
+            return  # the tests are gone
+        query.note("offsets", batch)
+        os.write(trace, f"{time.time():.4f} driver batch {batch}\n".encode())
+        result = driver.run_epoch(batch, query.tasks(batch, life))
+        query.report(life=life, batch=batch, skipped=result.skipped, rows=result.counts.get("rows", 0))
+        query.note("commits", batch)
+        batch += 1
+    if plan.drain:
+        driver.drain()
+
+
+def _write_trace(trace: int, who: str, plan: Plan | None = None) -> None:
+    """Note each step of this process, and obey the plan."""
+    left = plan.step if plan else 0
+
+    def listener(step: str) -> None:
+        nonlocal left
+        os.write(trace, f"{time.time():.4f} {who} {step}\n".encode())
+        left -= 1
+        if plan and left == 0:
+            os.write(trace, f"{time.time():.4f} {who} {signal.Signals(plan.signal).name}\n".encode())
+            (os.kill if plan.alone else os.killpg)(os.getpid(), plan.signal)
+
+    listen(listener)
+
+
+def _fork_workers(sink: Any, trace: int) -> list[Connection]:
+    """Start the processes that run tasks; the driver's ends of the pipes that lead to them."""
+    driver_ends: list[Connection] = []
+    for index in range(WORKERS):
+        ours, theirs = multiprocessing.Pipe()
+        driver_ends.append(ours)
+        if os.fork() == 0:
+            try:
+                # Those of its siblings too: none must keep another from noticing that the driver is gone.
+                for end in driver_ends:
+                    end.close()
+                _write_trace(trace, f"worker{index}")
+                _work(sink, theirs)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        theirs.close()
+    return driver_ends
+
+
+def _work(sink: Any, pipe: Connection) -> None:
+    tasks = RemoteTasks(sink, "/nowhere")
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        answer: TaskAnswer | Exception
+        try:
+            answer = tasks.run_task(*job[:-1], attempt=job[-1])
+        except Exception as error:
+            traceback.print_exc()
+            answer = error
+        try:
+            pipe.send(answer)
+        except OSError:
+            return  # the driver is gone
+
+
+class Driver(RemoteTasks):
+    """Runs the tasks of an epoch in its workers."""
+
+    def __init__(self, query: Query, workers: Sequence[Connection]) -> None:
+        super().__init__(query.sink, str(query.recovery), query_id="query")
+        self._workers = workers
+
+    def run_epoch(self, epoch: int, tasks: Sequence[Iterable[Any]]) -> EpochResult:
+        routed = self.routed(tasks)
+        self.expect_tasks(len(routed))
+        with closing(self.coordinator()) as coordinator:
+            ticket = coordinator.begin(epoch, query_id=self._query_id)
+            return coordinator.finish(ticket, self._answers(ticket, epoch, routed))
+
+    def _answers(self, ticket: Ticket, epoch: int, routed: list[TaskRows]) -> list[TaskAnswer]:
+        asked = [self._workers[index % len(self._workers)] for index in range(len(routed))]
+        for index, (pipe, rows) in enumerate(zip(asked, routed, strict=True)):
+            pipe.send((ticket, epoch, index, rows, self.new_attempt()))
+        answers = [pipe.recv() for pipe in asked]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
