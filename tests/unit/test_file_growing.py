@@ -21,6 +21,7 @@ from outfall.errors import (
 )
 from outfall.file import FileSink
 from outfall.file.growing import GrowingFileSink
+from outfall.file.growing_names import file_name
 from outfall.file.growing_part import FileState
 from outfall.sink_shape import check_sink, guarantee_of
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
@@ -116,13 +117,49 @@ def test_rows_of_a_lost_attempt_in_a_part_that_the_replay_does_not_touch_are_cut
     assert (out / "part-00001.jsonl").read_bytes() == b""
 
 
+@pytest.mark.parametrize("roll_bytes", [None, 1])
+@pytest.mark.parametrize("touched", ["written", "unwritten"])
+def test_what_somebody_else_appended_between_two_epochs_is_refused_and_kept(
+    out: Path, roll_bytes: int | None, touched: str
+) -> None:
+    driver = GrowingDriver(growing(out, parts=2, roll_bytes=roll_bytes))
+    driver.run({PART: rows(1)})
+    driver.run({PART: rows(2)})
+    part = PART if touched == "written" else "part-00001.jsonl"
+    newest = out / file_name(part, driver.states[part].segment)
+    own = newest.stat().st_size if newest.exists() else 0
+    with newest.open("a") as file:
+        file.write('{"id":"theirs"}\n')
+    before = everything(out)
+    with pytest.raises(TargetNotEmptyError) as caught:
+        driver.begin()
+    text = str(caught.value)
+    assert f"{newest} holds {own + 16} bytes" in text
+    assert f"but {own} were recorded" in text or not own
+    assert "epoch 1" in text
+    assert everything(out) == before
+    os.truncate(newest, own)
+    driver.run({PART: rows(3)})
+    assert ids(out) == [1, 2, 3]
+
+
+def test_what_a_lost_attempt_left_is_cut_however_often_the_driver_died(driver: GrowingDriver, out: Path) -> None:
+    driver.run({PART: rows(1)})
+    for lost in (7, 8):
+        driver.begin()
+        driver.write({PART: rows(lost), "part-00001.jsonl": rows(lost)})
+    driver.append_begin()
+    driver.run({PART: rows(2)})
+    assert ids(out) == [1, 2]
+
+
 @pytest.mark.parametrize("actual", [3, None])
 def test_a_file_shorter_than_its_offset_is_refused_and_left_as_it_is(
     driver: GrowingDriver, out: Path, actual: int | None
 ) -> None:
     driver.run({PART: rows(1)})
     expected = driver.states[PART].offset
-    driver.generation += 1
+    driver.append_begin()
     if actual is None:
         (out / PART).unlink()
     else:

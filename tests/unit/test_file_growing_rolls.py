@@ -384,6 +384,17 @@ def test_an_added_part_with_segments_of_somebody_is_refused(
         driver.begin()
 
 
+@pytest.mark.parametrize(("roll_bytes", "number"), [(None, 0), (None, 5), (1, 1), (1, 5)])
+def test_a_segment_that_somebody_else_made_is_refused_and_kept(out: Path, roll_bytes: int | None, number: int) -> None:
+    driver = GrowingDriver(growing(out, roll_bytes=roll_bytes))
+    driver.run({PART: rows(1)})
+    theirs = out / segment(number)
+    theirs.write_text("theirs\n")
+    with pytest.raises(TargetNotEmptyError, match=f"{theirs} holds 7 bytes that are not recorded"):
+        driver.begin()
+    assert theirs.read_text() == "theirs\n"
+
+
 def test_a_file_in_the_place_of_the_next_segment_is_not_written_into(driver: GrowingDriver, out: Path) -> None:
     epoch(driver, 1, 2)
     driver.begin()

@@ -91,10 +91,11 @@ class GrowingFileSink(
             if not ours:
                 # Nothing of ours was written, so states are what a BEGIN has found. Others may have written since.
                 return self._bases(self.list_parts(), ours=False)
-            directory = self.layout.path
-            for part, state in context.states.items():
-                PartFiles(directory, part).check(state.segment, state.offset)
+            foreign = self._beyond(context)
+            # After the lengths: whoever is writing now has entered the register before its first byte.
             self._check_records(context)
+            if foreign is not None and self._ahead is None and not context.unfinished:
+                raise foreign
             # Every part gets a state before its first byte, so that none is left out when an epoch is sealed: rows of a
             # lost attempt in a part that the replay does not touch are cut like any others.
             new = [part for part in self.list_parts() if part not in context.states]
@@ -102,6 +103,24 @@ class GrowingFileSink(
             bases = {**self._bases([part for part in new if part not in rewound], ours=True), **rewound}
             self._new = tuple(bases)
             return bases
+
+    def _beyond(self, context: TargetContext[FileState]) -> TargetNotEmptyError | None:
+        """Look for bytes and segments that no state names. Seals leave none: they are of a lost attempt, or not ours.
+
+        Raises:
+            TargetLostError: a file is shorter than its state says.
+        """
+        segments, found = segments_among(self._names()), None
+        for part, state in context.states.items():
+            files = PartFiles(self.layout.path, part)
+            size = files.check(state.segment, state.offset)
+            later = [number for number in segments.get(part, []) if number >= following(state.segment)]
+            if size > state.offset or later:
+                path, expected = files.path(state.segment), state.offset
+                if size == state.offset:
+                    path, size, expected = files.path(later[0]), files.size(later[0]) or 0, 0
+                found = found or _not_ours(path, size, expected, part, context)
+        return found
 
     def open_target(self, context: TargetContext[FileState]) -> None:
         with explained("opening", self.options.path):
@@ -248,6 +267,21 @@ class GrowingFileSink(
                     context.step_id, files.path(state.segment), size, state.offset, len(later),
                 )  # fmt: skip
             files.cut_back(state.segment, state.offset, later)
+
+
+def _not_ours(path: str, size: int, expected: int, part: str, context: TargetContext[FileState]) -> TargetNotEmptyError:
+    return TargetNotEmptyError(
+        f"{path} holds {size} bytes, but {expected} were recorded"
+        if expected
+        else f"{path} holds {size} bytes that are not recorded",
+        step=context.step_id,
+        epoch=context.epoch,
+        part=part,
+        why=f"somebody else wrote there after epoch {context.completed} was completed; it was left as it is",
+        do=f"move what lies behind byte {expected} of it to another place, so that the file ends there, and start again"
+        if expected
+        else "find out who wrote it, move it to another place, and start again",
+    )
 
 
 def _taken_over(found: WriterRecord, context: TargetContext[FileState]) -> StaleWriterError:

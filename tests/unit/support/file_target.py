@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from outfall.capabilities import (
     CommitRequest,
@@ -57,6 +58,10 @@ class Driver:
     generation: int = 0
     completed: int | None = None
     states: dict[str, FileState] = field(default_factory=dict)
+    begun: dict[int, str] = field(default_factory=dict)
+    """Generation and token of each BEGIN since the last completed epoch's, and of that one."""
+    completed_generation: int = 0
+    published: int | None = None
 
     def context(self, *, generation: int = 0, epoch: int | None = None) -> TargetContext[Any]:
         first = self.generation == 0
@@ -69,7 +74,16 @@ class Driver:
             states=dict(self.states),
             last_generation=self.generation,
             generation=generation,
+            token=self.token if generation else "",
+            begun=dict(self.begun),
+            published=self.published,
+            unfinished=self.generation - bool(generation) > self.completed_generation,
         )
+
+    @property
+    def token(self) -> str:
+        """The token of the newest BEGIN."""
+        return self.begun.get(self.generation, "")
 
     @property
     def epoch(self) -> int:
@@ -82,9 +96,19 @@ class Driver:
     def begin(self, *, open_target: bool = True) -> None:
         bases = self.check()
         self.states = {**self.states, **bases}
-        self.generation += 1
+        self.append_begin()
         if open_target:
             self.open()
+
+    def append_begin(self) -> None:
+        """What a driver does that dies before it opens the target."""
+        self.generation += 1
+        self.begun[self.generation] = secrets.token_hex(8)
+
+    def record_completed(self) -> None:
+        self.completed = self.epoch
+        self.completed_generation = self.generation
+        self.begun = {self.generation: self.token}
 
     def open(self) -> None:
         self.sink.open_target(self.context(generation=self.generation))
@@ -98,11 +122,12 @@ class Driver:
             part=None,
             attempt=attempt,
             worker_index=worker_index,
+            token=self.begun.get(self.generation if generation is None else generation, ""),
         )
 
-    def restored_copy(self, sink: Any) -> Driver:
+    def restored_copy(self, sink: Any) -> Self:
         """The driver of a checkpoint that was copied now."""
-        return Driver(sink, self.incarnation, self.generation, self.completed, dict(self.states))
+        return replace(self, sink=sink, states=dict(self.states), begun=dict(self.begun))
 
 
 class GrowingDriver(Driver):
@@ -127,21 +152,18 @@ class GrowingDriver(Driver):
 
     def seal(self, answers: Mapping[str, PartSeal[FileState]]) -> None:
         unanswered = {name: PartSeal(name, state, None) for name, state in self.states.items()}
-        context = SealContext("sink", self.incarnation, self.generation, self.epoch)
+        context = SealContext("sink", self.incarnation, self.generation, self.epoch, token=self.token)
         self.sink.seal(context, list({**unanswered, **answers}.values()))
 
     def complete(self, answers: Mapping[str, PartSeal[FileState]]) -> None:
         self.states.update({name: seal.state for name, seal in answers.items()})
-        self.completed = self.epoch
+        self.record_completed()
 
     def run(self, rows: Mapping[str, list[Any]]) -> None:
         self.begin()
         answers = self.write(rows)
         self.seal(answers)
         self.complete(answers)
-
-    def restored_copy(self, sink: Any) -> GrowingDriver:
-        return GrowingDriver(sink, self.incarnation, self.generation, self.completed, dict(self.states))
 
 
 class WholeDriver(Driver):
@@ -161,9 +183,13 @@ class WholeDriver(Driver):
 
     def commit(self, staged: list[StagedFile]) -> list[CommitRequest[StagedFile]]:
         requests = [CommitRequest(file) for file in staged]
-        context = CommitterInitContext("sink", self.incarnation, self.generation, self.epoch)
-        self.sink.create_committer(context).commit(requests)
+        self.sink.create_committer(self.committing()).commit(requests)
         return requests
+
+    def committing(self) -> CommitterInitContext:
+        return CommitterInitContext(
+            "sink", self.incarnation, self.generation, self.epoch, token=self.token, begun=dict(self.begun)
+        )
 
     def sweep(self) -> int:
         return self.sink.sweep(
@@ -174,11 +200,10 @@ class WholeDriver(Driver):
         self.begin()
         staged = [file for index, rows in enumerate(tasks) for file in self.stage(rows, worker_index=index)]
         self.commit(staged)
-        self.completed = self.epoch
+        if staged:
+            self.published = self.epoch
+        self.record_completed()
         self.sweep()
-
-    def restored_copy(self, sink: Any) -> WholeDriver:
-        return WholeDriver(sink, self.incarnation, self.generation, self.completed, dict(self.states))
 
 
 def growing(path: Path, parts: int = 1, **options: Any) -> GrowingFileSink:
