@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -62,6 +62,10 @@ class SinkOptions(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What `repr` and `str` show: of a URL neither user, password, query nor fragment."""
+        return ((name, _shown(value)) for name, value in super().__repr_args__())
 
 
 def make_options(model: type[O], values: Mapping[str, Any]) -> O:
@@ -137,6 +141,13 @@ def _from_file(path: str) -> str:
             why=error.strerror or type(error).__name__,
             do="put it there for the driver and for the executors",
         ) from error
+    except UnicodeDecodeError:
+        # Without the cause, which holds what the file holds.
+        raise ConfigurationError(
+            f"the file {path!r}, which holds a secret, is no text",
+            why="it is not in UTF-8",
+            do="write the secret as text, for the driver and for the executors",
+        ) from None
 
 
 def _validated(model: type[O], values: Mapping[str, Any], problems: list[str]) -> O:

@@ -46,6 +46,25 @@ def test_names_are_a_list_or_text_with_commas() -> None:
             make_options(Options, {"address": "x", "keys": wrong})
 
 
+class Reached(SinkOptions):
+    """How something with secrets is reached."""
+
+    url: str = ""
+    token: SecretStr = SecretStr("")
+    headers: dict[str, SecretStr] = {}
+
+
+def test_a_repr_shows_no_secret_and_of_a_url_only_the_place() -> None:
+    made = Reached(
+        url="https://me:hunter2@h/p?k=hunter2",
+        token=SecretStr("hunter2"),
+        headers={"X-Api-Key": SecretStr("hunter2")},
+    )
+    for text in (repr(made), str(made)):
+        assert "https://***@h/p" in text
+        assert "hunter2" not in text
+
+
 def test_every_wrong_option_is_named_at_once_and_no_secret() -> None:
     options = {"maxbites": "1", "flush": "perhaps", "mode": "c", "token": "se", "zzz": "topsecret"}
     with pytest.raises(ConfigurationError) as caught:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable, Sequence
+from traceback import extract_tb
 
 from outfall.async_sink import Outcome, Refusal
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.exchange import Answer, ExchangeError, Fault
+from outfall.http.hidden import shown_location
 from outfall.http.options import HttpOptions
 from outfall.http.records import Record
 from outfall.http.retry_after import retry_after
@@ -59,7 +62,7 @@ class AnswerReader:
         reason, code, excerpt = (
             f"{self._place()} answered {answer.status}",
             str(answer.status),
-            self._hide(answer.excerpt()),
+            self._excerpt(answer),
         )
         if verdict is Verdict.RETRY:
             after = retry_after(answer.headers.get("retry-after"), longest=self._longest_pause)
@@ -101,12 +104,14 @@ class AnswerReader:
         try:
             found = per_item(answer, len(records))
         except Exception as error:
+            # Without the cause: its text, which a traceback shows, may quote the answer. So the place is said here.
+            at = extract_tb(error.__traceback__)[1:2]
+            where = "".join(f" in {os.path.basename(frame.filename)}, line {frame.lineno}" for frame in at)
             failed = TargetError(
                 f"per_item cannot read what {self._place()} answered with {answer.status}",
-                why=f"it raised {type(error).__name__}: {self._hide(str(error))[:300]}; {self._says(answer)}",
+                why=f"it raised {type(error).__name__}{where}: {self._hide(str(error))[:300]}; {self._says(answer)}",
                 do="correct per_item, or the server",
             )
-            failed.__cause__ = error
             return Outcome(error=failed)
         if len(found) != len(records):
             return Outcome(
@@ -121,7 +126,7 @@ class AnswerReader:
             return Outcome(error=self._stop(answer, f"{self._place()} answered {stopped} for a record"))
         items = list(zip(records, found, verdicts, strict=True))
         accepted = all(verdict is Verdict.COMPLETE for verdict in verdicts)
-        excerpt = None if accepted else self._hide(answer.excerpt())
+        excerpt = None if accepted else self._excerpt(answer)
         after = retry_after(answer.headers.get("retry-after"), longest=self._longest_pause)
         return Outcome(
             retry=[record for record, _, verdict in items if verdict is Verdict.RETRY],
@@ -142,17 +147,24 @@ class AnswerReader:
         if answer.status == 207:
             do = "pass per_item=, which reads the answer's items"
         elif location:
-            do = f"correct the url, if it is {masked(location)[:200]!r} by now"
+            shown = shown_location(location, self._options.url, self._options.url)
+            do = f"correct the url, if it is {shown[:200]!r} by now"
         return TargetError(reason, why=self._says(answer), do=do)
 
+    def _excerpt(self, answer: Answer) -> str:
+        # More is looked at than is shown, or the beginning of a secret would stand at the end.
+        return self._hide(answer.body[: 2 * _SHOWN].decode("utf-8", "replace"))[:_SHOWN]
+
     def _says(self, answer: Answer) -> str:
-        excerpt = self._hide(answer.excerpt())[:300].strip()
+        excerpt = self._excerpt(answer)[:300].strip()
         return f"it says {excerpt!r}" if excerpt else "it says nothing more"
 
     def _place(self) -> str:
         return masked(self._options.url)
 
 
+_SHOWN = 4000
+"""Characters of an answer in a dead letter."""
 _BODILESS = (204, 205)
 """RFC 9110 §15.3.5 and §15.3.6: they say nothing of single records."""
 _STOPPING = (Verdict.STOP, Verdict.FOLLOW, Verdict.PER_ITEM)

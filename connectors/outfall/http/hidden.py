@@ -1,34 +1,19 @@
-"""Secrets that a server may say back, taken out of texts."""
+"""What requests carry that a server may say back, and no text may show."""
 
 from __future__ import annotations
 
-import json
+import base64
+import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
+from urllib.parse import unquote_plus, urljoin, urlsplit
 
 import requests
 
+from outfall.redaction import MASK
+
 _SHORTEST = 4
 """Characters. Of what may be no secret at all, shorter values stand in too many words to be taken out of each."""
-
-
-class Hidden:
-    """Takes secrets out of texts, as they are, percent-encoded, and as JSON writes them.
-
-    Args:
-        secrets: empty ones are left out.
-    """
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        self._forms = frozenset(_forms(secrets))
-
-    def hide(self, text: str, more: Iterable[str] = ()) -> str:
-        """Return a text with `***` in place of each secret, and of each in `more`."""
-        # A secret that holds another one goes first, or the rest of it would stay.
-        for form in sorted(self._forms.union(_forms(more)), key=len, reverse=True):
-            text = text.replace(form, "***")
-        return text
 
 
 def in_url(url: str) -> Iterator[str]:
@@ -39,6 +24,39 @@ def in_url(url: str) -> Iterator[str]:
             yield from (value, unquote_plus(value)) if len(value) >= _SHORTEST else (pair,)
 
 
+def in_header(value: str) -> Iterator[str]:
+    """A header's value, with what stands behind a scheme such as `Bearer` and what `Basic` holds."""
+    scheme, _, rest = value.partition(" ")
+    yield value
+    if len(rest) >= _SHORTEST:
+        yield rest
+    if scheme.lower() == "basic":
+        try:
+            password = base64.b64decode(rest, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return
+        yield from (password.decode("utf-8", "ignore"), password.decode("latin-1"))
+
+
+def shown_location(location: str, place: str, known: str) -> str:
+    """Return where a server leads to, for a text: its origin, and the path only where that is the url's own.
+
+    Args:
+        location: of the header; any path of it may be a token.
+        place: what it is relative to.
+        known: the url of the options.
+    """
+    try:
+        target, own = urlsplit(urljoin(place, location.strip())), urlsplit(known)
+    except ValueError:
+        return MASK
+    if not location or not target.hostname:
+        return MASK if location else ""
+    origin = f"{target.scheme}://{target.netloc.rpartition('@')[2]}"
+    same = target.path.rstrip("/") in (own.path.rstrip("/"), "")
+    return f"{origin}{target.path if same else f'/{MASK}'}"
+
+
 def in_session(session: requests.Session | None, auth: Any) -> Iterator[str]:
     """What a session and an auth object of `requests` add to requests, as far as it can be told by looking at them."""
     if session is not None:
@@ -46,7 +64,7 @@ def in_session(session: requests.Session | None, auth: Any) -> Iterator[str]:
         given = [(name, value) for name, value in session.headers.items() if usual.get(name) != value]
         values = [_text(value) for _, value in given] + [_text(value) for value in session.cookies.values()]
         values += [_text(value) for value in dict(session.params or {}).values()]
-        yield from _long(part for value in values for part in (value, value.partition(" ")[2]))
+        yield from _long(part for value in values for part in in_header(value))
     for each in (auth, session and session.auth):
         if isinstance(each, tuple):
             yield from _long(map(_text, each[1:]))
@@ -72,9 +90,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("latin-1")
     return value if isinstance(value, str) else ""
-
-
-def _forms(secrets: Iterable[str]) -> Iterator[str]:
-    for secret in filter(None, secrets):
-        yield from (secret, quote(secret, safe=""), quote(secret), quote_plus(secret))
-        yield from (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import requests
 
 from outfall.async_sink import BlockingSinkPartition, Outcome, Request, RequestResult
-from outfall.errors import OutfallError
+from outfall.errors import OutfallError, TargetError
 from outfall.http.answers import AnswerReader
 from outfall.http.auth import credentials
 from outfall.http.bodies import BodyMaker
@@ -113,6 +114,18 @@ class HttpPartition(BlockingSinkPartition[Record]):
             self._finish(entries, result, lambda: end)
         else:
             self._block(entries, result, lambda: self._sender.go_on(call, end))
+
+    def _failed(self, entries: Sequence[Record], error: Exception) -> Outcome[Record]:
+        """What an auth object or a session raises may quote what it sends, and so may its cause."""
+        outcome = super()._failed(entries, error)
+        if outcome.error is not None and not isinstance(error, OutfallError):
+            stopped = TargetError(
+                f"{self.sink} could not send a request",
+                why=self._sender.hide(f"{type(error).__name__}: {error}"),
+                do="correct the auth object, the session or the options",
+            )
+            return replace(outcome, error=stopped)
+        return replace(outcome, reason=outcome.reason and self._sender.hide(outcome.reason))
 
     def _block(self, entries: Sequence[Record], result: RequestResult[Record], work: Callable[[], Answer]) -> None:
         self._workers.run(lambda: self._finish(entries, result, work))

@@ -12,16 +12,18 @@ from outfall.errors import TargetError
 from outfall.http.auth import Credentials
 from outfall.http.exchange import Answer, Call, ExchangeError, Fault, Headers, Transport
 from outfall.http.headers import checked
-from outfall.http.hidden import Hidden, in_url
+from outfall.http.hidden import in_header, in_url, shown_location
 from outfall.http.keys import header_value
 from outfall.http.options import HttpOptions
 from outfall.http.statuses import Statuses, Verdict
 from outfall.http.templates import origin
-from outfall.location import masked
 from outfall.options import resolve_secret
+from outfall.redaction import Redaction
 
 _IDEMPOTENT = ("PUT", "DELETE")
 """RFC 9110 §9.2.2, of the methods that we send."""
+_PROOFS = 16
+"""Values of `Authorization` that are remembered: more than are renewed while a request is under way."""
 
 
 class Sender:
@@ -69,7 +71,10 @@ class Sender:
             self._public += (("User-Agent", "outfall"),)
         self._given: Headers = given
         self._closed = False
-        self._hidden = Hidden([*_secrets(options), *in_url(options.url), *(value for _, value in given), *secrets])
+        in_headers = (part for _, value in given for part in in_header(value))
+        self._hidden = Redaction([*_secrets(options), *in_headers, *secrets])
+        self._proofs: dict[str, None] = {}
+        """The last values of `Authorization` that were sent: what comes back may name one that was renewed since."""
 
     def send(self, url: str, body: bytes, key: str | None) -> Answer:
         """Send a request and return its last answer.
@@ -105,7 +110,8 @@ class Sender:
                 if not call.trusted or renewed or not self._credentials.renew(proof):
                     return answer
                 renewed = True
-                call = call._replace(headers=self._public + self._given + self._credentials.headers(call.deadline))
+                proof = self._noted(self._credentials.headers(call.deadline))
+                call = call._replace(headers=self._public + self._given + proof)
             else:
                 if hops == self._options.max_redirects:
                     raise self._lost(call.url, f"it is the {hops + 1}. redirect", "write the last address as url")
@@ -133,18 +139,22 @@ class Sender:
             options.method,
             self._with_query(url),
             body,
-            self._public + self._given + proof,
+            self._public + self._given + self._noted(proof),
             keyed,
             True,
             deadline,
             bool(keyed) or options.method in _IDEMPOTENT,
         )
 
+    def _noted(self, proof: Headers) -> Headers:
+        for _, value in proof:
+            if value not in self._proofs:
+                self._proofs = dict.fromkeys([*self._proofs, value][-_PROOFS:])
+        return proof
+
     def hide(self, text: str) -> str:
         """Take the values of headers, queries and credentials out of a text."""
-        return self._hidden.hide(
-            text, [value.partition(" ")[2] or value for _, value in self._credentials.ready() or ()]
-        )
+        return self._hidden.hide(text, [value.partition(" ")[2] or value for value in list(self._proofs)])
 
     def _with_query(self, url: str) -> str:
         if not self._query:
@@ -161,20 +171,26 @@ class Sender:
         except ValueError:
             raise self._lost(place, "its Location is no URL") from None
         if not location or split.scheme not in ("http", "https") or not split.hostname or "@" in split.netloc:
-            raise self._lost(place, f"its Location is {masked(location)[:200]!r}")
+            shown = shown_location(location, place, self._options.url)
+            raise self._lost(place, f"its Location is {shown[:200]!r}")
         if here[0] == "https" and there[0] == "http":
-            raise self._lost(place, f"it leads from https to {masked(target)[:200]!r}, where anybody could read along")
+            shown = shown_location(target, place, self._options.url)
+            raise self._lost(place, f"it leads from https to {shown[:200]!r}, where anybody could read along")
         upgraded = (here[0], here[2], there[0], there[2]) == ("http", 80, "https", 443)
         return target, here == there or (upgraded and here[1] == there[1])
 
     def _lost(self, place: str, why: str, do: str = "correct the url, or the server") -> TargetError:
-        return TargetError(f"{masked(place)} redirects, and the redirect cannot be followed", why=why, do=do)
+        shown = shown_location(place, place, self._options.url)
+        return TargetError(f"{shown} redirects, and the redirect cannot be followed", why=why, do=do)
 
 
 def _secrets(options: HttpOptions) -> list[str]:
     """What the options say that only the server should know."""
     given = [options.password, *options.query.values()]
-    return [resolve_secret(value) for value in given if value is not None]
+    urls = (options.url, options.oauth2_token_url or "")
+    return [resolve_secret(value) for value in given if value is not None] + [
+        part for url in urls for part in in_url(url)
+    ]
 
 
 def _query(options: HttpOptions) -> str:

@@ -79,7 +79,8 @@ class TokenRequest:
         except requests.exceptions.JSONDecodeError:
             return response.status_code, {}
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._failed(type(error).__name__) from error
+            # Without the cause, whose text holds the address with its query.
+            raise self._failed(type(error).__name__) from None
 
     def _failed(self, why: str) -> TransientError:
         return TransientError(

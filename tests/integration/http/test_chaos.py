@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import quopri
 import random
 import socket
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 import pytest
 import requests
@@ -300,6 +303,54 @@ def test_no_secret_comes_back_whoever_gave_it_and_however_it_is_written(
     assert "hunter" not in str(caught.value)
     assert "?token=***" in str(caught.value)
     assert trial.target.requests
+
+
+ECHOES: dict[str, Callable[[str], str]] = {
+    "PHP's JSON": lambda text: json.dumps(text).replace("/", "\\/"),
+    "HTML": lambda text: html.escape(text).replace("/", "&#x2F;"),
+    "percent in lower case": lambda text: quote(text, safe="").lower(),
+    "quoted-printable": lambda text: quopri.encodestring(text.encode()).decode(),
+    "percent in PHP's JSON": lambda text: json.dumps(quote(text)).replace("/", "\\/"),
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+@pytest.mark.parametrize("way", [{"bearer_token": "hunter/2+=&ä"}, {"username": "me", "password": "h/?>~unter2"}])
+def test_a_server_that_echoes_credentials_brings_them_into_no_error_dead_letter_log_or_traceback(
+    trial: Trial, tmp_path: Path, caplog: pytest.LogCaptureFixture, way: dict[str, Any], echo: str
+) -> None:
+    """Scenario H10: what is sent, and the password in it, in the encodings that servers answer in."""
+
+    def echoing(status: int) -> Behaviour:
+        def behave(request: Received) -> Reply:
+            sent = request.headers["authorization"]
+            plain = base64.b64decode(sent.partition(" ")[2]).decode() if "username" in way else ""
+            return refused(status, body=ECHOES[echo](f"your {sent} is {plain}").encode())
+
+        return behave
+
+    def per_item(answer: Answer, count: int) -> list[int]:
+        raise ValueError(f"cannot read {answer.body.decode()}")
+
+    letters = FileSink(tmp_path / "dead")
+    said: list[str] = []
+    more: dict[int, dict[str, Any]] = {
+        403: {}, 400: {"dead_letter": letters}, 503: {"max_retries": 1}, 207: {"per_item": per_item},
+    }  # fmt: skip
+    for status in more:
+        try:
+            trial.run(echoing(status), rows=1, **(way | more[status]))
+        except OutfallError as error:
+            said.append("".join(traceback.format_exception(error)))
+    said += [path.read_text() for path in (tmp_path / "dead").glob("*.jsonl")] + [caplog.text]
+    assert all("***" in text for text in said)
+    assert len(said) == 5
+    secret = way.get("bearer_token") or way["password"]
+    hidden = [secret, f"me:{secret}", base64.b64encode(f"me:{secret}".encode()).decode()]
+    for text in said:
+        read = unquote(html.unescape(quopri.decodestring(text.encode()).decode("utf-8", "replace")).replace("\\", ""))
+        assert not any(form in seen for form in [*hidden, "unter2", "hunter"] for seen in (text, read))
 
 
 def test_an_error_that_lasts_ends_in_an_error_that_says_so(trial: Trial) -> None:

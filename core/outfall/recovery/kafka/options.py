@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError
 from outfall.options import resolve_secret
+from outfall.redaction import MASK, Redaction
 
 _ALLOWED = re.compile(
     r"security\.protocol|client\.(id|rack|dns\.lookup)|(sasl|ssl|enable\.ssl|socket|broker\.address|reconnect)\..+|"
@@ -23,7 +24,6 @@ _HERE = (
     "compression.type", "queue.buffering.max.messages",
 )  # fmt: skip
 _REFERENCE = re.compile(r"(env|file):.+")
-_MASK = "***"
 
 
 class ClientOptions(Mapping[str, str]):
@@ -39,7 +39,7 @@ class ClientOptions(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         """Return a property as it may be shown: a literal secret is masked, `env:NAME` and `file:PATH` are not."""
         value = self._options[name].get_secret_value()
-        return _MASK if _SECRET.search(name) and not _REFERENCE.fullmatch(value) else value
+        return MASK if _SECRET.search(name) and not _REFERENCE.fullmatch(value) else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._options)
@@ -58,7 +58,7 @@ class ClientOptions(Mapping[str, str]):
 
     def shown(self) -> dict[str, str]:
         """Return what a URL may hold: all but literal secrets."""
-        return {name: value for name, value in self.items() if value != _MASK}
+        return {name: value for name, value in self.items() if value != MASK}
 
     def resolved(self) -> dict[str, str]:
         """Return the properties as librdkafka takes them.
@@ -73,10 +73,7 @@ class ClientOptions(Mapping[str, str]):
 
     def masked(self, text: str) -> str:
         """Return a text of the client without any secret in it."""
-        for name, value in self.resolved().items():
-            if _SECRET.search(name) and value:
-                text = text.replace(value, _MASK)
-        return text
+        return Redaction(value for name, value in self.resolved().items() if _SECRET.search(name)).hide(text)
 
 
 def _text(name: object, value: object) -> str:
@@ -89,6 +86,6 @@ def _text(name: object, value: object) -> str:
             do="give librdkafka's properties of security, sasl, ssl, socket, reconnect, compression or the local queue",
         )
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    if value is None or not text or text == _MASK:
+    if value is None or not text or text == MASK:
         raise ConfigurationError(f"the client option {name!r} has no value", do="give it, or leave the option out")
     return text

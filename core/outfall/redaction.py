@@ -1,0 +1,164 @@
+"""Secrets taken out of what somebody else says, however they are written there."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+MASK = "***"
+
+_SHORTEST = 4
+"""Bytes. What is shorter is looked for as it is only: encoded it would be found in too many words."""
+_CUT = 8
+"""Bytes of a secret that tell it from other words where a text is cut off in the middle of it."""
+_LAYERS = 3
+"""How many encodings may lie one in the other, as a percent-encoded value in JSON in HTML."""
+
+
+class Redaction:
+    """Takes secrets out of texts, however they are written, and where the text is cut off within one.
+
+    As they are, percent-encoded, as JSON, HTML and quoted-printable write them, in Base64, in hexadecimal digits, and
+    one of these in the other.
+
+    Args:
+        secrets: empty ones are left out.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._needles = _all_needles(secrets)
+
+    def hide(self, text: str, more: Iterable[str] = ()) -> str:
+        """Return a text with `***` in place of each secret, and of each in `more`."""
+        needles = self._needles | _all_needles(more)
+        spans = sorted(span for view in _views(text) for span in _found(view, needles)) if needles else []
+        pieces: list[str] = []
+        at = 0
+        for start, end in spans:
+            if start >= at:
+                pieces += [text[at:start], MASK]
+            at = max(at, end)
+        return "".join([*pieces, text[at:]])
+
+
+class _Needle(NamedTuple):
+    content: bytes
+    inner: bool
+    """Whether more of the same encoding may stand around it: Base64 shares a character with the neighbours."""
+
+
+class _View(NamedTuple):
+    """A text as some decoding shows it: its bytes, and which characters of the text each of them stands for."""
+
+    content: bytes
+    spans: list[tuple[int, int]]
+
+
+def _all_needles(secrets: Iterable[str]) -> frozenset[_Needle]:
+    return frozenset(needle for secret in secrets if secret for needle in _needles(secret))
+
+
+@lru_cache(maxsize=256)
+def _needles(secret: str) -> tuple[_Needle, ...]:
+    plain = {_bytes(secret)} | ({secret.encode("latin-1")} if max(secret) < "\u0100" else set())
+    found = {_Needle(content, False) for content in plain}
+    for content in plain:
+        if len(content) >= _SHORTEST:
+            found |= {_Needle(content.hex().encode(), False), _Needle(content.hex().upper().encode(), False)}
+            found |= {_Needle(core, True) for core in _in_base64(content)}
+    return tuple(found)
+
+
+def _in_base64(content: bytes) -> Iterator[bytes]:
+    """What is the same in Base64 whatever stands before and behind, of both alphabets."""
+    for shift, first in enumerate((0, 2, 3)):
+        last = (shift + len(content)) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            yield encode(b"\0" * shift + content)[first:last]
+
+
+def _found(view: _View, needles: Iterable[_Needle]) -> Iterator[tuple[int, int]]:
+    content, spans = view
+    end = _BROKEN_OFF.search(content).start()  # type: ignore[union-attr] # it matches the empty text too
+    for needle, inner in needles:
+        at = content.find(needle)
+        while at >= 0:
+            start, stop = at, at + len(needle)
+            if inner:
+                start -= bool(_BASE64.match(content, at - 1)) if at else 0
+                stop = _REST.match(content, stop).end()  # type: ignore[union-attr] # likewise
+            yield spans[start][0], spans[stop - 1][1]
+            at = content.find(needle, at + 1)
+        at = content.rfind(needle[:_CUT], 0, end) if len(needle) > _CUT else -1
+        if at >= 0 and needle.startswith(content[at:end]):
+            yield spans[at][0], spans[-1][1]
+
+
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]")
+_REST = re.compile(rb"[A-Za-z0-9+/_-]?={0,2}")
+_BROKEN_OFF = re.compile(rb"(?:%[0-9A-Fa-f]?|\\(?:u[0-9A-Fa-f]{0,3})?|&[#A-Za-z0-9]{0,7}|=[0-9A-Fa-f]?)?\Z")
+"""An escape that is not whole, at the end of a text."""
+
+
+def _views(text: str) -> Iterator[_View]:
+    """Yield the text as it is, and as each chain of decodings shows it."""
+    spans = [(at, at + 1) for at, character in enumerate(text) for _ in _bytes(character)]
+    layer = [_View(_bytes(text), spans)]
+    seen = {layer[0].content}
+    for _ in range(_LAYERS + 1):
+        yield from layer
+        decoded = [_decoded(view, *decoding) for view in layer for decoding in _DECODINGS]
+        layer = []
+        for view in decoded:
+            if view.content not in seen:
+                seen.add(view.content)
+                layer.append(view)
+
+
+def _decoded(view: _View, pattern: re.Pattern[bytes], plain: Callable[[re.Match[bytes]], bytes]) -> _View:
+    content = bytearray()
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for found in pattern.finditer(view.content):
+        content += view.content[at : found.start()]
+        spans += view.spans[at : found.start()]
+        said = plain(found)
+        content += said
+        spans += [(view.spans[found.start()][0], view.spans[found.end() - 1][1])] * len(said)
+        at = found.end()
+    return _View(bytes(content + view.content[at:]), spans + view.spans[at:])
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _hexadecimal(found: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(found[1].decode()) if found[1] else b""
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    """What JSON and Python write with a backslash."""
+    if found[1]:
+        units = bytes.fromhex(found[0].replace(b"\\u", b"").decode())
+        return _bytes(units.decode("utf-16-be", "surrogatepass"))
+    return bytes.fromhex(found[2].decode()) if found[2] else _CONTROLS.get(found[3], found[3])
+
+
+def _entity(found: re.Match[bytes]) -> bytes:
+    return _bytes(html.unescape(found[0].decode()))
+
+
+_CONTROLS = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}
+_DECODINGS: tuple[tuple[re.Pattern[bytes], Callable[[re.Match[bytes]], bytes]], ...] = (
+    (re.compile(rb"%([0-9A-Fa-f]{2})"), _hexadecimal),
+    (re.compile(rb"=([0-9A-Fa-f]{2})|=\r?\n"), _hexadecimal),
+    (re.compile(rb"((?:\\u[0-9A-Fa-f]{4})+)|\\x([0-9A-Fa-f]{2})|\\([\"'\\/nrtbf])"), _unescaped),
+    (re.compile(rb"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});"), _entity),
+    (re.compile(rb"\+"), lambda found: b" "),
+    (re.compile(rb"\r?\n[ \t]*"), lambda found: b""),
+)
