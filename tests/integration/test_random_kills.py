@@ -32,7 +32,7 @@ import pytest
 from tests.integration.conftest import ROOT
 from tests.integration.s3.support import Target as BucketTarget
 from tests.integration.support.killed_driver import KILLS, SEED
-from tests.integration.support.lives import FINISHED, FORK_SERVER, Plan, Query, Row, live
+from tests.integration.support.lives import DRIVER, FINISHED, FORK_SERVER, WORKER, Plan, Query, Row, live
 from tests.integration.support.postgres import Databases, postgres_server
 from tests.integration.support.s3 import S3, s3_server, seaweedfs
 from tests.integration.support.warm import session
@@ -163,12 +163,20 @@ class Life:
     def send(self, number: int, *, alone: bool = False) -> None:
         self.hit |= number == signal.SIGKILL
         with suppress(ProcessLookupError):
-            (os.kill if alone else os.killpg)(self.pid, number)
+            # One that has just been forked has no group of its own yet, and no workers.
+            (os.kill if alone or not self.lingers else os.killpg)(self.pid, number)
 
-    def steps(self) -> list[str]:
-        """What the driver came to, in order."""
+    def steps(self, of: str = DRIVER) -> list[str]:
+        """What the driver, or a worker, came to, in order."""
+        return [step for who, step in self._traced() if who == of and not step.startswith("is ")]
+
+    def workers(self) -> list[int]:
+        """The process ids of its workers."""
+        return [int(what[3:]) for who, what in self._traced() if who != DRIVER and what.startswith("is ")]
+
+    def _traced(self) -> list[tuple[str, str]]:
         lines = self._trace.read_text().splitlines() if self._trace.exists() else []
-        return [step for _, who, step in (line.split(" ", 2) for line in lines) if who == "driver"]
+        return [(who, what) for _, who, what in (line.split(" ", 2) for line in lines)]
 
     def seconds(self) -> float:
         """From the first step to the last."""
@@ -214,7 +222,7 @@ class Hunt:
         self.first = 1
         """The number of the first life."""
         self._current: Life | None = None
-        self._steps = 0
+        self._steps: dict[str, int] = {}
         self._seconds = 0.0
 
     def copy(self, root: Path) -> Hunt:
@@ -242,7 +250,10 @@ class Hunt:
         self.finished(life)
         steps = life.steps()
         second = steps.index("batch 1")
-        self._steps = (len(steps) - second) // 2 + 1
+        self._steps = {
+            DRIVER: (len(steps) - second) // 2 + 1,
+            WORKER: len(life.steps(WORKER)) // 3 + 1,
+        }
         self._seconds = life.seconds() * (len(steps) - second) / len(steps) / 2
 
     def run(self, kills: int, pauses: int) -> None:
@@ -289,6 +300,12 @@ class Hunt:
         self.counts["pauses whose successor had begun an epoch"] += begun
         self.counts[f"paused {zombie.stood()}"] += 1
         self._note(f"life {zombie.number} wakes, life {successor.number} stands {successor.stood()}")
+        if self.chance.random() < 0.5:
+            # Its tasks first, as those that outlive their driver.
+            for pid in zombie.workers():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            time.sleep(self.chance.uniform(0, self._seconds))
         zombie.send(signal.SIGCONT)
         if begun and _has_begun(zombie):
             self._await(lambda: zombie.ended, f"life {zombie.number} to be refused, since another has begun an epoch")
@@ -347,8 +364,9 @@ class Hunt:
         self._current = None
         if life is None:
             at_step = self.chance.random() < 0.5
-            step = self.chance.randint(1, int(EPOCHS_OF_A_LIFE * self._steps)) if at_step else 0
-            life = self.start(Plan(step=step, signal=number, alone=alone))
+            of = self.chance.choice([DRIVER, WORKER])
+            step = self.chance.randint(1, int(EPOCHS_OF_A_LIFE * self._steps[of])) if at_step else 0
+            life = self.start(Plan(step=step, of=of, signal=number, alone=alone))
             if at_step:
                 self._await(lambda: life.ended or life.stopped, f"life {life.number} to come to step {step}")
                 return life

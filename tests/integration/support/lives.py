@@ -35,6 +35,8 @@ WORKERS = 2
 COUNTS = (0, 1, 5, 8, 12)
 """How many rows an epoch may have."""
 FINISHED = "finished"
+DRIVER = "driver"
+WORKER = "worker0"
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
 """Where lives come from. It has no thread and no connection, whatever the process has that runs the tests."""
@@ -105,7 +107,9 @@ class Plan:
     at: float = 0.0
     """When to begin, by the monotonic clock, so that two begin together."""
     step: int = 0
-    """At how many steps of its driver it sends itself the signal."""
+    """After how many steps it sends itself the signal."""
+    of: str = DRIVER
+    """Whose steps these are: the driver's, or those of its first worker."""
     signal: int = signal.SIGKILL
     alone: bool = False
     """Whether the signal is for the driver alone, whose workers go on."""
@@ -118,8 +122,8 @@ def live(query: Query, life: int, plan: Plan) -> None:
     os.dup2(os.open(f"{notes}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT), sys.stderr.fileno())
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(relativeCreated)d %(process)d %(message)s")
     trace = os.open(f"{notes}.trace", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    driver = Driver(query, _fork_workers(query.sink, trace))
-    _write_trace(trace, "driver", plan)
+    driver = Driver(query, _fork_workers(query.sink, trace, plan))
+    _write_trace(trace, DRIVER, plan)
     while time.monotonic() < plan.at:
         pass
     outcome, text = FINISHED, ""
@@ -140,7 +144,7 @@ def _run(query: Query, life: int, plan: Plan, driver: Driver, trace: int) -> Non
         if os.getppid() != parent:
             return  # the tests are gone
         query.note("offsets", batch)
-        os.write(trace, f"{time.time():.4f} driver batch {batch}\n".encode())
+        os.write(trace, f"{time.time():.4f} {DRIVER} batch {batch}\n".encode())
         result = driver.run_epoch(batch, query.tasks(batch, life))
         query.report(life=life, batch=batch, skipped=result.skipped, rows=result.counts.get("rows", 0))
         query.note("commits", batch)
@@ -149,22 +153,27 @@ def _run(query: Query, life: int, plan: Plan, driver: Driver, trace: int) -> Non
         driver.drain()
 
 
-def _write_trace(trace: int, who: str, plan: Plan | None = None) -> None:
+def _write_trace(trace: int, who: str, plan: Plan) -> None:
     """Note each step of this process, and obey the plan."""
-    left = plan.step if plan else 0
+    left = plan.step if plan.of == who else 0
+    driver = os.getpgrp()
+
+    def note(what: str) -> None:
+        os.write(trace, f"{time.time():.4f} {who} {what}\n".encode())
 
     def listener(step: str) -> None:
         nonlocal left
-        os.write(trace, f"{time.time():.4f} {who} {step}\n".encode())
+        note(step)
         left -= 1
-        if plan and left == 0:
-            os.write(trace, f"{time.time():.4f} {who} {signal.Signals(plan.signal).name}\n".encode())
-            (os.kill if plan.alone else os.killpg)(os.getpid(), plan.signal)
+        if left == 0:
+            note(signal.Signals(plan.signal).name)
+            (os.kill if plan.alone else os.killpg)(driver, plan.signal)
 
+    note(f"is {os.getpid()}")
     listen(listener)
 
 
-def _fork_workers(sink: Any, trace: int) -> list[Connection]:
+def _fork_workers(sink: Any, trace: int, plan: Plan) -> list[Connection]:
     """Start the processes that run tasks; the driver's ends of the pipes that lead to them."""
     driver_ends: list[Connection] = []
     for index in range(WORKERS):
@@ -175,7 +184,7 @@ def _fork_workers(sink: Any, trace: int) -> list[Connection]:
                 # Those of its siblings too: none must keep another from noticing that the driver is gone.
                 for end in driver_ends:
                     end.close()
-                _write_trace(trace, f"worker{index}")
+                _write_trace(trace, f"worker{index}", plan)
                 _work(sink, theirs)
             except BaseException:
                 traceback.print_exc()
