@@ -84,6 +84,25 @@ def test_a_relative_path_is_one_of_this_directory(
     assert "step sink" in done("status", "rec")
 
 
+def test_a_location_without_steps_says_what_it_is(tmp_path: Path) -> None:
+    def said(path: Path) -> str:
+        return " ".join(failed("status", path).split())
+
+    assert said(tmp_path / "rec") == f"no steps in {tmp_path}/rec: there is no such directory"
+    assert said(tmp_path).endswith("it is no checkpoint, nor was it given as recovery=")
+    (tmp_path / "chk" / "offsets").mkdir(parents=True)
+    assert said(tmp_path / "chk").endswith("Spark has a checkpoint there, and Outfall wrote nothing yet")
+    for name in ("flights", "trains"):
+        LocalDriver(FileStep(tmp_path, name).driver().sink, str(tmp_path / name)).run_epoch(0, [])
+    assert said(tmp_path).endswith("itself, but in directories of it: flights, trains. Name one of them")
+    assert json.loads(failed("status", tmp_path, "--json"))["problem"].endswith("flights, trains. Name one of them")
+
+
+@pytest.mark.parametrize("command", [("status",), ("show",), ("gc", "--sink", "file", "-o", "path=/x")])
+def test_an_empty_location_is_refused(command: tuple[str, ...]) -> None:
+    assert "it is empty: give a path or a URL" in " ".join(failed(command[0], "", "sink", *command[1:], code=2).split())
+
+
 def test_where_nothing_was_written_there_is_no_step_and_nothing_is_made(tmp_path: Path) -> None:
     assert "no steps" in failed("status", tmp_path / "rec")
     assert "nothing is recorded" in failed("status", tmp_path / "rec", "--step", "sink")
@@ -156,7 +175,11 @@ def test_rows_held_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     setup.driver().run_epoch(0, [[("0", [0, "a", 0]), ("1", [0, "a", 1])]])
     (shown,) = parsed("status", setup.recovery)["steps"]
     assert (shown["rows_held"], shown["held_since"]) == (2, "2026-11-21T12:00:00+00:00")
-    assert "2, the oldest since 2026-11-21 12:00:00 UTC" in done("status", setup.recovery)
+    text = done("status", setup.recovery)
+    assert "2, the oldest since 2026-11-21 12:00:00 UTC" in text
+    assert f"outfall drain {recovery_config(setup.recovery).url()} sink, with the sink's options" in " ".join(
+        text.split()
+    )
 
 
 def test_what_a_sink_on_the_asynchronous_base_sends_again_and_has_sent_is_counted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from outfall.capabilities import HeldRows, SupportsHeldRows
 from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import CapabilityError, FencedError, UnexpectedEpochError
 from outfall.recovery import history
-from outfall.testing import LocalDriver, crash_at
+from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.hoarding import OLDEST, Hoarding, HoardingInParts, HoardingPartition, HoardingParts
 from tests.unit.support.journals import entries
 from tests.unit.support.setups import Row, Staging
@@ -63,6 +63,38 @@ def test_what_is_held_is_counted_said_and_drained(
         (0, 0, 3, 3, OLDEST),
         (1, None, 0, 0, None),
     ]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_wait_are_warned_of_with_the_command_that_delivers_them(
+    kind: type[Hoarding], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = kind(str(tmp_path))
+    run(setup, setup.driver(), 0, 1, 2, 3)
+    (warning,) = warnings(caplog)
+    assert "step sink, epoch 0: 3 rows, the oldest since 2026-11-21T12:00:00+00:00, are buffered" in warning
+    assert f"outfall drain {tmp_path} sink" in warning
+    setup.driver().drain()
+    assert not warnings(caplog)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_run_warns_once_in_ten_minutes_of_rows_that_wait(
+    kind: type[Hoarding], caplog: pytest.LogCaptureFixture
+) -> None:
+    setup, clock, found = kind(), FakeClock(), []
+    first, second = (LocalDriver(setup.sink(), setup.recovery, clock=clock) for _ in range(2))
+    for batch, (driver, passes) in enumerate([(first, 0), (first, 0), (second, 0), (second, 600)]):
+        clock.sleep(passes)
+        run(setup, driver, batch, 1)
+        found.append(len(warnings(caplog)))
+    assert found == [1, 0, 1, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

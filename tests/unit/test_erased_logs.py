@@ -126,3 +126,16 @@ def test_a_driver_that_runs_meanwhile_is_stopped(recovery: RecoveryConfig) -> No
     recovery.open("sink").erase()
     with pytest.raises(RecordError):
         coordinator.finish(ticket, driver.run_tasks(ticket, 1, [[]]))
+
+
+def test_a_driver_that_outlives_its_log_is_told_that_the_log_is_gone(recovery: RecoveryConfig) -> None:
+    setup = Staging()
+    driver = LocalDriver(setup.sink(), recovery)
+    setup.run(driver, 0)
+    begun = driver.coordinator().begin(1)
+    answers = driver.run_tasks(begun, 1, [[]])
+    recovery.open("sink").erase()
+    with pytest.raises(RecordError, match="is gone, and the log is empty now"):
+        setup.run(driver, 1)
+    with pytest.raises(RecordError, match="is gone, and the log is empty now"):
+        LocalDriver(setup.sink(), recovery).coordinator().resume(answers)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -49,6 +50,7 @@ from outfall.errors import (
     CapabilityError,
     FencedError,
     OutfallError,
+    RecordError,
     StepInUseError,
     UnexpectedEpochError,
 )
@@ -66,6 +68,9 @@ _log = logging.getLogger(__name__)
 
 TAKEOVER_ATTEMPTS = 20
 """How often a starting driver reads the log anew because an older one still writes to it."""
+
+_HELD_INTERVAL = 600.0
+"""Seconds after which a running query says again that rows wait."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,8 @@ class EpochCoordinator:
         # Rows that are skipped needed no BEGIN of their own.
         stands_at = view.generation if answers[0].skipped else view.last
         if (view.incarnation, stands_at) != (answers[0].incarnation, answers[0].generation):
+            if view.last < answers[0].generation:
+                raise self._log_lost(answers[0].generation, view.last)
             raise self._fenced(answers[0].epoch)
         return self._ticket(
             view, self._expected(view, None), listed_parts(self._step_id, self._sink, list(view.states))
@@ -424,7 +431,7 @@ class EpochCoordinator:
 
     def _check_not_overtaken(self, position: Position | None, view: JournalView) -> None:
         if position is not None and view.last != position.last:
-            raise self._fenced()
+            raise self._fenced() if view.last > position.last else self._log_lost(position.last, view.last)
 
     def _adopt_writer_states(self, view: JournalView) -> list[StoredValue]:
         """States of other steps, taken over when this step begins for the first time."""
@@ -496,6 +503,7 @@ class EpochCoordinator:
             )
         )
         _log.info("step %s, epoch %d: skipped %d rows", self._step_id, collected.epoch, counts.get("skipped", 0))
+        self._warn_of_held(collected.epoch)
         return EpochResult(collected.epoch, ticket.generation, True, counts, self._seconds(ticket))
 
     def _write(self, ticket: Ticket, collected: CollectedAnswers) -> EpochResult:
@@ -520,6 +528,8 @@ class EpochCoordinator:
         reached("after PREPARED")
         completed = self._publisher(prepared).publish()
         self._log_completed(completed)
+        if not completed.drain:
+            self._warn_of_held(completed.epoch)
         return EpochResult(completed.epoch, completed.generation, False, completed.counts, completed.seconds)
 
     def _held_count(self, states: Sequence[StoredValue]) -> dict[str, int]:
@@ -553,6 +563,25 @@ class EpochCoordinator:
             completed.counts.get("retries", 0),
         )
 
+    def _warn_of_held(self, epoch: int) -> None:
+        """Say that rows wait, and what delivers them: nobody is told here when a query ends."""
+        held, location = self._journal.view.held, self._recovery.url()
+        period = int(self._clock.time() // _HELD_INTERVAL)
+        if not held.rows or not self._memory.warns(location, self._step_id, self._run or "", period):
+            return
+        _log.warning(
+            "step %s, epoch %d: %d rows%s are buffered in %s and not in the target yet. Later epochs deliver them. If"
+            " the query ends here, deliver them with outfall.spark.drain, or in a shell, with the sink's options:"
+            " outfall drain %s %s",
+            self._step_id,
+            epoch,
+            held.rows,
+            f", the oldest since {held.oldest.isoformat()}," if held.oldest else "",
+            location,
+            shlex.quote(location),
+            self._step_id,
+        )
+
     # --- both
 
     def _seconds(self, ticket: Ticket) -> float:
@@ -562,6 +591,17 @@ class EpochCoordinator:
         if self._run is not None:
             position = Position(self._run, self._journal.view.last, done)
             self._memory.remember(self._recovery.url(), self._step_id, position)
+
+    def _log_lost(self, known: int, newest: int) -> OutfallError:
+        """The log ends before what this driver has read or written there: no driver takes anything away."""
+        return RecordError(
+            f"recovery entry {known} is gone, "
+            + (f"and the newest one is {newest} now" if newest else "and the log is empty now"),
+            step=self._step_id,
+            why="the recovery data was lost, restored from an older copy, or reset while the query ran",
+            do="restore the recovery data as it was and start the query again; where nothing can be restored, compare"
+            " target and source and start with a new checkpoint",
+        )
 
     def _fenced(self, epoch: int | None = None) -> OutfallError:
         return FencedError(

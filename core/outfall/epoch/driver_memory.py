@@ -27,6 +27,7 @@ class DriverMemory:
     def __init__(self) -> None:
         """Remember nothing yet."""
         self._positions: dict[tuple[str, str, str], Position] = {}
+        self._warned: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
 
     def recall(self, url: str, step_id: str, run: str) -> Position | None:
@@ -38,6 +39,12 @@ class DriverMemory:
         """Keep the position in place of the run's former one."""
         with self._lock:
             self._positions[(url, step_id, position.run)] = position
+
+    def warns(self, url: str, step_id: str, run: str, period: int) -> bool:
+        """Whether this run is to warn of something now: at first, and then once in each period of time."""
+        with self._lock:
+            before, self._warned[url, step_id, run] = self._warned.get((url, step_id, run)), period
+            return before != period
 
 
 PROCESS_MEMORY = DriverMemory()

@@ -57,7 +57,7 @@ def test_a_stream_by_options(spark_with_s3: SparkSession, target: Target, tmp_pa
 
 
 def test_micro_batches_of_a_stream_wait_for_one_object_of_each_worker(
-    spark_with_s3: SparkSession, target: Target, tmp_path: Path
+    spark_with_s3: SparkSession, target: Target, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
     sink = target.sink(roll_bytes="64 MiB", inline_size=0)
@@ -65,6 +65,9 @@ def test_micro_batches_of_a_stream_wait_for_one_object_of_each_worker(
         run(write_stream(read_stream(spark_with_s3, source), sink, workers=2, checkpoint=checkpoint))
         forget_commit(checkpoint, replayed)
     run(write_stream(read_stream(spark_with_s3, source), sink, workers=2, checkpoint=checkpoint))
+    warnings = [record.getMessage() for record in caplog.records if "buffered" in record.getMessage()]
+    assert len(warnings) == 2, "once in each run that Spark brings a batch to"
+    assert all(f"outfall drain {checkpoint} sink" in warning for warning in warnings)
     assert target.data() == {}
     drain(sink, checkpoint=checkpoint)
     assert target.ids() == sent(spark_with_s3, source)

@@ -12,20 +12,41 @@ import click
 
 from outfall.cli.chosen_sink import ChosenSink, read_options
 from outfall.errors import ConfigurationError
+from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.names import check_step_id
 from outfall.recovery.url import recovery_config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SHOWN = 10
+"""Checkpoints that are named."""
+
 
 def recovery_location(text: str) -> RecoveryConfig:
     """Understand a path, also a relative one, or a URL; as the type of an argument."""
+    if not text.strip():
+        raise click.BadParameter("it is empty: give a path or a URL, and . for the current directory")
     try:
         # Relative is to where the command runs, which here is the only place that counts.
         return recovery_config(text if urlsplit(text).scheme else os.path.abspath(os.path.expanduser(text)))
     except ConfigurationError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def why_none(recovery: RecoveryConfig) -> str:
+    """Say why a location has no steps, where that can be seen: the end of a sentence, or nothing."""
+    path = recovery.url() if isinstance(recovery, CheckpointRecoveryConfig) else ""
+    if not path.startswith("/"):
+        return ""
+    if not os.path.isdir(path):
+        return ": there is no such directory"
+    below = sorted(found.parent.name for found in Path(path).glob("*/outfall") if found.is_dir())
+    if below:
+        shown = ", ".join(below[:_SHOWN]) + (f" and {len(below) - _SHOWN} more" if len(below) > _SHOWN else "")
+        return f" itself, but in directories of it: {shown}. Name one of them"
+    kind = "Spark has a checkpoint there, and Outfall wrote nothing yet" if (Path(path) / "offsets").is_dir() else None
+    return f": {kind or 'it is no checkpoint, nor was it given as recovery='}"
 
 
 def step_id(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 import click
 from rich.console import Console
 
-from outfall.cli.commands.arguments import json_option, recovery_argument, step_id
+from outfall.cli.commands.arguments import json_option, recovery_argument, step_id, why_none
 from outfall.cli.commands.output import console, moment, print_json, table
 from outfall.cli.step_status import StepStatus, read_status
 from outfall.errors import OutfallError, RecordError
@@ -82,6 +83,7 @@ def _show(
     found: Sequence[StepStatus], problem: str | None, recovery: RecoveryConfig, *, as_json: bool, watch: bool
 ) -> None:
     if as_json:
+        problem = _nothing(recovery) if problem is None and not found else problem
         reason = {} if problem is None else {"problem": problem}
         print_json({"recovery": recovery.url(), "steps": found} | reason, indent=None if watch else 2)
         return
@@ -93,19 +95,23 @@ def _show(
         console().print(problem)
 
 
+def _nothing(recovery: RecoveryConfig) -> str:
+    return f"no steps in {recovery.url()}{why_none(recovery)}"
+
+
 def _print(steps: Sequence[StepStatus], recovery: RecoveryConfig) -> None:
     out = console()
     if not steps:
-        out.print(f"no steps in {recovery.url()}")
+        out.print(_nothing(recovery))
     for index, step in enumerate(steps):
         if index:
             out.print()
-        _print_step(out, step)
+        _print_step(out, step, recovery.url())
 
 
-def _print_step(out: Console, step: StepStatus) -> None:
+def _print_step(out: Console, step: StepStatus, location: str) -> None:
     out.print(f"step {step.step}: {_state(step)}", style="bold")
-    for name, value in _facts(step):
+    for name, value in _facts(step, location):
         if value not in (None, ""):
             out.print(f"  {name:<12} {value}")
     if step.epochs:
@@ -127,7 +133,7 @@ def _print_step(out: Console, step: StepStatus) -> None:
         out.print(table(_COLUMNS, rows, right=set(_COLUMNS) - {"completed"}))
 
 
-def _facts(step: StepStatus) -> Iterator[tuple[str, str | None]]:
+def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None]]:
     yield "problem", step.problem
     yield "sink", step.sink
     yield "target", step.target
@@ -139,6 +145,9 @@ def _facts(step: StepStatus) -> Iterator[tuple[str, str | None]]:
     yield "query", step.query_id
     held = f"{step.rows_held:,}" + (f", the oldest since {moment(step.held_since)}" if step.held_since else "")
     yield "rows held", held if step.rows_held else None
+    # Nobody is told when a query ends, so that this is said also where one runs.
+    deliver = f"outfall drain {shlex.quote(location)} {step.step}, with the sink's options, while no query runs"
+    yield "to deliver", deliver if step.rows_held else None
     yield "states", str(step.states) if step.states else None
 
 
