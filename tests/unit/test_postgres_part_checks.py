@@ -6,25 +6,32 @@ from dataclasses import replace
 
 import pytest
 
+from outfall.capabilities import WriterInitContext
 from outfall.errors import FencedError, OutfallError, ReplayDiffersError, TargetAheadError, TargetLostError
 from outfall.postgres.ledger import LedgerRow
-from outfall.postgres.part_checks import Place, check_sealed, check_states, missing_parts
+from outfall.postgres.part_checks import Place, check_sealed, check_states, check_step, missing_parts
 from outfall.postgres.part_ledger import PartRow
 
-PLACE = Place("t", "sink", epoch=5, generation=9)
-STEP = LedgerRow(generation=9, begun=5, epoch=4, revoked=0)
+PLACE = Place("t", "sink", epoch=5)
+WRITER = WriterInitContext("sink", "incarnation", 9, 5, part="0", attempt=1, token="ours")
+STEP = LedgerRow(generation=9, begun=5, epoch=4, revoked=0, token="ours")
 BEFORE = PartRow("0", generation=8, epoch=4, attempt=0, next_offset=10, rows=3, hash=7)
 AFTER = PartRow("0", generation=9, epoch=5, attempt=1, next_offset=12, rows=2, hash=-8)
 
 
 def missing(found: PartRow | None, step: LedgerRow | None = STEP, wanted: PartRow = AFTER) -> bool:
-    return bool(missing_parts(PLACE, step, {} if found is None else {"0": found}, {"0": wanted}))
+    parts = {} if found is None else {"0": found}
+    return bool(missing_parts(PLACE, check_step("t", step, WRITER), parts, {"0": wanted}))
 
 
 def test_rows_that_come_for_the_first_time_are_missing() -> None:
     assert missing(BEFORE)
     assert missing(replace(BEFORE, epoch=None))
     assert missing(replace(BEFORE, epoch=1))
+
+
+def test_a_step_that_a_release_without_tokens_wrote_is_not_compared() -> None:
+    assert missing(BEFORE, replace(STEP, token=None))
 
 
 def test_rows_that_are_there_are_not_whoever_wrote_them() -> None:
@@ -42,6 +49,8 @@ def test_rows_that_are_there_are_not_whoever_wrote_them() -> None:
         (replace(BEFORE, epoch=6), STEP, FencedError),
         (AFTER, replace(STEP, generation=10), FencedError),
         (BEFORE, replace(STEP, generation=10), FencedError),
+        (BEFORE, replace(STEP, token="another's"), FencedError),
+        (AFTER, replace(STEP, token="another's"), FencedError),
         (None, STEP, TargetLostError),
         (BEFORE, None, TargetLostError),
         (BEFORE, replace(STEP, generation=8), TargetLostError),

@@ -20,7 +20,7 @@ from outfall.postgres.connection import Connection, Database
 from outfall.postgres.epoch_ledger import EpochLedger
 from outfall.postgres.failures import explained, translated
 from outfall.postgres.isolate import Refusal, too_many
-from outfall.postgres.ledger import LedgerRow
+from outfall.postgres.ledger import Ledger, LedgerRow
 from outfall.postgres.letters import DeadLetters
 from outfall.postgres.lost_rows import LostRows
 from outfall.postgres.making import Wanted, make
@@ -57,12 +57,13 @@ class PostgresCommitter(Committer[StagedRows]):
         table: TableName,
         staging: Staging,
         letters: DeadLetters | None,
+        ledger: Ledger,
         context: CommitterInitContext,
     ) -> None:
         self._database = database
         self._table = table
         self._staging = staging
-        self._ledger = EpochLedger(database.options.metadata_schema, table, context)
+        self._ledger = EpochLedger(ledger, table, context)
         self._letters = letters
         self._moved: _Moved | None = None
         self._context = context
@@ -76,7 +77,7 @@ class PostgresCommitter(Committer[StagedRows]):
             self._signal_lost(requests)
         except _RevokedError:
             if not self._signal_lost(requests):
-                raise self._ledger.fenced(self._context.generation) from None
+                raise self._ledger.fenced() from None
         except psycopg.Error as error:
             if may_be_misfit(error) and self._signal_lost(requests):
                 return
@@ -93,8 +94,9 @@ class PostgresCommitter(Committer[StagedRows]):
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         def find(connection: Connection) -> Mapping[int, str]:
-            self._ledger.read(connection, _attempts(requests))
-            return self._lost.find(connection, _attempts(requests))
+            row = self._ledger.read(connection, _attempts(requests))
+            # Another driver may have published them meanwhile, and cleared staging.
+            return {} if row.holds(self._context.epoch) else self._lost.find(connection, _attempts(requests))
 
         _signal(requests, self._run("looking into staging of", find))
 
@@ -116,18 +118,24 @@ class PostgresCommitter(Committer[StagedRows]):
         Under the ledger's lock, so that a driver that wakes up late does not publish rows that this one takes for lost.
 
         Returns:
-            Whether something is lost.
+            Whether something is lost, or all is published.
         """
 
-        def find(connection: Connection) -> Mapping[int, str]:
-            self._locked(connection, requests)
+        def find(connection: Connection) -> Mapping[int, str] | None:
+            row = self._locked(connection, requests)
+            if row.holds(self._context.epoch):
+                return None
             lost = self._lost.find(connection, _attempts(requests))
             if lost:
-                self._ledger.revoke(connection)
+                self._ledger.revoke(connection, row)
                 self._staging.forget(connection, _stages(requests))
             return lost
 
         lost = self._run("looking into staging of", find)
+        if lost is None:
+            for request in requests:
+                request.signal_already_committed()
+            return True
         if lost:
             with_them = f"given up with another of its epoch: {next(iter(lost.values()))}"
             _signal(requests, {stage: lost.get(stage, with_them) for stage in _stages(requests)})
@@ -144,7 +152,7 @@ class PostgresCommitter(Committer[StagedRows]):
 
         def missing(connection: Connection) -> Sequence[sql.Composed]:
             self._ledger.read(connection, _attempts(requests))
-            letters.check(connection)
+            letters.check(connection, self._table)
             return letters.missing_ddl(connection)
 
         if not self._run("looking for the dead letters of", missing):
@@ -168,14 +176,12 @@ class PostgresCommitter(Committer[StagedRows]):
             for request in requests:
                 request.signal_already_committed()
             return
-        if row.generation > context.generation:
-            raise self._ledger.fenced(row.generation)
         if row.revoked >= context.generation:
             raise _RevokedError
         reached("postgres: publishing")
         self._make_way(connection, row)
         self._moved = self._move(connection, requests)
-        self._ledger.published(connection, self._moved.changed)
+        self._ledger.published(connection, row, self._moved.changed)
         self._staging.forget(connection, _stages(requests))
         for request in requests:
             request.signal_committed()
@@ -276,14 +282,15 @@ class PostgresCommitter(Committer[StagedRows]):
 
     def _revoke(self, connection: Connection, requests: Sequence[Request]) -> None:
         context = self._context
-        if self._locked(connection, requests).holds(context.epoch):
+        row = self._locked(connection, requests)
+        if row.holds(context.epoch):
             raise LostCommittableError(
                 f"epoch {context.epoch} is in {self._table} already and cannot be revoked",
                 step=context.step_id,
                 epoch=context.epoch,
                 do="start the query again: the ledger settles it",
             )
-        self._ledger.revoke(connection)
+        self._ledger.revoke(connection, row)
         self._staging.forget(connection, _stages(requests))
 
     def _locked(self, connection: Connection, requests: Sequence[Request]) -> LedgerRow:

@@ -30,7 +30,7 @@ class EpochSink(
 
     def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:
         staging = self._staging(context.step_id)
-        return PostgresCommitter(self.database, self.table, staging, self.letters, context)
+        return PostgresCommitter(self.database, self.table, staging, self.letters, self._ledger(context), context)
 
     def add_pre_commit_topology(
         self, results: Sequence[CommittableMessage[StagedRows]]

@@ -123,12 +123,16 @@ class DeadLetters:
         ).format(self._waiting.identifier(), self._attempts.identifier(), sql.Identifier(STAGE))
         connection.execute(statement)
 
-    def check(self, connection: Connection) -> None:
+    def check(self, connection: Connection, target: TableName) -> None:
         """Refuse a table that is there and cannot take letters.
 
         Raises:
-            ConfigurationError: naming each column that does not fit.
+            ConfigurationError: naming each column that does not fit; or it is the target, by another name.
         """
+        names = [name.identifier().as_string(connection) for name in (self.table, target)]
+        same = connection.execute("SELECT to_regclass(%s) = to_regclass(%s)", names).fetchone()
+        if same and same[0]:
+            raise _is_the_table()
         found = {column.name: column for column in read_columns(connection, self.table)}
         problems = [
             f"column {name!r} is {found[name].type if name in found else 'missing'} and must be {kind}"
@@ -168,8 +172,12 @@ def dead_letters(options: PostgresOptions) -> DeadLetters | None:
         return None
     table = TableName.parse(options.dead_letter_table)
     if table == TableName.parse(options.table):
-        raise ConfigurationError("dead_letter_table is the table itself", do="name another table")
+        raise _is_the_table()
     return DeadLetters(table, options.metadata_schema, options.max_dead_letters)
+
+
+def _is_the_table() -> ConfigurationError:
+    return ConfigurationError("dead_letter_table is the table itself", do="name another table")
 
 
 def _definition(field: pa.Field) -> sql.Composed:

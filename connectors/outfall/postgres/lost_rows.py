@@ -83,7 +83,7 @@ class LostRows:
         return {
             attempt.stage: f"{self._staging.table} holds {rows[attempt.stage]} of the {attempt.rows} rows of attempt"
             f" {attempt.stage}, and {waiting.get(attempt.stage, attempt.letters)} of its {attempt.letters} dead letters"
-            " are there: a crash of the server empties both"
+            " are there: the server empties both when it crashes"
             for attempt in attempts
             if (rows[attempt.stage], waiting.get(attempt.stage, attempt.letters)) != (attempt.rows, attempt.letters)
         }

@@ -48,6 +48,23 @@ class TableName:
         """
         return self if self.schema is not None or schema in (None, "public") else TableName(schema, self.name)
 
+    def ledger_names(self, schema: str | None, step: str) -> list[tuple[str, str]]:
+        """Return what a ledger calls a step's table, whatever its spelling, and the step; new rows get the first one.
+
+        The others are of former releases. These wrote the table as it was spelled, and behind the step the schema, if a
+        search path had found it in another one than `public`.
+
+        Args:
+            schema: where the server finds the table; `None` if nowhere.
+            step: the step's id.
+        """
+        qualified = f"{schema}.{self.name}"
+        if schema is None:
+            return [(self.name, step)]
+        if schema == "public":
+            return [(self.name, step), (qualified, step)]
+        return [(qualified, step), (self.name, f"{step} in {schema}")]
+
     def identifier(self) -> sql.Identifier:
         """Return the name as SQL, quoted."""
         return sql.Identifier(self.name) if self.schema is None else sql.Identifier(self.schema, self.name)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outfall.capabilities import WriterInitContext
 from outfall.encode import rows_to_batch
 from outfall.postgres.connection import Database
+from outfall.postgres.ledger import Ledger
 from outfall.postgres.names import TableName
 from outfall.postgres.part_task import PartTask, PartTasks
 from outfall.sinks import StatefulSinkPartition
@@ -32,12 +33,18 @@ class OffsetPart(StatefulSinkPartition[Any, PartState]):
     """
 
     def __init__(
-        self, tasks: PartTasks, database: Database, table: TableName, state: PartState, context: WriterInitContext
+        self,
+        tasks: PartTasks,
+        database: Database,
+        table: TableName,
+        ledger: Ledger,
+        state: PartState,
+        context: WriterInitContext,
     ) -> None:
         self._tasks = tasks
         self._key = (context.incarnation, context.generation, context.epoch, context.attempt, context.worker_index)
         self._part = context.part or ""
-        self._task = tasks.join(self._key, self._part, lambda: PartTask(database, table, context))
+        self._task = tasks.join(self._key, self._part, lambda: PartTask(database, table, ledger, context))
         self._closed = False
         self._count = self._task.part(self._part, state.next_offset)
 

@@ -69,6 +69,7 @@ class StagingPart(StatelessSinkPartition[Any]):
             self._staging.register(connection, self._context, staged)
             if self._letters is not None:
                 self._letters.stage(connection, self._stage, copy.letters)
+            self._publish(connection, staged)
             reached("postgres: staging")
             connection.execute("COMMIT")
             reached("postgres: staged")
@@ -89,6 +90,9 @@ class StagingPart(StatelessSinkPartition[Any]):
             if self._copy is not None:
                 self._copy.close()
             self._stack.close()
+
+    def _publish(self, connection: Connection, staged: StagedRows) -> None:
+        """Do nothing: whoever commits publishes the rows."""
 
     def _open(self, schema: pa.Schema) -> Copy:
         if self._copy is not None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from outfall.capabilities import SealContext, WriterInitContext
 from outfall.errors import FencedError, ReplayDiffersError, TargetAheadError, TargetLostError
 from outfall.postgres.ledger import LedgerRow
 from outfall.postgres.part_ledger import PartRow
+from outfall.target_record import check_writing
 
 
 @dataclass(frozen=True)
@@ -17,45 +19,37 @@ class Place:
     table: str
     step: str
     epoch: int | None
-    generation: int
 
 
 def missing_parts(
-    place: Place, step: LedgerRow | None, found: Mapping[str, PartRow], wanted: Mapping[str, PartRow]
+    place: Place, step: LedgerRow, found: Mapping[str, PartRow], wanted: Mapping[str, PartRow]
 ) -> frozenset[str]:
     """Tell which parts' rows are to be written; the others are in the table already.
 
     Args:
         place: the writer's.
-        step: the step's row, locked.
+        step: the step's row, locked and checked by `check_step`.
         found: the parts' rows, locked.
         wanted: what they will be once the rows are written.
 
     Raises:
-        FencedError: a newer driver, or a later epoch of it, was here.
+        FencedError: a later epoch was here.
         ReplayDiffersError: the epoch is there with other rows.
         TargetLostError, TargetAheadError: a row is missing or does not go on where the recovery data does.
     """
-    check_generation(place, step)
     return frozenset(part for part, row in wanted.items() if _is_missing(place, step, found.get(part), row))
 
 
-def check_generation(place: Place, step: LedgerRow | None) -> LedgerRow:
-    """Refuse a writer whose generation is not the newest, and a ledger that does not know it.
+def check_step(table: str, step: LedgerRow | None, writer: WriterInitContext | SealContext) -> LedgerRow:
+    """Refuse a writer whose BEGIN is not the one that opened the table last, and a ledger that does not know it.
 
     Raises:
         FencedError, TargetLostError.
     """
-    if step is None or step.generation < place.generation:
-        raise _lost(place, f"the ledger does not know generation {place.generation} of this query's writes", None)
-    if step.generation > place.generation:
-        raise FencedError(
-            f"the ledger of {place.table} is at generation {step.generation}",
-            step=place.step,
-            epoch=place.epoch,
-            why=f"this writer is of generation {place.generation}",
-            do="nothing, if the newer one is meant to run",
-        )
+    if step is None or step.generation < writer.generation:
+        what = f"the ledger does not know generation {writer.generation} of this query's writes"
+        raise _lost(Place(table, writer.step_id, writer.epoch), what, None)
+    check_writing(f"the ledger of {table}", step.record(), writer)
     return step
 
 
@@ -114,7 +108,7 @@ def check_states(
             raise _ahead(place, f"part {part} ends at offset {counted}, and {offset} is recorded", part)
 
 
-def _is_missing(place: Place, step: LedgerRow | None, found: PartRow | None, wanted: PartRow) -> bool:
+def _is_missing(place: Place, step: LedgerRow, found: PartRow | None, wanted: PartRow) -> bool:
     part, epoch = wanted.part, wanted.epoch or 0
     if found is None:
         raise _lost(place, f"it has no row for part {part}", part)
@@ -133,7 +127,7 @@ def _is_missing(place: Place, step: LedgerRow | None, found: PartRow | None, wan
             why="this attempt is late: its epoch was completed without it",
             do="nothing",
         )
-    if step is not None and step.holds(epoch):
+    if step.holds(epoch):
         raise _differs(place, part, "the epoch is closed, and no rows came for this part")
     start = wanted.next_offset - wanted.rows
     if found.next_offset < start:
@@ -177,6 +171,7 @@ def _ahead(place: Place, what: str, part: str | None) -> TargetAheadError:
         epoch=place.epoch,
         part=part,
         why="the recovery data was restored from an older copy, or an epoch that was begun was not brought again",
-        do="restore the newest recovery data, or bring the unfinished epoch first; or take the later rows out of the"
-        " table by hand and start with a new checkpoint",
+        do="see that no other run of the query is active, and restore the newest recovery data, or bring the unfinished"
+        " epoch first. If the recovery data is lost, compare the table with the source, take out by hand what will come"
+        " again, and start with a new checkpoint",
     )

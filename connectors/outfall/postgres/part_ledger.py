@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from outfall.postgres.connection import Connection
-from outfall.postgres.ledger import LedgerRow
+from outfall.postgres.ledger import CALLED, Ledger
 from outfall.postgres.names import TableName
 
 
@@ -57,13 +57,12 @@ class PartRow:
 
 
 class PartLedger:
-    """The rows of one step's parts. Every call runs in the caller's transaction."""
+    """The rows of one step's parts, behind the step's own. Every call runs in the caller's transaction."""
 
-    def __init__(self, metadata_schema: str, incarnation: str, table: TableName) -> None:
-        self.table = TableName(metadata_schema, "parts")
+    def __init__(self, step: Ledger) -> None:
+        self.table = TableName(step.metadata_schema, "parts")
         self._name = self.table.escaped()
-        self._steps = TableName(metadata_schema, "ledger").escaped()
-        self._key = {"incarnation": incarnation, "target": str(table)}
+        self._step = step
 
     def read(
         self, connection: Connection, parts: Iterable[str] | None = None, *, lock: bool = False
@@ -71,9 +70,9 @@ class PartLedger:
         """Return the rows of parts, by default of all; with `lock`, taken in the parts' order, nobody writes them."""
         query = sql.SQL(
             "SELECT part, generation, epoch, attempt, next_offset, rows, hash FROM {}"
-            " WHERE incarnation = %(incarnation)s AND target = %(target)s"
-        ).format(self._name)
-        values: dict[str, object] = dict(self._key)
+            " WHERE incarnation = %(incarnation)s AND target = {}"
+        ).format(self._name, self._step.target)
+        values = dict(self._step.key)
         if parts is not None:
             query += sql.SQL(" AND part = ANY(%(parts)s)")
             values["parts"] = list(parts)
@@ -82,28 +81,24 @@ class PartLedger:
         with connection.cursor(row_factory=class_row(PartRow)) as cursor:
             return {row.part: row for row in cursor.execute(query, values).fetchall()}
 
-    def published_by_others(self, connection: Connection, step: str) -> LedgerRow | None:
-        """Return the row of the same step and table under whose incarnation a part was published last, if not ours.
-
-        Its epoch is that of the part.
-        """
+    def published_by_others(self, connection: Connection) -> int | None:
+        """Return the epoch of the part that another incarnation of the same step and table published last."""
         query = sql.SQL(
-            "SELECT steps.generation, steps.begun, part.epoch, steps.revoked FROM {} AS part"
-            " JOIN {} AS steps USING (incarnation, target) WHERE steps.step = %(step)s AND target = %(target)s"
-            " AND incarnation <> %(incarnation)s AND part.epoch IS NOT NULL ORDER BY part.changed DESC LIMIT 1"
-        ).format(self._name, self._steps)
-        with connection.cursor(row_factory=class_row(LedgerRow)) as cursor:
-            return cursor.execute(query, self._key | {"step": step}).fetchone()
+            "SELECT part.epoch FROM {} AS part JOIN {} AS steps USING (incarnation, target)"
+            " WHERE {} AND incarnation <> %(incarnation)s AND part.epoch IS NOT NULL ORDER BY part.changed DESC LIMIT 1"
+        ).format(self._name, self._step.name, CALLED)
+        found = connection.execute(query, self._step.key).fetchone()
+        return None if found is None else int(found[0])
 
     def begin(self, connection: Connection, offsets: Mapping[str, int]) -> None:
         """Make rows for parts that have none, with the offsets they start from."""
         statement = sql.SQL(
             "INSERT INTO {} (incarnation, target, part, next_offset)"
-            " SELECT %(incarnation)s, %(target)s, part, start"
+            " SELECT %(incarnation)s, {}, part, start"
             " FROM unnest(%(parts)s::text[], %(starts)s::bigint[]) AS given (part, start) ON CONFLICT DO NOTHING"
-        ).format(self._name)
+        ).format(self._name, self._step.target)
         values = {"parts": list(offsets), "starts": list(offsets.values())}
-        connection.execute(statement, self._key | values)
+        connection.execute(statement, {**self._step.key, **values})
 
     def published(self, connection: Connection, rows: Sequence[PartRow]) -> None:
         """Write what the parts have now, all of one attempt. The caller holds their locks."""
@@ -112,8 +107,8 @@ class PartLedger:
             " next_offset = given.next_offset, rows = given.rows, hash = given.hash, changed = now()"
             " FROM unnest(%(parts)s::text[], %(offsets)s::bigint[], %(counts)s::bigint[], %(hashes)s::bigint[])"
             " AS given (part, next_offset, rows, hash)"
-            " WHERE incarnation = %(incarnation)s AND target = %(target)s AND mine.part = given.part"
-        ).format(self._name)
+            " WHERE incarnation = %(incarnation)s AND target = {} AND mine.part = given.part"
+        ).format(self._name, self._step.target)
         values = {
             "generation": rows[0].generation,
             "epoch": rows[0].epoch,
@@ -123,7 +118,7 @@ class PartLedger:
             "counts": [row.rows for row in rows],
             "hashes": [row.hash for row in rows],
         }
-        connection.execute(statement, self._key | values)
+        connection.execute(statement, {**self._step.key, **values})
 
 
 def part_ledger_ddl(metadata_schema: str) -> list[sql.Composed]:

@@ -21,7 +21,7 @@ from outfall.capabilities import (
 from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.failures import explained
-from outfall.postgres.ledger import Ledger, ledger_ddl
+from outfall.postgres.ledger import ledger_ddl, token_ddl
 from outfall.postgres.offset_part import OffsetPart, PartState
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.part_ledger import part_ledger_ddl
@@ -71,7 +71,8 @@ class PartSink(
 
     def build_part(self, step_id: str, for_part: str, resume_state: PartState | None) -> OffsetPart:
         state = resume_state or PartState(next_offset=0)
-        return OffsetPart(self._tasks, self.database, self.table, state, self._writer())
+        writer = self._writer()
+        return OffsetPart(self._tasks, self.database, self.table, self._ledger(writer), state, writer)
 
     def state_serializer(self) -> ModelSerializer[PartState]:
         return ModelSerializer(PartState)
@@ -88,14 +89,13 @@ class PartSink(
     def seal(self, context: SealContext, parts: Sequence[PartSeal[PartState]]) -> None:
         offsets = {part.part: part.state.next_offset for part in parts}
         with explained(self.database, f"sealing {self.table}", context.step_id):
-            seal_parts(self.database, self.table, context, offsets)
+            seal_parts(self.database, self.table, self._ledger(context), context, offsets)
 
     def sweep(self, context: SweepContext) -> int:
         """End the ledger of a batch job that nobody comes back to. Lost attempts leave nothing."""
         if context.final:
-            ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
             with explained(self.database, f"ending the ledger of {self.table}", context.step_id):
-                self.database.run("ending the ledger of", ledger.end)
+                self.database.run("ending the ledger of", self._ledger(context).end)
         return 0
 
     def find_leftovers(self, context: SweepContext) -> Sequence[str]:
@@ -106,8 +106,9 @@ class PartSink(
         return self.options.model_copy(update=PartRows(self.options).keys())
 
     def _target(self, context: TargetContext[Any]) -> PartTarget:
-        return PartTarget(Database(self._table_options), self.table, self.list_parts(), context)
+        ledger = self._ledger(context, starting=True)
+        return PartTarget(Database(self._table_options), self.table, self.list_parts(), ledger, context)
 
     def _support_ddl(self, connection: Connection, step_id: str) -> list[sql.Composed]:
         schema = self.options.metadata_schema
-        return ledger_ddl(schema) + part_ledger_ddl(schema)
+        return ledger_ddl(schema) + token_ddl(schema) + part_ledger_ddl(schema)

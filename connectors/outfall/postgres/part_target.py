@@ -17,20 +17,26 @@ from outfall.postgres.making import Wanted
 from outfall.postgres.names import TableName
 from outfall.postgres.offset_part import PartState
 from outfall.postgres.offset_target import OffsetTarget
-from outfall.postgres.part_checks import Place, check_generation, check_sealed, check_states
+from outfall.postgres.part_checks import Place, check_sealed, check_states, check_step
 from outfall.postgres.part_ledger import PartLedger, PartRow, part_ledger_ddl
 from outfall.steps import reached
+from outfall.target_record import TargetRecord
 
 
 class PartTarget(OffsetTarget):
     """One step's table and parts in one epoch. Used on the driver."""
 
     def __init__(
-        self, database: Database, table: TableName, parts: Sequence[str], context: TargetContext[PartState]
+        self,
+        database: Database,
+        table: TableName,
+        parts: Sequence[str],
+        ledger: Ledger,
+        context: TargetContext[PartState],
     ) -> None:
-        super().__init__(database, table, None, None, context)
+        super().__init__(database, table, None, None, ledger, context)
         self._parts = parts
-        self._part_ledger = PartLedger(database.options.metadata_schema, context.incarnation, table)
+        self._part_ledger = PartLedger(ledger)
 
     def check(self) -> None:
         """Refuse a table or parts that are not what the recovery data says, and change nothing.
@@ -47,7 +53,7 @@ class PartTarget(OffsetTarget):
                 return
             found = self._part_ledger.read(connection)
         self._refuse_new(found)
-        place = Place(str(self._name), context.step_id, context.epoch, context.generation)
+        place = Place(str(self._name), context.step_id, context.epoch)
         offsets = {part: state.next_offset for part, state in context.states.items()}
         opened = step.generation >= context.last_generation
         check_states(place, context.completed, found, offsets, opened=opened)
@@ -61,13 +67,8 @@ class PartTarget(OffsetTarget):
             starts = self._ends(connection)
         return {part: PartState(next_offset=starts.get(part) or 0) for part in new}
 
-    def _begin(self, connection: Connection) -> LedgerRow:
-        row = super()._begin(connection)
-        if row.generation == self._context.generation:
-            self._begin_parts(connection)
-        return row
-
-    def _begin_parts(self, connection: Connection) -> None:
+    def _begin(self, connection: Connection) -> None:
+        super()._begin(connection)
         found = self._part_ledger.read(connection)
         # Again: a task of an older driver may have published after this one looked.
         self._refuse_new(found)
@@ -90,11 +91,11 @@ class PartTarget(OffsetTarget):
                 do="run the query with the former parts until the epoch is completed, then change them",
             )
 
-    def _others(self, connection: Connection) -> LedgerRow | None:
+    def _others(self, connection: Connection) -> int | None:
         # Parts are in the table before their epoch is closed: a job that was killed in between has written too.
         if (found := super()._others(connection)) is not None or not read_columns(connection, self._part_ledger.table):
             return found
-        return self._part_ledger.published_by_others(connection, self._label(connection))
+        return self._part_ledger.published_by_others(connection)
 
     def _has_written(self, connection: Connection, found: LedgerRow) -> bool:
         if super()._has_written(connection, found):
@@ -127,21 +128,23 @@ class PartTarget(OffsetTarget):
         return dict(connection.execute(query).fetchall())
 
 
-def seal_parts(database: Database, table: TableName, context: SealContext, offsets: Mapping[str, int]) -> None:
+def seal_parts(
+    database: Database, table: TableName, ledger: Ledger, context: SealContext, offsets: Mapping[str, int]
+) -> None:
     """Close an epoch of all parts against every writer, once they are what their states say. Idempotent.
 
     Raises:
         FencedError, ReplayDiffersError, TargetLostError: see `check_sealed`.
     """
-    schema = database.options.metadata_schema
-    steps, parts = Ledger(schema, context.incarnation, table), PartLedger(schema, context.incarnation, table)
-    place = Place(str(table), context.step_id, context.epoch, context.generation)
+    parts = PartLedger(ledger)
+    place = Place(str(table), context.step_id, context.epoch)
 
     def seal(connection: Connection) -> None:
-        step = check_generation(place, steps.read(connection, lock=True))
+        step = check_step(str(table), ledger.read(connection, lock=True), context)
         rows = check_sealed(place, parts.read(connection), offsets)
         reached("postgres: sealing")
         if not step.holds(context.epoch):
-            steps.published(connection, epoch=context.epoch, rows=rows)
+            sealed = TargetRecord(context.generation, context.token, context.epoch)
+            ledger.published(connection, step, sealed, rows=rows)
 
     database.run("sealing", seal)

@@ -20,7 +20,7 @@ from outfall.postgres.copy_encoder import CopyEncoder
 from outfall.postgres.failures import explained
 from outfall.postgres.ledger import Ledger
 from outfall.postgres.names import TableName
-from outfall.postgres.part_checks import Place, missing_parts
+from outfall.postgres.part_checks import Place, check_step, missing_parts
 from outfall.postgres.part_ledger import PartLedger, PartRow
 from outfall.postgres.part_rows import PartRows
 from outfall.postgres.row_hash import RowHash
@@ -49,17 +49,16 @@ class PartTask:
     Rows of a part whose ledger row has the epoch already are counted and hashed, and not sent.
     """
 
-    def __init__(self, database: Database, table: TableName, context: WriterInitContext) -> None:
+    def __init__(self, database: Database, table: TableName, ledger: Ledger, context: WriterInitContext) -> None:
         self._database = database
         self._table = table
         self._context = context
-        options = database.options
-        self._steps = Ledger(options.metadata_schema, context.incarnation, table)
-        self._ledger = PartLedger(options.metadata_schema, context.incarnation, table)
+        self._step = ledger
+        self._ledger = PartLedger(ledger)
         self._stack = ExitStack()
         self._copying = self._stack.enter_context(ExitStack())
         self._connection: Connection | None = None
-        self._rows = PartRows(options)
+        self._rows = PartRows(database.options)
         self._copy: psycopg.Copy | None = None
         self._encoder: CopyEncoder | None = None
         self._schema: pa.Schema | None = None
@@ -163,9 +162,10 @@ class PartTask:
             connection.execute("BEGIN")
         self._database.limit(connection)
         wanted = {name: self._row(count) for name, count in self._counts.items() if count.hash.rows}
-        step = self._steps.share(connection)
+        step = check_step(str(self._table), self._step.share(connection), self._context)
         found = self._ledger.read(connection, wanted, lock=True)
-        missing = missing_parts(self._place(), step, found, wanted)
+        place = Place(str(self._table), self._context.step_id, self._context.epoch)
+        missing = missing_parts(place, step, found, wanted)
         copied = wanted.keys() - self._present if sent else frozenset()
         present = sum(wanted[part].rows for part in wanted.keys() - missing)
         if present:
@@ -225,10 +225,6 @@ class PartTask:
             rows=count.hash.rows,
             hash=count.hash.value,
         )
-
-    def _place(self) -> Place:
-        context = self._context
-        return Place(str(self._table), context.step_id, context.epoch, context.generation)
 
     def _explained(self) -> AbstractContextManager[None]:
         return explained(self._database, f"copying rows into {self._table}", self._context.step_id)

@@ -9,6 +9,7 @@ from psycopg import sql
 
 from outfall.errors import TargetError
 from outfall.postgres.connection import Connection
+from outfall.postgres.ledger import find_tokens
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 
@@ -44,7 +45,16 @@ def check_rights(connection: Connection, sink: PostgresSink) -> Sequence[str]:
         found += _on_table(connection, sink.letters.table, ["INSERT"], user)
         if sink.options.write_mode == "upsert":
             found.append(_temporary(connection, sink.database.database_name(), user))
-    found.append(_on_schema(connection, sink.options.metadata_schema, user, sink.options.create_staging == "never"))
+    schema, made_by_others = sink.options.metadata_schema, sink.options.create_staging == "never"
+    found.append(_on_schema(connection, schema, user, made_by_others))
+    ledger = sql.Identifier(schema, "ledger").as_string(connection)
+    if _ask(connection, "to_regclass(%s) IS NOT NULL", ledger):
+        tokens = find_tokens(connection, schema)
+        if tokens == "missing" or (tokens == "may be added" and made_by_others):
+            found.append(
+                f"{schema}.ledger is of a former release and has no columns for tokens: drivers on copies of a log are"
+                " not told apart; let its owner run what PostgresSink.ddl() prints"
+            )
     return found
 
 

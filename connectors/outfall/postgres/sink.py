@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import pyarrow as pa
 from psycopg import sql
@@ -25,6 +25,7 @@ from outfall.options import make_options
 from outfall.postgres.columns import schema_of
 from outfall.postgres.connection import Connection, Database, max_connections
 from outfall.postgres.failures import explained
+from outfall.postgres.ledger import Ledger
 from outfall.postgres.letters import dead_letters
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
@@ -32,6 +33,16 @@ from outfall.postgres.rights import check_rights
 from outfall.postgres.table import Table
 from outfall.postgres.target import Target
 from outfall.sinks import Sink
+
+
+class _OfStep(Protocol):
+    """What any context says."""
+
+    @property
+    def step_id(self) -> str: ...
+
+    @property
+    def incarnation(self) -> str: ...
 
 
 class PostgresSink(
@@ -120,9 +131,9 @@ class PostgresSink(
         """The server's, once the driver has asked."""
         self.schema: pa.Schema | None = None
         """The columns of the rows, as far as the driver has been told."""
-        self.found: TableName | None = None
-        """The table with the schema where the search path finds it, once somebody has asked. Tasks learn it of the
-        driver."""
+        self.schema_name = self.table.schema
+        """The table's schema; where it is not named, that in which the search path finds the table, once somebody has
+        asked. Tasks learn it of the driver."""
 
     def __repr__(self) -> str:
         return f"PostgresSink(table={str(self.table)!r}, write_mode={self.options.write_mode!r})"
@@ -140,7 +151,8 @@ class PostgresSink(
         return f"postgres:{self.database.database_name()}/{self.table}"
 
     def place(self) -> str:
-        return f"{self.database.server()} {self.target()}"
+        found = TableName(self._found_in(starting=True), self.table.name)
+        return f"{self.database.server()} {self.database.database_name()}/{found}"
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
@@ -186,15 +198,19 @@ class PostgresSink(
             statements = self._support_ddl(connection, step_id)
             return ";\n".join(text.as_string(connection) for text in statements) + ";\n"
 
-    def _found(self, *, starting: bool) -> TableName:
-        """The table, told from those of its name that other users' search paths find. `starting`: as for `run`."""
-        if self.found is None and self.table.schema is None:
+    def _found_in(self, *, starting: bool = False) -> str | None:
+        """The schema where the server finds the table. `starting`: as for `run`."""
+        if self.schema_name is None:
             with explained(self.database, f"looking at {self.table}"):
-                schema = self.database.run(
+                self.schema_name = self.database.run(
                     "looking at", lambda connection: schema_of(connection, self.table), starting=starting
                 )
-            self.found = self.table.found_in(schema)
-        return self.found or self.table
+        return self.schema_name
+
+    def _ledger(self, context: _OfStep, *, starting: bool = False) -> Ledger:
+        """The ledger's row of a step, whatever the table is called."""
+        names = self.table.ledger_names(self._found_in(starting=starting), context.step_id)
+        return Ledger(self.options.metadata_schema, context.incarnation, names)
 
     @property
     def _table_options(self) -> PostgresOptions:

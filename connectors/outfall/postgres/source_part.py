@@ -5,21 +5,21 @@ from __future__ import annotations
 import pyarrow as pa
 from psycopg import sql
 
-from outfall.capabilities import SupportsFlush, WriterInitContext
+from outfall.capabilities import WriterInitContext
 from outfall.errors import ValueRefusedError
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.names import TableName, escaped
 from outfall.postgres.part import StagingPart
-from outfall.postgres.staging import STAGE, Staging
+from outfall.postgres.staging import STAGE, StagedRows, Staging
 from outfall.steps import reached
 
 
-class SourcePart(StagingPart, SupportsFlush):
-    """Copies rows into staging and from there into the table, in one transaction.
+class SourcePart(StagingPart):
+    """Copies rows into staging and from there into the table, in one transaction, which also registers the attempt.
 
-    What stays in staging is nobody's, since no attempt is registered for it, and is cleared with the next sweep: a
-    temporary table would be a row of the catalogue per task and epoch, or stay in a session that poolers share. That
-    the reply to COMMIT is lost is an error like any other: the rows may be sent again.
+    What stays in staging is cleared with the sweep after its epoch: a temporary table would be a row of the catalogue
+    per task and epoch, or stay in a session that poolers share. That the reply to COMMIT is lost is an error like any
+    other: the rows may be sent again.
     """
 
     def __init__(self, database: Database, staging: Staging, table: TableName, context: WriterInitContext) -> None:
@@ -43,18 +43,9 @@ class SourcePart(StagingPart, SupportsFlush):
                 )
         super().write_record_batch(batch)
 
-    def flush(self, end_of_input: bool) -> None:
-        """Publish the rows that the table has not."""
-        if self._connection is None or self._copy is None or self._schema is None:
-            return
-        with self._explained():
-            self._copy.finish()
-            inserted = self._insert(self._connection, self._columns(self._schema))
-            reached("postgres: before COMMIT")
-            self._connection.execute("COMMIT")
-            reached("postgres: after COMMIT")
-        self._done = True
-        self._context.metrics.add("rows_changed", inserted)
+    def _publish(self, connection: Connection, staged: StagedRows) -> None:
+        """Insert the rows that the table has not."""
+        self._context.metrics.add("rows_changed", self._insert(connection, staged.columns))
 
     def _insert(self, connection: Connection, columns: tuple[str, ...]) -> int:
         self._database.limit(connection)

@@ -10,7 +10,6 @@ from psycopg import sql
 from outfall.capabilities import SupportsLeftovers, SupportsSweep, SweepContext, TargetContext
 from outfall.postgres.connection import Connection
 from outfall.postgres.failures import explained
-from outfall.postgres.ledger import Ledger
 from outfall.postgres.names import staging_name
 from outfall.postgres.sink import PostgresSink
 from outfall.postgres.staging import Staging, own_columns
@@ -23,10 +22,9 @@ class StagedSink(PostgresSink, SupportsSweep, SupportsLeftovers):
 
     def sweep(self, context: SweepContext) -> int:
         staging = self._staging(context.step_id)
-        ledger = Ledger(self.options.metadata_schema, context.incarnation, self.table)
         with explained(self.database, f"sweeping {staging.table}", context.step_id):
             if context.final:
-                self.database.run("ending the ledger of", ledger.end)
+                self.database.run("ending the ledger of", self._ledger(context).end)
             count = self.database.run(
                 "sweeping staging of", lambda connection: staging.forget_older(connection, context)
             )
@@ -45,11 +43,13 @@ class StagedSink(PostgresSink, SupportsSweep, SupportsLeftovers):
     def _staging(self, step_id: str, *, starting: bool = False) -> Staging:
         schema = self.options.metadata_schema
         extra = [name for name, _ in own_columns(self.options)[1:]]
-        return Staging(schema, staging_name(schema, self._found(starting=starting), step_id, extra))
+        return Staging(
+            schema, staging_name(schema, self.table.found_in(self._found_in(starting=starting)), step_id, extra)
+        )
 
     def _target(self, context: TargetContext[Any]) -> Target:
         staging = self._staging(context.step_id, starting=True)
-        return Target(self.database, self.table, staging, self.letters, context)
+        return Target(self.database, self.table, staging, self.letters, self._ledger(context, starting=True), context)
 
     def _support_ddl(self, connection: Connection, step_id: str) -> list[sql.Composed]:
         statements = Table(self.options, self.table).support_ddl(connection, self._staging(step_id).table)

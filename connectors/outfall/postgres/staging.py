@@ -84,6 +84,11 @@ class Staging:
         found: dict[int, int] = dict(connection.execute(query, (list(stages),)).fetchall())
         return {stage: found.get(stage, 0) for stage in stages}
 
+    def registered(self, connection: Connection, stages: Collection[int]) -> set[int]:
+        """Return those attempts that are registered."""
+        query = sql.SQL("SELECT stage FROM {} WHERE stage = ANY(%s)").format(self._attempts.escaped())
+        return {stage for (stage,) in connection.execute(query, (list(stages),))}
+
     def forget(self, connection: Connection, stages: Collection[int]) -> None:
         """Give up attempts, whose rows are cleared away later."""
         statement = sql.SQL("DELETE FROM {} WHERE stage = ANY(%s)").format(self._attempts.escaped())

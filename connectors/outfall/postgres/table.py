@@ -11,7 +11,7 @@ from psycopg import sql
 from outfall.errors import ConfigurationError, TargetError
 from outfall.postgres.columns import TableColumn, read_columns
 from outfall.postgres.connection import Connection
-from outfall.postgres.ledger import ledger_ddl
+from outfall.postgres.ledger import ledger_ddl, token_ddl
 from outfall.postgres.names import LONGEST, TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.publish import statement_columns
@@ -91,7 +91,8 @@ class Table:
 
     def support_ddl(self, connection: Connection, staging: TableName) -> list[sql.Composed]:
         """Return all that is made beside the table."""
-        return ledger_ddl(self._options.metadata_schema) + self.staging_ddl(connection, staging)
+        schema = self._options.metadata_schema
+        return ledger_ddl(schema) + token_ddl(schema) + self.staging_ddl(connection, staging)
 
     def _check_conflict(self, connection: Connection) -> None:
         options = self._options

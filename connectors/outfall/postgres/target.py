@@ -9,16 +9,17 @@ import pyarrow as pa
 from psycopg import sql
 
 from outfall.capabilities import TargetContext
-from outfall.errors import FencedError, TargetAheadError, TargetError, TargetLostError, TargetNotEmptyError
-from outfall.postgres.columns import read_columns, schema_of
+from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
+from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
-from outfall.postgres.ledger import Ledger, LedgerRow, ledger_ddl
+from outfall.postgres.ledger import Ledger, LedgerRow, find_tokens, ledger_ddl, token_ddl
 from outfall.postgres.letters import DeadLetters
 from outfall.postgres.making import Wanted, make
 from outfall.postgres.names import TableName
 from outfall.postgres.staging import Staging
 from outfall.postgres.table import Table
 from outfall.steps import reached
+from outfall.target_record import TargetRecord, check_opening, check_record
 
 
 class Target:
@@ -30,6 +31,7 @@ class Target:
         table: TableName,
         staging: Staging | None,
         letters: DeadLetters | None,
+        ledger: Ledger,
         context: TargetContext[Any],
     ) -> None:
         self._database = database
@@ -38,7 +40,7 @@ class Target:
         self._staging = staging
         self._letters = letters
         self._context = context
-        self._ledger = Ledger(database.options.metadata_schema, context.incarnation, table)
+        self._ledger = ledger
 
     def check(self) -> None:
         """Refuse a table that is not what the recovery data says, and change nothing.
@@ -50,7 +52,7 @@ class Target:
 
     def _check(self, connection: Connection) -> None:
         if self._letters is not None:
-            self._letters.check(connection)
+            self._letters.check(connection, self._name)
         has_ledger = self._has_ledger(connection)
         found = self._ledger.read(connection) if has_ledger else None
         if found is not None:
@@ -62,49 +64,39 @@ class Target:
         others = self._others(connection) if has_ledger else None
         self._check_rows(connection, others)
 
-    def _others(self, connection: Connection) -> LedgerRow | None:
-        """What this step wrote under a checkpoint that is not this one."""
-        return self._ledger.published_by_others(connection, self._label(connection))
-
-    def _label(self, connection: Connection) -> str:
-        """The step as the ledger names it: tables of one name in several schemas have steps of one name."""
-        found = self._name.found_in(schema_of(connection, self._name))
-        step = self._context.step_id
-        return step if found == self._name else f"{step} in {found.schema}"
+    def _others(self, connection: Connection) -> int | None:
+        """The newest epoch that this step wrote under a checkpoint that is not this one."""
+        return self._ledger.published_by_others(connection)
 
     def open(self, schema: pa.Schema | None) -> None:
-        """Make what the tasks need, and tell the ledger which generation writes from now on.
+        """Make what the tasks need, and tell the ledger who writes from now on.
 
         Raises:
-            FencedError: a newer driver has told it so already.
+            FencedError: another driver has told it so already.
             TargetError: something is missing and may not be made.
         """
-        row = self._database.run("opening", lambda connection: self._open(connection, schema))
-        if row is None:
+        if not self._database.run("opening", lambda connection: self._open(connection, schema)):
             for wanted in self._rows_need(schema):
                 make(self._database, wanted)
             self._make_beside()
-            row = self._database.run("opening", self._begin)
-        if row.generation > self._context.generation:
-            raise FencedError(
-                f"the ledger of {self._name} is at generation {row.generation}",
-                step=self._context.step_id,
-                epoch=self._context.epoch,
-                why=f"this driver is generation {self._context.generation}",
-                do="nothing, if the newer one is meant to run",
-            )
+            self._database.run("opening", self._begin)
 
-    def _open(self, connection: Connection, schema: pa.Schema | None) -> LedgerRow | None:
+    def _open(self, connection: Connection, schema: pa.Schema | None) -> bool:
         """Begin, unless something is missing."""
         if any(wanted.missing(connection) for wanted in [*self._rows_need(schema), *self._beside()]):
-            return None
-        return self._begin(connection)
+            return False
+        self._begin(connection)
+        return True
 
-    def _begin(self, connection: Connection) -> LedgerRow:
+    def _begin(self, connection: Connection) -> None:
         reached("postgres: opening")
         context = self._context
-        epoch = context.epoch if context.epoch is not None else -1
-        return self._ledger.begin(connection, step=self._label(connection), generation=context.generation, epoch=epoch)
+        self._ledger.begin(
+            connection,
+            TargetRecord(context.generation, context.token),
+            epoch=-1 if context.epoch is None else context.epoch,
+            check=lambda found: check_opening(str(self._name), found.record(), context),
+        )
 
     def _rows_need(self, schema: pa.Schema | None) -> list[Wanted]:
         """The table itself, with the columns of the rows."""
@@ -116,6 +108,8 @@ class Target:
         """What is made beside the table."""
         schema = self._database.options.metadata_schema
         wanted = [Wanted((schema,), self._shared_ddl)]
+        if self._database.options.create_staging == "if_missing":
+            wanted.append(Wanted((schema,), lambda connection: self._token_ddl(connection, schema)))
         if (letters := self._letters) is not None:
             wanted.append(Wanted((schema, letters.table.name), letters.missing_ddl))
         if self._staging is not None:
@@ -151,6 +145,7 @@ class Target:
             raise TargetLostError(
                 f"the ledger knows of no epoch that this query wrote to {self._name}, and it wrote {context.completed}",
                 step=context.step_id,
+                epoch=context.epoch,
                 why="it was emptied, or metadata_schema is another one, or the database is, or was restored from a copy"
                 " older than this query",
                 do="restore the database, or start the query with a new checkpoint",
@@ -167,6 +162,10 @@ class Target:
         # IF NOT EXISTS asks for the right to make a schema also where there is one.
         return statements[1:] if found and found[0] else statements
 
+    def _token_ddl(self, connection: Connection, schema: str) -> Sequence[sql.Composed]:
+        may = self._has_ledger(connection) and find_tokens(connection, schema) == "may be added"
+        return token_ddl(schema) if may else []
+
     def _has_written(self, connection: Connection, found: LedgerRow) -> bool:
         """Tell whether rows of this query are in the table, as the ledger knows it."""
         return found.epoch is not None
@@ -181,7 +180,7 @@ class Target:
                 do="restore the table, or start the query with a new checkpoint",
             )
 
-    def _check_rows(self, connection: Connection, others: LedgerRow | None) -> None:
+    def _check_rows(self, connection: Connection, others: int | None) -> None:
         """Refuse rows that are not to be mixed with ours."""
         choice = self._database.options.on_existing
         # Who may only insert is not to be asked for the right to look where nothing would follow from it.
@@ -191,7 +190,7 @@ class Target:
         if others is not None:
             raise TargetNotEmptyError(
                 f"{self._name} holds rows that step {self._context.step_id!r} wrote under another checkpoint, up to"
-                f" epoch {others.epoch}",
+                f" epoch {others}",
                 step=self._context.step_id,
                 why="that checkpoint is lost, or a run of a batch job was killed after it had published, or another"
                 " query uses the same step_id; this one would write rows again that are there",
@@ -207,23 +206,11 @@ class Target:
             )
 
     def _check_row(self, found: LedgerRow) -> None:
-        context = self._context
-        last = -1 if context.completed is None else context.completed
-        if found.generation > context.last_generation or (found.epoch is not None and found.epoch > last):
-            raise TargetAheadError(
-                f"{self._name} holds epoch {found.epoch}, begun under generation {found.generation}",
-                step=context.step_id,
-                epoch=context.epoch,
-                why=f"the recovery data ends at generation {context.last_generation}, completed epoch"
-                f" {context.completed}: it was restored from an older copy, or its newest entries are lost",
-                do="restore the newest recovery data; or take the later rows out of the table by hand and start with a"
-                " new checkpoint",
-            )
-        newest = found.newest()
-        if newest is not None and newest < last:
-            raise TargetLostError(
-                f"{self._name} holds this query's epochs up to {newest} at most, and {last} was completed",
-                step=context.step_id,
-                why="the database was restored from an older copy",
-                do="restore a newer copy, or start the query with a new checkpoint",
-            )
+        check_record(
+            str(self._name),
+            found.record(),
+            self._context,
+            ahead="see that no other run of the query is active, and restore the newest recovery data. If that is lost,"
+            " compare the table with the source, take out by hand what will come again, and start with a new"
+            " checkpoint",
+        )

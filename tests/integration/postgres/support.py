@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
+from psycopg import sql
 
 from outfall.postgres import PostgresSink
 from outfall.steps import listen
@@ -25,6 +26,25 @@ class Target:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(statement, values or None)  # the tests' own SQL
             return cursor.fetchall() if cursor.description else []
+
+    def copy(self) -> Callable[[], None]:
+        """Copy the database as it is, and return what puts the copy in its place: later commits are lost then."""
+        admin = psycopg.conninfo.make_conninfo(self.dsn, dbname="postgres")
+        name = str(psycopg.conninfo.conninfo_to_dict(self.dsn)["dbname"])
+        names = sql.Identifier(name), sql.Identifier(f"{name}_copy")
+
+        def run(*statements: LiteralString) -> None:
+            with psycopg.connect(admin, autocommit=True) as connection:
+                for statement in statements:
+                    connection.execute(sql.SQL(statement).format(*names))
+
+        # A database that somebody is connected to cannot be copied.
+        self.run(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        run("CREATE DATABASE {1} TEMPLATE {0}")
+        return lambda: run("DROP DATABASE {0} WITH (FORCE)", "ALTER DATABASE {1} RENAME TO {0}")
 
     def ids(self) -> list[int]:
         return [row[0] for row in self.run("SELECT id FROM t ORDER BY id")]

@@ -125,8 +125,9 @@ def test_the_ledger_refuses_what_an_older_generation_staged(target: Target, reco
     requests = [CommitRequest(staged) for staged in part.prepare_commit()]
     part.close()
     LocalDriver(sink, recovery).coordinator().begin(0)
-    older = sink.create_committer(CommitterInitContext("sink", ticket.incarnation, ticket.generation, 0))
-    with pytest.raises(FencedError, match="a newer driver writes them anew"):
+    context = CommitterInitContext("sink", ticket.incarnation, ticket.generation, 0, token=ticket.token)
+    older = sink.create_committer(context)
+    with pytest.raises(FencedError, match="a newer driver has taken the step over"):
         older.commit(requests)
     assert target.ids() == []
 

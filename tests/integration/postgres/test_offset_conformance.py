@@ -28,6 +28,7 @@ class OffsetTables(Tables):
 class SourceTables(OffsetTables):
     columns = "id bigint PRIMARY KEY, text text"
     leftovers = Tables.leftovers
+    not_claimed = {"nothing_visible_before_commit": "tasks publish; the driver commits that their rows are there"}
 
     def sink_options(self, target: str) -> dict[str, Any]:
         return {

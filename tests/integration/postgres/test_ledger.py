@@ -1,0 +1,283 @@
+"""The ledger against the log: commits that the server lost, copies of the log, other spellings, former releases."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from outfall.errors import (
+    ConfigurationError,
+    FencedError,
+    OutfallError,
+    TargetAheadError,
+    TargetLostError,
+    TargetNotEmptyError,
+)
+from outfall.postgres import PostgresSink
+from outfall.testing.crash_points import crash_at
+from outfall.wrappers import FanOutSink
+from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.support.postgres import own_server
+
+TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
+APPEND: dict[str, Any] = {}
+UPSERT = {"write_mode": "upsert", "key_columns": "id"}
+DELETE = {"write_mode": "delete", "key_columns": "id"}
+SOURCE = {"delivery": "offset", "offset_columns": "id"}
+PARTS = {"delivery": "offset", "parts": 2, "offset_keys": "ledger"}
+DELIVERIES = [APPEND, UPSERT, DELETE, SOURCE, PARTS]
+NAMES = ["append", "upsert", "delete", "source offsets", "parts"]
+
+
+@pytest.fixture
+def target(dsn: str) -> Target:
+    return Target(dsn, TABLE)
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> str:
+    return str(tmp_path / "recovery")
+
+
+def write(sink: Any, recovery: str, epoch: int, *ids: int) -> Any:
+    """Run an epoch of these rows, whatever the delivery."""
+    made = rows(*ids)
+    return run(sink, recovery, epoch, [("k", row) for row in made] if sink.options.parts else made)
+
+
+# --- commits that the server lost
+
+LOST = {
+    "the newest": (2, "after open target"),
+    "the last two": (1, "after open target"),
+    "its BEGIN too": (2, "before BEGIN"),
+    "all": (0, "before BEGIN"),
+}
+"""At which step of which epoch the last commit was made that the server keeps."""
+
+
+@pytest.mark.parametrize(
+    ("options", "lost"),
+    [
+        *(pytest.param(options, "the newest", id=name) for options, name in zip(DELIVERIES, NAMES, strict=True)),
+        *(pytest.param(APPEND, lost, id=lost) for lost in LOST if lost != "the newest"),
+    ],
+)
+def test_a_server_that_lost_the_newest_commits_is_noticed(
+    target: Target, recovery: str, options: dict[str, Any], lost: str
+) -> None:
+    target.run("INSERT INTO t SELECT generate_series(0, 9) WHERE %s", options == DELETE)
+    sink = target.sink(**options)
+    copies: list[Callable[[], None]] = []
+    for epoch in range(3):
+        with listening(lambda step, at=epoch: copies.append(target.copy()) if LOST[lost] == (at, step) else None):
+            write(sink, recovery, epoch, epoch)
+    (restore,) = copies
+    restore()
+    for _ in range(2):
+        with pytest.raises(TargetLostError, match=r"step 'sink', epoch 3"):
+            write(sink, recovery, 3, 3)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "options",
+    [APPEND, *(pytest.param(options, marks=pytest.mark.long) for options in DELIVERIES[1:])],
+    ids=NAMES,
+)
+def test_a_server_that_confirms_before_it_writes_is_noticed_when_it_is_killed(
+    recovery: str, options: dict[str, Any]
+) -> None:
+    """What is written is what was there when somebody else waited for his commit."""
+    with own_server({"synchronous_commit": "off", "wal_writer_delay": "10s"}) as server:
+        target = Target(server.new_database(), f"{TABLE}; CREATE TABLE other (x bigint)")
+        target.run("INSERT INTO t SELECT generate_series(0, 9) WHERE %s", options == DELETE)
+        sink = target.sink(**options)
+
+        def wait_for_a_commit(step: str) -> None:
+            if step == "after open target":
+                target.run("SET synchronous_commit = on; INSERT INTO other VALUES (1)")
+
+        with listening(wait_for_a_commit):
+            for epoch in range(3):
+                write(sink, recovery, epoch, epoch)
+        server.kill()
+        server.start()
+        assert (2 in target.ids()) == (options == DELETE), "the newest epoch is lost"
+        with pytest.raises(TargetLostError, match=r"step 'sink', epoch 3"):
+            write(sink, recovery, 3, 3)
+
+
+def test_rows_that_were_lost_before_they_were_recorded_are_written_again(target: Target, recovery: str) -> None:
+    """By the source's offsets tasks publish by themselves. Here the server loses one before the driver settles."""
+    write(target.sink(**SOURCE), recovery, 0, 0)
+    with listening(lambda step: copies.append(target.copy()) if step == "after open target" else None):
+        copies: list[Callable[[], None]] = []
+        with crash_at("after PREPARED"):
+            write(target.sink(**SOURCE), recovery, 1, 1)
+    copies[0]()
+    assert target.ids() == [0]
+    write(target.sink(**SOURCE), recovery, 1, 1)
+    write(target.sink(**SOURCE), recovery, 2, 2)
+    assert target.ids() == [0, 1, 2]
+    assert target.attempts() == 0
+
+
+# --- copies of the log
+
+
+class Race:
+    """Two drivers at once, each on a copy of one log and with rows of its own for the same epoch."""
+
+    def __init__(self, target: Target, folder: Path, options: dict[str, Any]) -> None:
+        self._sink = target.sink(**options, on_existing="resume")
+        self.logs = [str(folder / name) for name in "ab"]
+        write(self._sink, self.logs[0], 0, 0)
+        shutil.copytree(*self.logs)
+        self.ends: dict[int, Any] = {}
+
+    def run(self, meet_at: str | None) -> set[int]:
+        """Run epoch 1 on both, which meet at a step, and return whose was completed."""
+        meeting = threading.Barrier(2)
+        with listening(lambda step: meeting.wait(60) and None if step == meet_at else None):
+            drivers = [threading.Thread(target=self._drive, args=(driver,)) for driver in (1, 2)]
+            for driver in drivers:
+                driver.start()
+            for driver in drivers:
+                driver.join(120)
+        return {driver for driver, end in self.ends.items() if not isinstance(end, Exception)}
+
+    def _drive(self, driver: int) -> None:
+        try:
+            self.ends[driver] = write(self._sink, self.logs[driver - 1], 1, 10 * driver, 10 * driver + 1)
+        except OutfallError as error:
+            self.ends[driver] = error
+
+
+@pytest.mark.parametrize("options", [APPEND, SOURCE, PARTS], ids=["append", "source offsets", "parts"])
+@pytest.mark.parametrize(
+    ("meet_at", "rounds"),
+    [("after BEGIN", 3), pytest.param("after BEGIN", 40, marks=pytest.mark.long), (None, 3)],
+)
+def test_of_two_drivers_on_copies_of_one_log_none_takes_the_others_rows_for_its_own(
+    target: Target, tmp_path: Path, options: dict[str, Any], meet_at: str | None, rounds: int
+) -> None:
+    for number in range(rounds):
+        target.run("TRUNCATE t")
+        race = Race(target, tmp_path / str(number), options)
+        completed = race.run(meet_at)
+        published = sorted(row for driver in completed for row in (10 * driver, 10 * driver + 1))
+        # Both may be refused; then nobody's rows were reported as written.
+        assert len(completed) <= 1
+        if completed or options == APPEND:
+            assert target.ids() == [0, *published]
+        for driver, end in race.ends.items():
+            assert driver in completed or isinstance(end, FencedError | TargetAheadError), repr(end)
+
+
+def test_an_epoch_that_is_recorded_in_both_copies_is_there_once_and_one_of_them_goes_on(
+    target: Target, tmp_path: Path
+) -> None:
+    logs = [str(tmp_path / name) for name in "ab"]
+    with crash_at("after PREPARED"):
+        write(target.sink(), logs[0], 0, 0)
+    shutil.copytree(*logs)
+    for log in logs:
+        assert write(target.sink(), log, 0, 0).skipped
+    assert target.ids() == [0]
+    write(target.sink(), logs[0], 1, 1)
+    with pytest.raises(TargetAheadError, match="another copy of it is in use"):
+        write(target.sink(), logs[1], 1, 1)
+    assert target.ids() == [0, 1]
+
+
+# --- spellings of one table
+
+
+SPELLINGS = [("t", "public.t"), ('public."t"', "T"), ("a.t", "t"), ("t", "a.t")]
+
+
+@pytest.mark.parametrize("options", [APPEND, PARTS], ids=["append", "parts"])
+@pytest.mark.parametrize(("before", "now"), SPELLINGS)
+def test_a_table_is_known_by_any_of_its_names(
+    dsn: str, tmp_path: Path, before: str, now: str, options: dict[str, Any]
+) -> None:
+    """The checkpoint is lost, and the table is called otherwise. In another schema the search path finds it."""
+    target = Target(dsn, TABLE)
+    if "a.t" in (before, now):
+        target.run("CREATE SCHEMA a; ALTER TABLE t SET SCHEMA a")
+        dsn = make_conninfo(dsn, options="-csearch_path=a")
+    write(PostgresSink(dsn, before, **options), str(tmp_path / "lost"), 0, 1)
+    with pytest.raises(TargetNotEmptyError, match="under another checkpoint"):
+        write(PostgresSink(dsn, now, **options), str(tmp_path / "new"), 0, 2)
+
+
+def test_a_table_of_the_same_name_in_another_schema_is_another_table(dsn: str, tmp_path: Path) -> None:
+    target = Target(dsn, f"{TABLE}; CREATE SCHEMA a; CREATE TABLE a.t AS SELECT 9 AS id, 'x' AS name")
+    write(target.sink(), str(tmp_path / "one"), 0, 1)
+    write(PostgresSink(dsn, "a.t"), str(tmp_path / "two"), 0, 2)
+    assert target.run("SELECT target, step FROM outfall.ledger ORDER BY 1") == [("a.t", "sink"), ("t", "sink")]
+
+
+def test_two_names_of_one_table_are_one_place(target: Target, recovery: str) -> None:
+    both = FanOutSink(one=target.sink(), other=PostgresSink(target.dsn, "public.t"))
+    with pytest.raises(ConfigurationError, match="one and other"):
+        run(both, recovery, 0, rows(1))
+    with pytest.raises(ConfigurationError, match="dead_letter_table is the table itself"):
+        run(target.sink(dead_letter_table="public.t"), recovery, 0, rows(1))
+
+
+# --- ledgers of former releases
+
+
+@pytest.mark.parametrize("options", [APPEND, PARTS], ids=["append", "parts"])
+@pytest.mark.parametrize(
+    ("table", "path", "target_was", "step_was"),
+    [("public.t", "public", "public.t", "sink"), ("t", "a,public", "t", "sink in a")],
+)
+def test_a_ledger_with_the_names_of_a_former_release_is_gone_on_with(
+    dsn: str, tmp_path: Path, options: dict[str, Any], table: str, path: str, target_was: str, step_was: str
+) -> None:
+    target = Target(dsn, TABLE)
+    if path != "public":
+        target.run("CREATE SCHEMA a; ALTER TABLE t SET SCHEMA a")
+    sink = PostgresSink(make_conninfo(dsn, options=f"-csearch_path={path}"), table, **options)
+    write(sink, str(tmp_path / "old"), 0, 1)
+    if options == PARTS:
+        target.run("ALTER TABLE outfall.parts DROP CONSTRAINT parts_incarnation_target_fkey")
+        target.run("UPDATE outfall.parts SET target = %s", target_was)
+    target.run("UPDATE outfall.ledger SET target = %s, step = %s", target_was, step_was)
+    write(sink, str(tmp_path / "old"), 1, 2)
+    with pytest.raises(TargetNotEmptyError, match="up to epoch 1"):
+        write(sink, str(tmp_path / "new"), 0, 3)
+    assert target.run("SELECT count(*) FROM outfall.ledger") == [(1,)]
+
+
+def test_a_ledger_of_a_former_release_gets_columns_for_tokens_from_its_owner(
+    target: Target, role: str, recovery: str
+) -> None:
+    write(target.sink(), recovery, 0, 0)
+    old = "ALTER TABLE outfall.ledger DROP COLUMN token, DROP COLUMN published_token"
+    target.run(
+        f"{old}; GRANT USAGE ON SCHEMA outfall TO {role}; GRANT INSERT, SELECT ON t TO {role};"
+        f" GRANT ALL ON ALL TABLES IN SCHEMA outfall TO {role}"
+    )
+    theirs = make_conninfo(target.dsn, user=role)
+    tokens = "SELECT to_jsonb(ledger) ->> 'token' FROM outfall.ledger"
+    for epoch, sink in enumerate([target.sink(create_staging="never"), target.sink(dsn=theirs)], 1):
+        write(sink, recovery, epoch, epoch)
+        assert target.run(tokens) == [(None,)], "who may not add them goes on without"
+    assert any("no columns for tokens" in line for line in target.sink(create_staging="never").check_connection())
+    write(target.sink(), recovery, 3, 3)
+    ((token,),) = target.run(tokens)
+    assert token
+    target.run(f"{old}; {target.sink().ddl()}")
+    write(target.sink(create_staging="never"), recovery, 4, 4)
+    assert target.run(tokens) != [(None,)]
+    assert target.ids() == [0, 1, 2, 3, 4]
