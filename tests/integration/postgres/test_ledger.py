@@ -75,9 +75,15 @@ def test_a_server_that_lost_the_newest_commits_is_noticed(
     target.run("INSERT INTO t SELECT generate_series(0, 9) WHERE %s", options == DELETE)
     sink = target.sink(**options)
     copies: list[Callable[[], None]] = []
-    for epoch in range(3):
-        with listening(lambda step, at=epoch: copies.append(target.copy()) if LOST[lost] == (at, step) else None):
-            write(sink, recovery, epoch, epoch)
+    under_way = 0
+
+    def copy(step: str) -> None:
+        if LOST[lost] == (under_way, step):
+            copies.append(target.copy())
+
+    with listening(copy):
+        for under_way in range(3):
+            write(sink, recovery, under_way, under_way)
     (restore,) = copies
     restore()
     for _ in range(2):
@@ -139,13 +145,18 @@ class Race:
         self._sink = target.sink(**options, on_existing="resume")
         self.logs = [str(folder / name) for name in "ab"]
         write(self._sink, self.logs[0], 0, 0)
-        shutil.copytree(*self.logs)
+        shutil.copytree(self.logs[0], self.logs[1])
         self.ends: dict[int, Any] = {}
 
     def run(self, meet_at: str | None) -> set[int]:
         """Run epoch 1 on both, which meet at a step, and return whose was completed."""
         meeting = threading.Barrier(2)
-        with listening(lambda step: meeting.wait(60) and None if step == meet_at else None):
+
+        def meet(step: str) -> None:
+            if step == meet_at:
+                meeting.wait(60)
+
+        with listening(meet):
             drivers = [threading.Thread(target=self._drive, args=(driver,)) for driver in (1, 2)]
             for driver in drivers:
                 driver.start()
@@ -187,7 +198,7 @@ def test_an_epoch_that_is_recorded_in_both_copies_is_there_once_and_one_of_them_
     logs = [str(tmp_path / name) for name in "ab"]
     with crash_at("after PREPARED"):
         write(target.sink(), logs[0], 0, 0)
-    shutil.copytree(*logs)
+    shutil.copytree(logs[0], logs[1])
     for log in logs:
         assert write(target.sink(), log, 0, 0).skipped
     assert target.ids() == [0]
@@ -226,7 +237,7 @@ def test_a_table_of_the_same_name_in_another_schema_is_another_table(dsn: str, t
 
 
 def test_two_names_of_one_table_are_one_place(target: Target, recovery: str) -> None:
-    both = FanOutSink(one=target.sink(), other=PostgresSink(target.dsn, "public.t"))
+    both: Any = FanOutSink(one=target.sink(), other=PostgresSink(target.dsn, "public.t"))
     with pytest.raises(ConfigurationError, match="one and other"):
         run(both, recovery, 0, rows(1))
     with pytest.raises(ConfigurationError, match="dead_letter_table is the table itself"):
