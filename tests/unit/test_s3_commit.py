@@ -19,19 +19,16 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.s3.commit import S3Committer
-from outfall.s3.marker import Marker, Markers
 from outfall.s3.staged import StagedObject
 from outfall.steps import listen
 from outfall.testing import LocalDriver
-from tests.unit.support.fake_s3 import FakeS3, answer, timed_out
-
-OURS = "00000000000000aa"
+from tests.unit.support.fake_s3 import CRC, OURS, FakeS3, answer, timed_out
 
 
 def staged(fake: FakeS3, *, inline: bool = False, count: int = 1, **options: Any) -> list[StagedObject]:
     """Objects of one epoch, ready to be committed."""
     sink = fake.sink(inline_size="1 KiB" if inline else 0, **options)
-    Markers(sink.store).write(Marker(incarnation=OURS, step="sink"))
+    fake.mark()
     found = []
     for attempt in range(count):
         context = WriterInitContext("sink", OURS, 1, 0, None, attempt, attempt, count)
@@ -166,7 +163,7 @@ def test_a_store_that_would_replace_objects_is_looked_at_first(
 ) -> None:
     fake = FakeS3(conditional=False)
     (found,) = staged(fake, inline=inline)
-    Markers(fake.sink().store).write(Marker(incarnation=OURS, conditional=False))
+    fake.mark(conditional=False, matching=False)
     happens(fake, found)
     assert committed(fake, found).outcome.kind == outcome
     assert not any("IfNoneMatch" in arguments for _, arguments in fake.calls)
@@ -189,7 +186,7 @@ def test_the_condition_and_the_size_are_sent() -> None:
     committed(fake, found)
     (sent,) = fake.requests(COMPLETE)
     assert (sent["IfNoneMatch"], sent["MpuObjectSize"]) == ("*", found.size)
-    assert sent["MultipartUpload"]["Parts"] == [{"PartNumber": 1, "ETag": found.parts[0].etag, "ChecksumCRC32": "crc"}]
+    assert sent["MultipartUpload"]["Parts"] == [{"PartNumber": 1, "ETag": found.parts[0].etag, "ChecksumCRC32": CRC}]
 
 
 def test_an_answer_that_somebody_has_to_act_upon_is_raised_and_the_others_are_committed() -> None:
@@ -245,9 +242,9 @@ def test_the_marker_says_how_far_before_anything_is_published() -> None:
     fake = FakeS3()
     found = staged(fake)[0]
     seen = []
-    fake.during = lambda request: seen.append(Markers(fake.sink().store).read(OURS)) if request == COMPLETE else None
+    fake.during = lambda request: seen.append(fake.marker().epoch) if request == COMPLETE else None
     committed(fake, found)
-    assert [(each.generation, each.epoch) for each in seen if each] == [(1, 0)]
+    assert seen == [0]
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -263,8 +260,8 @@ def test_a_paused_driver_brings_no_object_back_that_was_deleted_after_its_epoch(
         paused.commit([request])
         assert request.outcome.kind == "retry"
         request.offer_again()
-    Markers(fake.sink().store).write(Marker(incarnation=OURS, generation=generation, epoch=epoch))
-    with pytest.raises(FencedError, match="a newer driver has finished the epoch"):
+    fake.mark(generation=generation, epoch=epoch)
+    with pytest.raises(FencedError, match="a newer driver has"):
         paused.commit([request])
     assert fake.data() == {}
 

@@ -193,7 +193,7 @@ def test_one_client_serves_all_requests_of_a_process_with_the_same_options() -> 
     LocalDriver(fake.sink("other", connect_timeout=3), "memory://clients-too").run_epoch(0, [[{"id": 1}]])
     assert fake.sessions == 2
     assert fake.settings["config"].connect_timeout == 3
-    assert fake.settings["config"].retries == {"mode": "adaptive", "total_max_attempts": 5}
+    assert fake.settings["config"].retries == {"mode": "adaptive", "total_max_attempts": 1}
 
 
 def test_a_session_factory_may_be_a_data_class() -> None:

@@ -18,19 +18,17 @@ import pytest
 
 from outfall.capabilities import CommitRequest, CommitterInitContext, SweepContext, WriterInitContext
 from outfall.epoch.coordinator import EpochOptions
-from outfall.errors import TargetAheadError, TargetLostError
+from outfall.errors import FencedError, TargetAheadError, TargetLostError
 from outfall.recovery import history
 from outfall.s3 import S3Sink
 from outfall.s3.growing import MERGED, copied, merged
 from outfall.s3.held import WriterState
-from outfall.s3.marker import Marker, Markers
 from outfall.s3.staged import StagedObject
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
-from tests.unit.support.fake_s3 import FakeS3
+from tests.unit.support.fake_s3 import OURS, FakeS3
 from tests.unit.test_s3_target import copied as copied_log
 
-OURS = "00000000000000aa"
 KIB = 1 << 10
 """Stands for a mebibyte: parts of 5 KiB are the smallest here, so that large objects are made in no time."""
 
@@ -78,7 +76,7 @@ class Epochs:
         self.sink = fake.sink(**options)
         self.states: Sequence[WriterState] = ()
         self.epoch = 0
-        Markers(self.sink.store).write(Marker(incarnation=OURS))
+        fake.mark()
 
     def run(self, *batches: pa.RecordBatch, end: bool = False) -> list[StagedObject]:
         generation = 3 * self.epoch + 1
@@ -419,7 +417,7 @@ def test_a_zombie_that_composes_late_publishes_nothing(recovery: str) -> None:
     first.run_task(stale, 1, 0, rows)
     second = driver(fake, recovery, roll_rows=4)
     second.run_epoch(1, [[{"id": 2}, {"id": 3}]])
-    with pytest.raises(TargetLostError, match="is gone"):
+    with pytest.raises(FencedError, match="a newer driver has taken the step over"):
         first.run_task(stale, 1, 0, rows, attempt=9)
     second.run_epoch(2, [[{"id": 4}]])
     second.drain()

@@ -59,7 +59,7 @@ def test_a_body_that_breaks_off_is_read_again(
     whole = fake._get_object
 
     def answer(**arguments: Any) -> Any:
-        return {"Body": bodies.pop()} if bodies else whole(**arguments)
+        return {"Body": bodies.pop(), "ETag": '"e"'} if bodies else whole(**arguments)
 
     monkeypatch.setattr(fake, "_get_object", answer)
     assert fake.sink().store.get("out/k") == BODY
@@ -67,7 +67,7 @@ def test_a_body_that_breaks_off_is_read_again(
 
 
 def test_a_body_that_breaks_off_until_the_deadline_is_told(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "_get_object", lambda **_: {"Body": cut_off()})
+    monkeypatch.setattr(fake, "_get_object", lambda **_: {"Body": cut_off(), "ETag": '"e"'})
     with pytest.raises(TransientError, match=r"reading s3://bkt/out/k failed.*3 read, but total bytes expected is 15"):
         fake.sink(retry_deadline=0.2).store.get("out/k")
 

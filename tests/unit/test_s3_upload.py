@@ -12,22 +12,20 @@ import pyarrow as pa
 import pytest
 
 from outfall.capabilities import CommitRequest, CommitterInitContext, WriterInitContext
-from outfall.errors import TargetError, TransientError, UnsharedTargetError, ValueRefusedError
+from outfall.errors import StaleWriterError, TargetError, TransientError, UnsharedTargetError, ValueRefusedError
 from outfall.s3 import upload, writer
-from outfall.s3.marker import Marker, Markers
 from outfall.s3.names import ObjectName
 from outfall.s3.staged import StagedObject
 from outfall.s3.writer import S3Writer
-from tests.unit.support.fake_s3 import FakeS3, answer, timed_out
+from tests.unit.support.fake_s3 import OURS, FakeS3, answer, timed_out
 
-OURS = "00000000000000aa"
 MIB = 1 << 20
 PART = "upload_part"
 
 
 def open_writer(fake: FakeS3, *, step: str = "sink", prefix: str = "out", **options: Any) -> S3Writer:
     sink = fake.sink(prefix, **({"part_size": "5 MiB"} | options))
-    Markers(sink.store).write(Marker(incarnation=OURS))
+    fake.mark(prefix)
     context = WriterInitContext(step, OURS, generation=3, epoch=7, part=None, attempt=11, worker_index=2)
     fake.calls.clear()
     opened = sink.bind(context).build(step, 2, 4)
@@ -225,11 +223,10 @@ def test_what_may_pass_is_tried_again(request_: str, error: Exception, after: bo
 def test_an_expired_token_is_renewed_by_the_session_factory() -> None:
     fake = FakeS3()
     part = open_writer(fake, format="text")
-    before = fake.sessions
     fake.fail(PART, answer(400, "ExpiredToken"), times=2)
     part.write_record_batch(text(6 * MIB))
     part.prepare_commit()
-    assert fake.sessions == before + 2
+    assert fake.sessions == 1 + 2
 
 
 def write_on(part: S3Writer) -> None:
@@ -263,13 +260,25 @@ def test_a_missing_right_is_told_at_once() -> None:
     assert {"s3:PutObjectTagging", "s3:PutObjectAcl", "kms:GenerateDataKey", "kms:Decrypt"} <= set(rights)
 
 
-def test_an_upload_that_was_aborted_meanwhile_fails_its_attempt() -> None:
-    """As an attempt that was thought dead finds it after a sweep."""
+def test_an_upload_that_was_aborted_meanwhile_fails_its_attempt_which_may_be_tried_again() -> None:
     fake = FakeS3()
     part = open_writer(fake, format="text")
     part.write_record_batch(text(6 * MIB))
     fake.uploads.clear()
-    with pytest.raises(TargetError, match="NoSuchUpload"):
+    with pytest.raises(TransientError, match="a lifecycle rule has aborted it"):
+        part.write_record_batch(text(6 * MIB))
+    part.close()
+
+
+@pytest.mark.parametrize("newer", [{"generation": 4}, {"generation": 3, "token": "another log's"}])
+def test_an_old_attempt_that_wakes_and_misses_its_upload_is_told_that_it_is_old(newer: dict[str, Any]) -> None:
+    """It asked somebody to correct the options, the bucket or its policy."""
+    fake = FakeS3()
+    part = open_writer(fake, format="text")
+    part.write_record_batch(text(6 * MIB))
+    fake.uploads.clear()
+    fake.mark(**newer)
+    with pytest.raises(StaleWriterError, match="which another driver has overtaken"):
         part.write_record_batch(text(6 * MIB))
     part.close()
 

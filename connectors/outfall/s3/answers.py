@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from typing import Any
+from urllib.parse import unquote_plus
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -125,11 +128,154 @@ def is_not_implemented(error: BaseException | None) -> bool:
     return isinstance(error, ClientError) and (status_of(error) == 501 or code_of(error) == "NotImplemented")
 
 
-def code_of(error: BaseException) -> str:
+def code_of(error: BaseException | None) -> str:
     """Return S3's code; empty for an error that is not S3's."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
-def status_of(error: ClientError) -> int:
-    """Return the HTTP status, 0 where there is none."""
+def status_of(error: BaseException | None) -> int:
+    """Return the HTTP status; 0 where there is none."""
+    if not isinstance(error, ClientError):
+        return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+# --- whether a response is whole, and the one that was asked for
+
+
+def asked(send: Callable[[], Mapping[str, Any]], request: str, sent: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Make a request, and return its response if that is whole and belongs to it.
+
+    A connection that ends within the head of a response leaves the headers that came before, and boto3 takes what is
+    missing for empty: a listing without keys, an object without bytes, a part without an ETag.
+
+    Args:
+        send: makes the request by boto3.
+        request: its name, as `"head_object"`.
+        sent: its arguments.
+
+    Raises:
+        ResponseParserError: the response is cut off, or of another request: nobody knows whether it was done.
+        ClientError, BotoCoreError: as boto3 does.
+    """
+    try:
+        answer = send()
+    except ClientError as error:
+        # Without a body, which would name a code, boto3 takes the status for one.
+        if code_of(error).isdigit() and request != "head_object" and not _is_framed(error.response):
+            raise unusable(request, "its head is cut off") from error
+        raise
+    except ValueError as error:  # a header whose value is cut off, such as a time
+        raise unusable(request, f"it cannot be read: {error}") from error
+    flaw = _flaw(request, sent, answer)
+    if flaw:
+        raise unusable(request, flaw)
+    return answer
+
+
+def unusable(request: str, flaw: str) -> ResponseParserError:
+    """Make the error of a response that says nothing, so that the request is made again or looked after."""
+    return ResponseParserError(f"the response to {request} is not usable: {flaw}")
+
+
+def metadata(answer: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return an object's metadata. The names are those of HTTP headers: stores change their case."""
+    return {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
+
+
+def _is_framed(answer: Mapping[str, Any]) -> bool:
+    """Whether a response says where its body ends, so that whoever has read the body has read all of the head."""
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {"content-length": "1"})
+    return str(headers.get("content-length", "")).isdigit() or "chunked" in headers.get("transfer-encoding", "").lower()
+
+
+def _flaw(request: str, sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
+    """Tell what is wrong with the content of a response; `None` if nothing is."""
+    for name in _REQUIRED.get(request, ()):
+        if answer.get(name) in (None, ""):
+            return f"{name} is missing"
+    for name in _ECHOED.get(request, ()):
+        asked_for = sent.get(name, "")
+        # SeaweedFS does not encode what boto3 then decodes.
+        if name in answer and answer[name] not in (asked_for, unquote_plus(asked_for)):
+            return f"it is of another request: {name} is {answer[name]!r}"
+    result = answer.get("CopyPartResult", answer) if request == "upload_part_copy" else answer
+    if _is_cut(result.get("ETag", "")):
+        return "ETag is cut off"
+    for name, size in CHECKSUMS.items() if request == "upload_part" else ():
+        if 0 < len(answer.get(name, "")) < size:
+            return f"{name} is cut off"
+    return _CONTENTS[request](sent, answer) if request in _CONTENTS else None
+
+
+def _is_cut(etag: str) -> bool:
+    """Whether an entity tag ends before its second quotation mark. Some stores write none at all."""
+    return etag.startswith('"') and (len(etag) < 2 or not etag.endswith('"'))
+
+
+def _flaw_of_page(sent: Mapping[str, Any], page: Mapping[str, Any]) -> str | None:
+    bucket = sent["Bucket"]
+    # What a listing through an access point calls its bucket is not documented.
+    if page["Name"] != bucket and not bucket.startswith("arn:") and not bucket.endswith("-s3alias"):
+        return f"it is of another request: Name is {page['Name']!r}"
+    keys = [found["Key"] for found in page.get("Contents", [])]
+    count = len(keys) + len(page.get("CommonPrefixes", []))
+    if page.get("KeyCount", count) != count:
+        return f"it holds {count} keys, and KeyCount is {page['KeyCount']}"
+    if page["IsTruncated"] and not page.get("NextContinuationToken"):
+        return "NextContinuationToken is missing"
+    after = sent.get("StartAfter", "")
+    wrong = [key for key in keys if not key.startswith(sent["Prefix"]) or key.encode() <= after.encode()]
+    return f"it is of another request: it holds {wrong[0]!r}" if wrong else None
+
+
+def _flaw_of_deletion(sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
+    told = {each.get("Key") for name in ("Deleted", "Errors") for each in answer.get(name, [])}
+    untold = [each["Key"] for each in sent["Delete"]["Objects"] if each["Key"] not in told]
+    return f"it does not tell what became of {untold[0]!r}" if untold else None
+
+
+def _flaw_of_object(sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
+    return None if _is_framed(answer) else "its head is cut off"
+
+
+def _flaw_of_versioning(sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
+    """The answer of a bucket that never kept versions is an empty element, and no empty body."""
+    empty = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("content-length") == "0"
+    return "it is empty" if empty else _flaw_of_object(sent, answer)
+
+
+CHECKSUMS = {
+    "ChecksumCRC32": 8,
+    "ChecksumCRC32C": 8,
+    "ChecksumCRC64NVME": 12,
+    "ChecksumSHA1": 28,
+    "ChecksumSHA256": 44,
+}
+"""Names of checksums in S3's API, and how long each is in Base64."""
+_REQUIRED = {
+    "list_objects_v2": ("Name", "IsTruncated"),
+    "list_multipart_uploads": ("Bucket",),
+    "list_parts": ("Key", "UploadId"),
+    "create_multipart_upload": ("Key", "UploadId"),
+    "upload_part": ("ETag",),
+    "upload_part_copy": ("CopyPartResult",),
+    "complete_multipart_upload": ("Key", "ETag"),
+    "put_object": ("ETag",),
+    "get_object": ("ETag",),
+    "head_object": ("ContentLength", "ETag"),
+}
+_ECHOED = {
+    "list_objects_v2": ("Prefix", "ContinuationToken", "StartAfter"),
+    "list_multipart_uploads": ("Prefix", "KeyMarker"),
+    "list_parts": ("Key", "UploadId"),
+    "create_multipart_upload": ("Key",),
+    "complete_multipart_upload": ("Key",),
+}
+"""What a response repeats of its request, where it does."""
+_CONTENTS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str | None]] = {
+    "list_objects_v2": _flaw_of_page,
+    "delete_objects": _flaw_of_deletion,
+    "get_object": _flaw_of_object,
+    "get_bucket_versioning": _flaw_of_versioning,
+}

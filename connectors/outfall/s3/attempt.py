@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from outfall.capabilities import WriterInitContext
 from outfall.errors import ValueRefusedError
+from outfall.s3.marker import Markers
 from outfall.s3.names import ObjectName
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
@@ -18,26 +19,25 @@ _LONGEST_KEY = 1024
 class Attempt:
     """What one attempt puts into the bucket. Used by one thread; `senders` are its others."""
 
-    def __init__(self, store: Store, context: WriterInitContext, check_shared: Callable[[], None]) -> None:
+    def __init__(self, store: Store, context: WriterInitContext) -> None:
         self.store = store
         self.context = context
         self.senders = Senders(store.options.max_concurrency)
         self.inline_left = int(store.options.inline_size)
         """Bytes of small objects that may still go to the driver."""
-        self._check_shared = check_shared
         self._ended: list[Callable[[], StagedObject]] = []
         self._uploads: list[Upload] = []
         self._in_touch = False
         self._handed_over = False
 
     def touch(self) -> None:
-        """Check, before the first byte, that this is the driver's bucket.
+        """Check, before the first byte, that this is the driver's bucket, and that it is still this driver's.
 
         Raises:
-            UnsharedTargetError: it is another one.
+            UnsharedTargetError, TargetLostError, FencedError: see `Markers.check_task`.
         """
         if not self._in_touch:
-            self._check_shared()
+            Markers(self.store).check_task(self.context)
             self._in_touch = True
 
     def begin(self, path: str, suffix: str) -> Upload:
@@ -56,9 +56,13 @@ class Attempt:
                 epoch=self.context.epoch,
                 do="give a shorter prefix, shorter values in partition_by, or a shorter step_id",
             )
-        upload = Upload(self.store, self.senders, key)
+        upload = Upload(self.store, self.senders, key, self.refuse_stale)
         self._uploads.append(upload)
         return upload
+
+    def refuse_stale(self, what: str) -> None:
+        """Raise `StaleWriterError` if something of ours is missing since this attempt is an old one."""
+        Markers(self.store).refuse_stale(self.context, what)
 
     def end(self, upload: Upload, rows: int) -> None:
         """Finish an object: hand its bytes over if they are few, else have the rest of them sent."""

@@ -14,8 +14,8 @@ from outfall.process_clients import ProcessClients
 SessionFactory = Callable[[], Any]
 """Makes a `boto3.session.Session`. Picklable, so that tasks can call it too."""
 
-_TRIES = 5
-"""Of boto3's own, which slow all requests of a client down when S3 throttles it; ours come on top."""
+_TRIES = 1
+"""Only ours are made again, so that each is seen. boto3 slows a client down all the same when S3 throttles it."""
 
 
 @dataclass(frozen=True)

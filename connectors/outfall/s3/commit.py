@@ -42,9 +42,12 @@ class S3Committer(Committer[StagedObject]):
 
     def commit(self, requests: Sequence[Request]) -> None:
         # With each round, however long the one before took: a driver that was paused may have been overtaken meanwhile.
-        self._marker = Markers(self._store).advance(self._context)
+        markers = Markers(self._store)
+        self._marker = markers.advance(self._context)
         reached("s3: marker advanced")
         self._each(self._publish, requests)
+        # Another query may have overwritten the prefix meanwhile, and deleted some of the objects or all.
+        markers.still(self._context)
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         self._each(self._find_lost, requests)

@@ -105,8 +105,8 @@ class Connection:
 
     def _condition(self, obstacle: str | None) -> str:
         markers = Markers(self._store)
-        seen = (markers.read(incarnation) for incarnation in markers.incarnations())
-        known = next((marker for marker in seen if marker is not None and marker.created), None)
+        seen = (markers.find(incarnation) for incarnation in markers.incarnations())
+        known = next((found.marker for found in seen if found is not None and found.marker.created), None)
         if known is not None:
             text = _HONOURED if known.conditional else _IGNORED
             return f"{text}, as the step {known.step!r} found out at {known.created}"

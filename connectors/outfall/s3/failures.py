@@ -33,8 +33,7 @@ def piece_lost(url: str) -> TargetLostError:
     """Make the error for an object that holds rows which wait, and that is not there."""
     return TargetLostError(
         f"{url} is gone, or not what was written",
-        why="it holds rows that wait for a large object. Somebody deleted it, or a lifecycle rule did; or this attempt"
-        " is an old one, whose epoch another driver has completed, and then nothing is wrong",
+        why="it holds rows that wait for a large object. Somebody deleted it, or a lifecycle rule did",
         do="restore it, or start the query with a new checkpoint",
     )
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from outfall.errors import RecordError
-from outfall.s3.answers import FAILURES
-from outfall.s3.failures import translated
 from outfall.s3.names import SIDECAR, ObjectName
 from outfall.s3.reader import store_at
 from outfall.s3.staged import StagedObject
@@ -89,17 +87,12 @@ class Manifests:
     def write(self, manifest: Manifest) -> None:
         """Write the manifest of an epoch; again after a crash."""
         key = self.key(manifest.incarnation, manifest.epoch)
-        doing = f"writing {self._store.url(key)}"
-        body = manifest.model_dump_json().encode()
-        try:
-            self._store.call(doing, "put_object", Key=key, Body=body, ContentType="application/json")
-        except FAILURES as error:
-            raise translated(doing, error) from error
+        self._store.put(key, manifest.model_dump_json().encode(), ContentType="application/json")
 
-    def later(self, incarnation: str, epoch: int) -> str | None:
-        """Return the key of a manifest of a later epoch, if there is one."""
-        after = self.key(incarnation, epoch) if epoch >= 0 else ""
-        return next(self._store.keys(f"{self._root}{incarnation}/", after=after, most=1), None)
+    def since(self, incarnation: str, epoch: int) -> Iterator[str]:
+        """Yield the keys of the manifests of an epoch and of later ones."""
+        after = self.key(incarnation, epoch - 1) if epoch > 0 else ""
+        return self._store.keys(f"{self._root}{incarnation}/", after=after, most=10)
 
     def all(self, incarnation: str | None = None) -> Iterator[str]:
         """Yield the keys of all manifests, those of other steps too, or of one incarnation."""

@@ -1,26 +1,36 @@
-"""The marker: the object that says which step writes below a prefix, how far its commits came, and what the store can.
+"""The marker: the object that says which step writes below a prefix, who opened it last, and what the store can.
 
-Its key holds the incarnation, which is random: a task that sees the object sees the driver's bucket.
+Its key holds the incarnation, which is random: a task that sees the object sees the driver's bucket. It is written only
+over the version that was read (`If-Match`), so that of two who write it at once one finds out.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from outfall.capabilities import CommitterInitContext
-from outfall.errors import FencedError, TargetError, TargetLostError, UnsharedTargetError
+from outfall.capabilities import CommitterInitContext, TargetContext, WriterInitContext
+from outfall.errors import FencedError, StaleWriterError, TargetError, TargetLostError, UnsharedTargetError
 from outfall.s3.answers import FAILURES, Answer, classify, is_not_implemented
 from outfall.s3.failures import translated
 from outfall.s3.names import SIDECAR
 from outfall.s3.store import Store
 from outfall.steps import reached
+from outfall.target_record import TargetRecord, check_opening, check_publishing, check_writing
 
 log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"([0-9a-f]{16})\.json")
+_BEHIND_MARKERS = "g"
+"""Names of markers begin with hexadecimal digits, and come before this one."""
 
 
 class Marker(BaseModel):
@@ -33,113 +43,235 @@ class Marker(BaseModel):
     created: str = ""
     conditional: bool = True
     """Whether the store refuses to replace an object where it is asked not to (`If-None-Match: *`)."""
+    matching: bool | None = None
+    """Whether it refuses to replace another version than the one that is named (`If-Match`); `None` in a marker of a
+    release that did not ask."""
+    opened: bool = True
+    """Whether the prefix was taken into possession; until then the marker only announces it."""
     generation: int = 0
-    """The newest generation whose objects were published, or were about to be."""
+    """The generation that opened the prefix last."""
+    token: str | None = None
+    """Its token; `None` in a marker of a release before tokens."""
     epoch: int = -1
-    """The newest such epoch."""
+    """The newest epoch whose objects were published, or were about to be."""
 
-    def advanced(self, generation: int, epoch: int) -> Marker:
-        """Return the marker as it is once an epoch is published."""
-        update = {"generation": max(self.generation, generation), "epoch": max(self.epoch, epoch)}
-        return self.model_copy(update=update)
+    def record(self) -> TargetRecord:
+        """Return what it says of the step."""
+        return TargetRecord(self.generation, self.token, None if self.epoch < 0 else self.epoch)
+
+
+@dataclass(frozen=True)
+class FoundMarker:
+    """A marker, and the version of its object."""
+
+    marker: Marker
+    etag: str
 
 
 class Markers:
-    """The markers below a sink's prefix."""
+    """The markers below a sink's prefix, or below another one that ends in `/`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, root: str | None = None) -> None:
         self._store = store
-        self._root = f"{store.options.root}{SIDECAR}/"
+        self._root = f"{store.options.root if root is None else root}{SIDECAR}/"
 
     def key(self, incarnation: str) -> str:
         """Return where a step's marker is."""
         return f"{self._root}{incarnation}.json"
 
+    def url(self, incarnation: str) -> str:
+        """Return the same as a URL, for texts."""
+        return self._store.url(self.key(incarnation))
+
     def incarnations(self) -> list[str]:
         """Return the incarnations of all steps that write here, or did."""
         names = (key.removeprefix(self._root) for key in self._store.keys(self._root))
-        return [name.removesuffix(".json") for name in names if name.endswith(".json") and "/" not in name]
+        # What comes after them may be very much: manifests and pieces.
+        found = (_NAME.fullmatch(name) for name in takewhile(lambda name: name < _BEHIND_MARKERS, names))
+        return [match[1] for match in found if match is not None]
 
-    def read(self, incarnation: str) -> Marker | None:
-        """Return a step's marker, `None` when there is none; of one that cannot be read only that it is there."""
-        content = self._store.get(self.key(incarnation))
+    def find(self, incarnation: str) -> FoundMarker | None:
+        """Return a step's marker, `None` when there is none.
+
+        Raises:
+            TargetLostError: it cannot be read.
+        """
+        content = self._store.read(self.key(incarnation))
         if content is None:
             return None
         try:
-            return Marker.model_validate_json(content)
-        except ValidationError:
-            return Marker(incarnation=incarnation)
+            marker = Marker.model_validate_json(content.body)
+        except ValidationError as error:
+            raise self._damaged(incarnation, f"its {len(content.body)} bytes are no marker") from error
+        if marker.incarnation != incarnation:
+            raise self._damaged(incarnation, f"it is of another step: {marker.step!r}")
+        return FoundMarker(marker, content.etag)
 
-    def write(self, marker: Marker) -> None:
-        """Write a step's marker. Two drivers of the step may do so at once; the next reader sees one of the two."""
-        self._put(self.key(marker.incarnation), marker.model_dump_json().encode())
+    def write(self, marker: Marker, over: FoundMarker | None) -> bool:
+        """Write a step's marker over the version that was read; `None` for none.
+
+        Returns:
+            Whether it was written. Else there is another version by now, or none; or an earlier try has written it, of
+            which no answer came.
+        """
+        if over is None:
+            condition = {"IfNoneMatch": "*"} if marker.conditional else {}
+        else:
+            condition = {"IfMatch": over.etag} if marker.matching else {}
+        body = marker.model_dump_json().encode()
+        try:
+            self._store.put(self.key(marker.incarnation), body, ContentType="application/json", **condition)
+        except FAILURES as error:
+            if classify(error) is Answer.TAKEN or (condition and classify(error) is Answer.GONE):
+                return False
+            raise translated(f"writing {self.url(marker.incarnation)}", error) from error
+        return True
 
     def remove(self, incarnation: str) -> None:
         """Remove the marker of a step, so that it stops."""
         self._store.call("removing a marker", "delete_object", Key=self.key(incarnation))
+
+    def open(self, found: FoundMarker, context: TargetContext[Any]) -> Marker | None:
+        """Say in a marker that this driver has opened the prefix.
+
+        Returns:
+            The marker as it is now; `None` when it is gone.
+
+        Raises:
+            FencedError: a newer driver has opened it, or that of another copy of the recovery data.
+        """
+        current: FoundMarker | None = found
+        while current is not None:
+            marker = current.marker
+            check_opening(self._store.options.url(), marker.record(), context)
+            if marker.matching is None:
+                marker = marker.model_copy(update={"matching": self._matches(self._probe(context.incarnation))})
+            update = {"generation": context.generation, "token": context.token, "opened": True}
+            after = marker.model_copy(update=update)
+            if after == current.marker or (self.write(after, current) and after.matching):
+                return after
+            # Where the condition is ignored, of two who write at once the later one is found now.
+            current = self.find(context.incarnation)
+        return None
 
     def advance(self, context: CommitterInitContext) -> Marker:
         """Say, before the first object of an epoch is published, how far publishing came.
 
         Raises:
             TargetLostError: the marker is gone; nothing may be published.
-            FencedError: a newer generation or a later epoch was published since; nothing may be any more.
+            FencedError: a newer driver has opened the prefix, or a later epoch was published; nothing may be any more.
         """
-        found = self.read(context.incarnation)
+        while True:
+            found = self.still(context)
+            after = found.marker.model_copy(update={"epoch": context.epoch})
+            if after == found.marker or (self.write(after, found) and after.matching):
+                return after
+
+    def still(self, context: CommitterInitContext) -> FoundMarker:
+        """Look whether the prefix is still this step's, and no later epoch was published. Errors as of `advance`."""
+        found = self.find(context.incarnation)
         if found is None:
-            raise TargetLostError(
-                f"{self._store.url(self.key(context.incarnation))} does not exist",
-                why="what this query wrote was deleted, or overwritten by another query, while it ran",
-                do="restore the objects, or start the query with a new checkpoint",
-            )
-        if found.generation > context.generation or found.epoch > context.epoch:
+            raise self.overwritten(context.incarnation)
+        where = self._store.options.url()
+        check_publishing(where, found.marker.record(), context)
+        if found.marker.epoch > context.epoch:
             raise FencedError(
-                f"{self._store.options.url()} is at generation {found.generation}, epoch {found.epoch}; nothing of this"
-                " epoch is published any more",
+                f"{where} is at epoch {found.marker.epoch}; nothing of this epoch is published any more",
                 step=context.step_id,
                 epoch=context.epoch,
-                why=f"its objects were recorded under generation {context.generation}: a newer driver has finished the"
-                " epoch, or the recovery data was restored from an older copy",
+                why="a newer driver has finished the epoch, or the recovery data was restored from an older copy",
                 do="nothing, if the newer driver is meant to run; else restore the newest recovery data",
             )
-        after = found.advanced(context.generation, context.epoch)
-        if after != found:
-            self.write(after)
-        return after
+        return found
 
-    def check_shared(self, incarnation: str) -> None:
-        """Check in a task that it sees the bucket that the driver opened.
+    def check_task(self, context: WriterInitContext) -> None:
+        """Check in a task that it sees the bucket that the driver opened, and that none has opened it since.
 
         Raises:
             UnsharedTargetError: naming this host and the prefix.
+            TargetLostError: another query has overwritten what lies here.
+            FencedError: another driver has opened it.
         """
-        if self.read(incarnation) is None:
-            raise UnsharedTargetError(
-                f"host {socket.gethostname()} does not see the driver's {self._store.options.url()}",
-                why=f"the marker {self._store.url(self.key(incarnation))}, which the driver wrote, is not there",
-                do="give driver and executors the same endpoint_url, region and account; if they have them, another"
-                " query has overwritten what lies here",
-            )
-
-    def make(self, incarnation: str, step: str) -> Marker:
-        """Find out what the store can, and make the marker of a step that opens the prefix for the first time."""
-        marker = Marker(
-            incarnation=incarnation,
-            step=step,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            conditional=self.refuses_to_replace(f"{self._root}.probe-{incarnation}"),
+        found = self.find(context.incarnation)
+        if found is not None:
+            check_writing(self._store.options.url(), found.marker.record(), context)
+            return
+        if self.incarnations():
+            raise self.overwritten(context.incarnation)
+        raise UnsharedTargetError(
+            f"host {socket.gethostname()} does not see the driver's {self._store.options.url()}",
+            why=f"the marker {self.url(context.incarnation)}, which the driver wrote, is not there",
+            do="give driver and executors the same endpoint_url, region and account; if they have them, another"
+            " query has overwritten what lies here",
         )
-        if not marker.conditional:
-            log.warning(
-                "step %r: %s does not honour If-None-Match. Each key is looked at before it is published instead, so"
-                " that what others write under a key of ours in that moment is replaced; our own rows are there once"
-                " all the same",
-                step,
-                self._store.options.url(),
-            )
-        self.write(marker)
+
+    def refuse_stale(self, context: WriterInitContext, what: str) -> None:
+        """Say of an attempt that misses something of its own whether that is since it is an old one.
+
+        Args:
+            context: the attempt.
+            what: what is missing.
+
+        Raises:
+            StaleWriterError: a newer driver has opened the prefix.
+            UnsharedTargetError, TargetLostError: see `check_task`.
+        """
+        try:
+            self.check_task(context)
+        except FencedError as error:
+            raise StaleWriterError(
+                what,
+                step=context.step_id,
+                epoch=context.epoch,
+                why="this attempt is an old one, which another driver has overtaken; what it wrote was swept",
+                do="nothing, if that one goes on; otherwise start the query again",
+            ) from error
+
+    def announce(self, context: TargetContext[Any]) -> FoundMarker | None:
+        """Find out what the store can, and make the marker of a step that comes to the prefix for the first time.
+
+        Returns:
+            The marker; `None` when it was removed in that moment.
+
+        Raises:
+            FencedError: another driver of the step was faster.
+        """
+        probe = self._probe(context.incarnation)
+        marker = Marker(
+            incarnation=context.incarnation,
+            step=context.step_id,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            conditional=self.refuses_to_replace(probe),
+            matching=self._matches(probe),
+            opened=False,
+            generation=context.generation,
+            token=context.token,
+        )
+        self._warn(marker)
+        self.write(marker, None)
         reached("s3: marker created")
-        return marker
+        found = self.find(context.incarnation)
+        if found is not None:
+            check_opening(self._store.options.url(), found.marker.record(), context)
+        return found
+
+    def overwritten(self, incarnation: str) -> TargetLostError:
+        """Make the error of a marker that is gone."""
+        return TargetLostError(
+            f"{self.url(incarnation)} does not exist",
+            why="what this query wrote was deleted, or overwritten by another query, while it ran",
+            do="restore the objects, or start the query with a new checkpoint",
+        )
+
+    def _damaged(self, incarnation: str, why: str) -> TargetLostError:
+        return TargetLostError(
+            f"the marker {self.url(incarnation)} cannot be read",
+            why=f"{why}; nobody knows who writes here",
+            do="restore it, or start the query with a new checkpoint",
+        )
+
+    def _probe(self, incarnation: str) -> str:
+        return f"{self._root}.probe-{incarnation}"
 
     def refuses_to_replace(self, key: str) -> bool:
         """Put an object twice, and complete an upload over it, under a key that is nobody else's; then remove both.
@@ -153,12 +285,21 @@ class Markers:
         Raises:
             TransientError, TargetError: the store refuses for another reason.
         """
+        condition = {"IfNoneMatch": "*"}
         try:
-            self._taken("put_object", key, Body=b"1")
-            return self._taken("put_object", key, Body=b"2") and self._refuses_to_complete(key)
+            self._refused("put_object", Key=key, Body=b"1", **condition)
+            return self._refused("put_object", Key=key, Body=b"2", **condition) and self._refuses_to_complete(key)
         finally:
             with suppress(*FAILURES):
                 self._store.ask("delete_object", Key=key)
+
+    def _matches(self, key: str) -> bool:
+        """Put an object over another version than there is, which is none, and remove it again if that was done."""
+        if self._refused("put_object", Key=key, Body=b"4", IfMatch=f'"{"0" * 32}"'):
+            return True
+        with suppress(*FAILURES):
+            self._store.ask("delete_object", Key=key)
+        return False
 
     def _refuses_to_complete(self, key: str) -> bool:
         doing = f"looking at what {self._store.options.url()} can"
@@ -168,29 +309,43 @@ class Markers:
             part = self._store.call(doing, "upload_part", **upload, PartNumber=1, Body=b"3")
             parts = [{"PartNumber": 1} | {name: part[name] for name in part if name.startswith(("ETag", "Checksum"))}]
             parts[0].pop("ChecksumType", None)
-            return self._taken("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts})
+            asked = {**upload, "MultipartUpload": {"Parts": parts}, "IfNoneMatch": "*"}
+            return self._refused("complete_multipart_upload", **asked)
         finally:
             with suppress(*FAILURES):
                 self._store.ask("abort_multipart_upload", **upload)
 
-    def _taken(self, request: str, key: str | None = None, **arguments: object) -> bool:
-        """Whether the store refuses a request because there is an object already. Some do not know the condition."""
-        given = arguments if key is None else arguments | {"Key": key}
+    def _refused(self, request: str, **arguments: object) -> bool:
+        """Whether the store refuses a request because of its condition. Some do not know the condition."""
+        doing = f"looking at what {self._store.options.url()} can"
         try:
-            self._store.call(f"looking at what {self._store.options.url()} can", request, **given, IfNoneMatch="*")
+            self._store.call(doing, request, **arguments)
         except TargetError as error:
             if is_not_implemented(error.__cause__):
                 return False
             raise
         except FAILURES as error:
-            if classify(error) is Answer.TAKEN:
+            # S3 says of a version that does not exist: no such key.
+            if classify(error) is Answer.TAKEN or ("IfMatch" in arguments and classify(error) is Answer.GONE):
                 return True
-            raise translated(f"looking at what {self._store.options.url()} can", error) from error
+            raise translated(doing, error) from error
         return False
 
-    def _put(self, key: str, content: bytes) -> None:
-        doing = f"writing {self._store.url(key)}"
-        try:
-            self._store.call(doing, "put_object", Key=key, Body=content, ContentType="application/json")
-        except FAILURES as error:
-            raise translated(doing, error) from error
+    def _warn(self, marker: Marker) -> None:
+        where = self._store.options.url()
+        if not marker.conditional:
+            log.warning(
+                "step %r: %s does not honour If-None-Match. Each key is looked at before it is published instead, so"
+                " that what others write under a key of ours in that moment is replaced; our own rows are there once"
+                " all the same",
+                marker.step,
+                where,
+            )
+        if not marker.matching:
+            log.warning(
+                "step %r: %s does not honour If-Match. Let no two queries take this prefix, and no two drivers run on"
+                " copies of one checkpoint, at the same moment: each looks for the other before and after it writes,"
+                " and may miss it in between",
+                marker.step,
+                where,
+            )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
-from outfall.capabilities import WriterInitContext
 from outfall.errors import TargetError
-from outfall.s3.answers import FAILURES
-from outfall.s3.failures import piece_lost, translated
+from outfall.s3.attempt import Attempt
+from outfall.s3.failures import piece_lost
 from outfall.s3.held import PIECES, Piece, generation_of
 from outfall.s3.store import Store
-from outfall.s3.upload import Senders
 from outfall.steps import reached
 
 _AT_ONCE = 1000
@@ -21,21 +19,17 @@ _AT_ONCE = 1000
 class Pieces:
     """The pieces that one attempt puts and reads."""
 
-    def __init__(
-        self, store: Store, context: WriterInitContext, senders: Senders, check_shared: Callable[[], None]
-    ) -> None:
-        self._store = store
-        self._context = context
-        self._senders = senders
-        self._check_shared = check_shared
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._store = attempt.store
         self._putting: dict[str, Future[None]] = {}
 
     def put(self, body: bytes, level: int) -> Piece:
         """Store bytes under a new name. They are under way when this returns."""
-        self._check_shared()
-        piece = Piece.of(self._context, len(body), level)
+        self._attempt.touch()
+        piece = Piece.of(self._attempt.context, len(body), level)
         reached("s3: putting piece")
-        self._putting[piece.name] = self._senders.send(lambda: self._put(piece, body))
+        self._putting[piece.name] = self._attempt.senders.send(lambda: self._put(piece, body))
         reached("s3: piece under way")
         return piece
 
@@ -59,20 +53,18 @@ class Pieces:
 
         Raises:
             TargetLostError: they are gone.
+            StaleWriterError: they are gone since this attempt is an old one.
         """
-        body = self._store.get(self.key(piece))
+        key = self.key(piece)
+        body = self._store.get(key)
         if body is None or len(body) != piece.size:
-            raise piece_lost(self._store.url(self.key(piece)))
+            self._attempt.refuse_stale(f"{self._store.url(key)} is gone")
+            raise piece_lost(self._store.url(key))
         reached("s3: piece read")
         return body
 
     def _put(self, piece: Piece, body: bytes) -> None:
-        key = key_of(self._store, piece.name)
-        doing = f"writing {self._store.url(key)}"
-        try:
-            self._store.call(doing, "put_object", Key=key, Body=body)
-        except FAILURES as error:
-            raise translated(doing, error) from error
+        self._store.put(key_of(self._store, piece.name), body)
 
 
 def key_of(store: Store, name: str) -> str:
@@ -111,7 +103,8 @@ def delete(store: Store, keys: Sequence[str]) -> None:
     """
     doing = f"deleting below {store.options.url()}"
     for start in range(0, len(keys), _AT_ONCE):
-        wanted = {"Objects": [{"Key": key} for key in keys[start : start + _AT_ONCE]], "Quiet": True}
+        # Not quiet: an answer that tells of each key is known to be whole.
+        wanted = {"Objects": [{"Key": key} for key in keys[start : start + _AT_ONCE]], "Quiet": False}
         failed = store.call(doing, "delete_objects", Delete=wanted).get("Errors", [])
         if failed:
             raise TargetError(

@@ -39,7 +39,7 @@ class RollingWriter(Writer):
         super().__init__(attempt, buckets)
         self._rolling = rolling
         self._part_size = int(self._options.part_size)
-        self._pieces = Pieces(attempt.store, attempt.context, attempt.senders, attempt.touch)
+        self._pieces = Pieces(attempt)
         self._forms: list[tuple[pa.Schema, Form]] = []
         self._growing: dict[str, Growing] = {}
         self._closed: list[Growing] = []

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from outfall.s3.answers import FAILURES, Answer, classify
+from outfall.errors import TargetError
+from outfall.s3.answers import FAILURES, Answer, classify, code_of, metadata, unusable
 from outfall.s3.failures import translated
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
@@ -32,11 +33,33 @@ def look(store: Store, staged: StagedObject) -> Found:
     doing = f"looking at {store.url(staged.key)}"
     try:
         head = store.call(doing, "head_object", Key=staged.key)
+        if head["ContentLength"] == staged.size and metadata(head).get(ID) == staged.id:
+            return Found.OURS
+        return _look_again(store, doing, staged)
     except FAILURES as error:
         if classify(error) is Answer.GONE:
             return Found.NOTHING
         raise translated(doing, error) from error
-    return Found.OURS if _is_ours(head, staged) else Found.OTHERS
+
+
+def _look_again(store: Store, doing: str, staged: StagedObject) -> Found:
+    """Look by a byte of the object: headers of a head that was cut off may be missing, and it has no body to tell."""
+
+    def first_byte() -> Mapping[str, Any]:
+        answer = store.ask("get_object", Key=staged.key, Range="bytes=0-0")
+        with answer["Body"] as body:
+            if not body.read(1):
+                raise unusable("get_object", "it is empty")
+        return answer
+
+    try:
+        answer = store.again(doing, first_byte)
+    except TargetError as error:
+        # It has no bytes; or it is archived and cannot be read, and then the head has to do.
+        if code_of(error.__cause__) in ("InvalidRange", "InvalidObjectState"):
+            return Found.OTHERS
+        raise
+    return Found.OURS if _is_ours(answer, staged) else Found.OTHERS
 
 
 def upload_exists(store: Store, staged: StagedObject) -> bool:
@@ -57,11 +80,10 @@ def upload_exists(store: Store, staged: StagedObject) -> bool:
     return True
 
 
-def _is_ours(head: Mapping[str, Any], staged: StagedObject) -> bool:
-    if head["ContentLength"] != staged.size:
+def _is_ours(answer: Mapping[str, Any], staged: StagedObject) -> bool:
+    if int(answer.get("ContentRange", "").rpartition("/")[2] or answer["ContentLength"]) != staged.size:
         return False
-    # The names are those of HTTP headers, and stores that are not AWS' may have changed their case.
-    found = {name.lower(): value for name, value in head.get("Metadata", {}).items()}.get(ID)
+    found = metadata(answer).get(ID)
     if found is not None:
         return bool(found == staged.id)
-    return str(head.get("ETag", "")).strip('"') == staged.etag()
+    return str(answer.get("ETag", "")).strip('"') == staged.etag()

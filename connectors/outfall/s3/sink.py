@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Self, TypedDict, Unpack
 
@@ -201,12 +202,12 @@ class S3Sink(
         return state.held()
 
     def _writer(self, recovered: Sequence[WriterState]) -> Writer:
-        context, store, options = self.context, self.store, self.options
+        context, options = self.context, self.options
         if context is None:
             raise ConfigurationError(
                 "S3Sink was not told who writes", do="run it through outfall, which calls bind() first"
             )
-        attempt = Attempt(store, context, lambda: Markers(store).check_shared(context.incarnation))
+        attempt = Attempt(replace(self.store, metrics=context.metrics), context)
         if not (options.rolls or recovered):
             return S3Writer(attempt, self.buckets)
         # What was gathered under other options is written too.
@@ -228,7 +229,7 @@ class S3Sink(
         Target(self.store, context).open()
 
     def create_committer(self, context: CommitterInitContext) -> S3Committer:
-        return S3Committer(self.store, context)
+        return S3Committer(replace(self.store, metrics=context.metrics), context)
 
     def committable_serializer(self) -> ModelSerializer[StagedObject]:
         return ModelSerializer(StagedObject)

@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tenacity import Retrying, retry_if_exception, sleep_using_event, stop_after_delay, stop_when_event_set
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+)
 from tenacity import wait_random_exponential as wait
 
-from outfall.s3.answers import FAILURES, PASSING, Answer, classify
+from outfall.contexts import Metrics
+from outfall.retry_log import RetryLog
+from outfall.s3.answers import FAILURES, PASSING, Answer, asked, classify, metadata, unusable
 from outfall.s3.client import Access, SessionFactory
-from outfall.s3.failures import translated
+from outfall.s3.failures import describe, translated
 from outfall.s3.options import S3Options
 
 T = TypeVar("T")
 
+_retries = RetryLog(logging.getLogger(__name__))
 _LONGEST_PAUSE = 15.0
+_NAME = "outfall-name"
+"""The metadata by which a small object of ours says what it is, so that no other one is taken for it."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a small object, and which version of it that is."""
+
+    body: bytes
+    etag: str
 
 
 @dataclass(frozen=True)
@@ -30,6 +51,8 @@ class Store:
     session_factory: SessionFactory | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set by whoever gives up: then nothing is tried again."""
+    metrics: Metrics | None = None
+    """Where requests that are made again are counted."""
 
     @property
     def access(self) -> Access:
@@ -47,25 +70,24 @@ class Store:
         )
 
     def ask(self, request: str, **arguments: Any) -> Mapping[str, Any]:
-        """Make one request; boto3 tries it a few times.
+        """Make one request, and return its response if that is whole and belongs to it.
 
         Args:
             request: a method of boto3's client, as `"head_object"`.
             arguments: beside the bucket and what the options add.
 
         Raises:
-            ClientError, BotoCoreError: as boto3 does. After expired credentials the next request has new ones.
+            ClientError, BotoCoreError, ResponseParserError: see `answers.asked`. After expired credentials the next
+                request has new ones.
         """
         client = self.access.client()
+        sent = {"Bucket": self.options.bucket, **self._added(request), **arguments}
         try:
-            answer: Mapping[str, Any] = getattr(client, request)(
-                Bucket=self.options.bucket, **self._added(request), **arguments
-            )
+            return asked(lambda: getattr(client, request)(**sent), request, sent)
         except FAILURES as error:
             if classify(error) is Answer.EXPIRED:
                 self.access.renew(client)
             raise
-        return answer
 
     def call(self, doing: str, request: str, **arguments: Any) -> Mapping[str, Any]:
         """Make a request that may be repeated, again after errors that may pass, until `retry_deadline`.
@@ -80,14 +102,16 @@ class Store:
             TargetError: somebody has to act.
             ClientError: an answer that says something: TAKEN, GONE, INCOMPLETE.
         """
-        return self._again(doing, lambda: self.ask(request, **arguments))
+        return self.again(doing, lambda: self.ask(request, **arguments))
 
-    def _again(self, doing: str, what: Callable[[], T]) -> T:
+    def again(self, doing: str, what: Callable[[], T]) -> T:
+        """Do what may be repeated, as `call` makes a request. Raises as it does."""
         retrying = Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, FAILURES) and classify(error) in PASSING),
             stop=stop_after_delay(self.options.retry_deadline.total_seconds()) | stop_when_event_set(self.stopped),
             wait=wait(multiplier=0.2, max=_LONGEST_PAUSE),
             sleep=sleep_using_event(self.stopped),
+            before_sleep=lambda state: self._warn(doing, state),
             reraise=True,
         )
         try:
@@ -97,24 +121,65 @@ class Store:
                 raise translated(doing, error) from error
             raise
 
+    def _warn(self, doing: str, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if self.metrics is not None:
+            self.metrics.add("retries")
+        _retries.retry(
+            self.options.url(),
+            doing,
+            attempt=state.attempt_number,
+            reason="" if error is None else describe(error),
+            left=self.options.retry_deadline.total_seconds() - (state.seconds_since_start or 0.0),
+        )
+
     def get(self, key: str) -> bytes | None:
-        """Return a small object's content, `None` when there is none.
+        """Return a small object's content, `None` when there is none. Errors are those of `read`."""
+        found = self.read(key)
+        return None if found is None else found.body
+
+    def read(self, key: str) -> Content | None:
+        """Return a small object's content with its ETag, `None` when there is none.
 
         Raises:
             TransientError, TargetError: see `call`.
         """
 
-        def read() -> bytes:
+        def read() -> Content:
+            answer = self.ask("get_object", Key=key)
             # The answer comes before its body, and the connection may break in between.
-            body: bytes = self.ask("get_object", Key=key)["Body"].read()
-            return body
+            body: bytes = answer["Body"].read()
+            name = metadata(answer).get(_NAME)
+            if len(body) != answer.get("ContentLength", len(body)):
+                raise unusable("get_object", f"it has {len(body)} bytes of {answer['ContentLength']}")
+            # Who copies a prefix to another one copies what its objects say.
+            if name is not None and not key.endswith(name):
+                raise unusable("get_object", f"it is of another request: {name} was read")
+            return Content(body, answer["ETag"])
 
+        doing = f"reading {self.url(key)}"
         try:
-            return self._again(f"reading {self.url(key)}", read)
+            return self.again(doing, read)
         except FAILURES as error:
             if classify(error) is Answer.GONE:
                 return None
-            raise translated(f"reading {self.url(key)}", error) from error
+            raise translated(doing, error) from error
+
+    def put(self, key: str, body: bytes, **arguments: Any) -> None:
+        """Write a small object of our own, which then says what it is.
+
+        Raises:
+            TransientError, TargetError: see `call`.
+            ClientError: TAKEN or GONE, where it is written under a condition.
+        """
+        named = {"Metadata": {_NAME: key.removeprefix(self.options.root)}}
+        doing = f"writing {self.url(key)}"
+        try:
+            self.call(doing, "put_object", Key=key, Body=body, **named, **arguments)
+        except FAILURES as error:
+            if classify(error) in (Answer.TAKEN, Answer.GONE):
+                raise
+            raise translated(doing, error) from error
 
     def keys(self, prefix: str, *, after: str = "", most: int = 1000) -> Iterator[str]:
         """Yield the keys that begin with a prefix and come after another key, in the order of their UTF-8 bytes.

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from outfall.capabilities import TargetContext
-from outfall.errors import TargetAheadError, TargetLostError, TargetNotEmptyError
+from outfall.errors import TargetAheadError, TargetError, TargetLostError, TargetNotEmptyError
+from outfall.s3.answers import status_of
 from outfall.s3.manifest import Manifests
-from outfall.s3.marker import Markers
-from outfall.s3.names import SPARK_LOG, SUMMARIES, ObjectName, is_hidden
+from outfall.s3.marker import FoundMarker, Markers
+from outfall.s3.names import SIDECAR, SPARK_LOG, SUMMARIES, ObjectName, is_hidden
 from outfall.s3.pieces import delete, key_of
 from outfall.s3.store import Store
 from outfall.steps import reached
+from outfall.target_record import TargetRecord, check_record
 
 log = logging.getLogger(__name__)
+
+_AHEAD = (
+    "restore the newest recovery data; or delete the later epochs' objects, whose manifests name them, and start with a"
+    " new checkpoint"
+)
+_NESTED_MARKER = re.compile(rf"(.+/){SIDECAR}/[0-9a-f]{{16}}\.json")
 
 
 class Target:
     """One step's prefix in one epoch. Used on the driver.
 
-    There are no locks. What must not happen twice at once, taking possession, is announced first and looked at after:
-    of two queries that come at the same moment one or both are refused.
+    There are no locks. A query that comes to a prefix announces itself by its marker, and looks then: of two that come
+    at the same moment at least the later one finds the other, and gives up. Whoever overwrites lists what it is to
+    delete, stops those that could have written it by removing their markers, and looks whether its own is still there:
+    nothing that is written by others after that is in its list.
     """
 
     def __init__(self, store: Store, context: TargetContext[Any]) -> None:
@@ -36,7 +46,7 @@ class Target:
         """Refuse a prefix that is not what the recovery data says, and change nothing.
 
         Raises:
-            TargetNotEmptyError, TargetLostError, TargetAheadError.
+            TargetNotEmptyError, TargetLostError, TargetAheadError, FencedError.
         """
         context = self._context
         if context.incarnation:
@@ -46,60 +56,106 @@ class Target:
             self._check_existing()
 
     def open(self) -> None:
-        """Make the marker, if it is not there; with `on_existing="overwrite"` delete first what others left.
+        """Take the prefix into possession, if that is not done, and say in the marker who opened it last.
+
+        With `on_existing="overwrite"` what others left is deleted first.
 
         Raises:
-            TargetNotEmptyError: another query came at the same moment.
+            TargetNotEmptyError: another query came at the same moment, or writes above or below.
+            TargetLostError: the marker is gone.
+            FencedError: a newer driver has opened the prefix, or that of another copy of the recovery data.
         """
-        context = self._context
-        marker = self._markers.read(context.incarnation)
-        if marker is not None:
-            if self._store.options.rolls and marker.generation < context.generation:
-                # Pieces go without anything being published, and recovery data from before must not go on without them.
-                self._markers.write(marker.advanced(context.generation, marker.epoch))
-            return
-        reached("s3: opening")
-        if self._store.options.on_existing == "overwrite":
-            self._delete_existing()
-        self._markers.make(context.incarnation, context.step_id)
-        try:
-            self._check_existing()
-        except TargetNotEmptyError:
-            self._markers.remove(context.incarnation)
-            raise
+        found = self._markers.find(self._context.incarnation)
+        if found is None or not found.marker.opened:
+            found = self._take_possession(found)
+        if self._markers.open(found, self._context) is None:
+            raise self._removed()
+
+    # --- what the recovery data knows
 
     def _check_ours(self) -> None:
         context = self._context
-        marker = self._markers.read(context.incarnation)
-        last = -1 if context.completed is None else context.completed
-        if marker is None and context.completed is not None:
+        found = self._markers.find(context.incarnation)
+        if found is None and context.completed is not None:
             raise TargetLostError(
                 f"{self._store.options.url()} does not hold what was written there up to epoch {context.completed}",
                 step=context.step_id,
-                why=f"the marker {self._store.url(self._markers.key(context.incarnation))} is missing: the objects were"
-                " deleted, or overwritten by another query",
+                why=f"the marker {self._markers.url(context.incarnation)} is missing: the objects were deleted, or"
+                " overwritten by another query",
                 do="restore the objects, or start the query with a new checkpoint",
             )
-        if marker is not None and (marker.generation > context.last_generation or marker.epoch > last):
-            raise self._ahead(f"generation {marker.generation} has published epoch {marker.epoch}")
-        later = self._manifests.later(context.incarnation, last)
-        if later is not None:
-            raise self._ahead(f"there is {self._store.url(later)}")
+        first = context.completed if context.published is None else context.published
+        manifests = list(self._manifests.since(context.incarnation, -1 if first is None else first))
+        if found is not None:
+            self._check_marker(found, manifests)
+        later = self._manifests.key(context.incarnation, -1 if context.completed is None else context.completed)
+        ahead = [key for key in manifests if key > later or context.completed is None]
+        if ahead:
+            raise TargetAheadError(
+                f"{self._store.options.url()} is ahead of the recovery data: there is {self._store.url(ahead[0])}",
+                step=context.step_id,
+                epoch=context.epoch,
+                why=f"the recovery data ends at generation {context.last_generation}, completed epoch"
+                f" {context.completed}: it was restored from an older copy, or its newest entries are lost",
+                do=_AHEAD,
+            )
+        if context.published is not None and not self._holds(manifests, context.published):
+            newest = self._store.url(self._manifests.key(context.incarnation, context.published))
+            raise TargetLostError(
+                f"{self._store.options.url()} is behind the recovery data: there is no {newest}",
+                step=context.step_id,
+                epoch=context.epoch,
+                why=f"epoch {context.published} was published, and its manifest written: the prefix was restored from"
+                " an older copy, or the manifest deleted",
+                do="restore a newer copy of the prefix, or start the query with a new checkpoint",
+            )
 
-    def _ahead(self, found: str) -> TargetAheadError:
+    def _check_marker(self, found: FoundMarker, manifests: list[str]) -> None:
+        record, published = found.marker.record(), self._context.published
+        if not found.marker.matching:
+            # A driver that was late may have put an older marker over it: what is published tells the manifests.
+            epoch = record.epoch
+            if published is not None and self._holds(manifests, published):
+                epoch = published if epoch is None else max(epoch, published)
+            record = TargetRecord(record.generation, None, epoch)
+        check_record(self._store.options.url(), record, self._context, ahead=_AHEAD)
+
+    def _holds(self, manifests: list[str], epoch: int) -> bool:
+        return self._manifests.key(self._context.incarnation, epoch) in manifests
+
+    # --- first contact
+
+    def _take_possession(self, found: FoundMarker | None) -> FoundMarker:
         context = self._context
-        return TargetAheadError(
-            f"{self._store.options.url()} is ahead of the recovery data: {found}",
-            step=context.step_id,
-            epoch=context.epoch,
-            why=f"the recovery data ends at generation {context.last_generation}, completed epoch {context.completed}:"
-            " it was restored from an older copy, or its newest entries are lost",
-            do="restore the newest recovery data; or delete the later epochs' objects, whose manifests name them, and"
-            " start with a new checkpoint",
+        reached("s3: opening")
+        found = found or self._markers.announce(context)
+        if found is None:
+            raise self._removed()
+        reached("s3: announced")
+        try:
+            self._check_existing()
+            if self._store.options.on_existing == "overwrite":
+                self._delete_existing()
+        except TargetNotEmptyError:
+            self._markers.remove(context.incarnation)
+            raise
+        return found
+
+    def _removed(self) -> TargetError:
+        """Make the error of a marker that is gone after it was written."""
+        if self._context.completed is not None:
+            return self._markers.overwritten(self._context.incarnation)
+        return TargetNotEmptyError(
+            f"{self._store.options.url()} was taken by another query at the same moment",
+            step=self._context.step_id,
+            why=f"the marker {self._markers.url(self._context.incarnation)} was there, and is gone:"
+            ' a query with on_existing="overwrite" has removed it',
+            do="name another prefix; or see that one query alone writes there, and start it again",
         )
 
     def _check_existing(self) -> None:
         on_existing = self._store.options.on_existing
+        self._check_above()
         if on_existing != "overwrite" and next(self._spark_log(), None) is not None:
             raise TargetNotEmptyError(
                 f"{self._store.options.url()} holds {SPARK_LOG}, the log of Spark's own streaming file sink",
@@ -112,51 +168,131 @@ class Target:
             )
         if on_existing != "error":
             return
-        found = list(islice(self._of_others(), 3))
-        others = [name for name in self._markers.incarnations() if name != self._context.incarnation]
-        if not found and not others:
-            return
-        raise TargetNotEmptyError(
+        others = self._others()
+        if others:
+            raise self._not_empty(f"another query writes there: {self._markers.url(others[0])}")
+        found = []
+        for key in self._keys_below():
+            if self._is_foreign(key):
+                found.append(key)
+            if len(found) == 3:
+                break
+        if found:
+            raise self._not_empty(f"it holds {', '.join(found)}")
+
+    def _not_empty(self, why: str) -> TargetNotEmptyError:
+        return TargetNotEmptyError(
             f"{self._store.options.url()} is not empty",
             step=self._context.step_id,
-            why=f"it holds {', '.join(found)}"
-            if found
-            else f"another query writes there: {self._store.url(self._markers.key(others[0]))}",
+            why=why,
             do='delete the objects (with those below _outfall/), name another prefix, or set on_existing="resume" to'
             ' keep what is there or on_existing="overwrite" to delete it',
         )
 
-    def _spark_log(self) -> Iterator[str]:
-        """Yield the keys of the log of Spark's own sink."""
-        return iter(self._store.keys(f"{self._store.options.root}{SPARK_LOG}/"))
+    def _check_above(self) -> None:
+        """Refuse a prefix within another query's. Whoever resumes waits only for one that is being overwritten."""
+        for root in self._roots_above():
+            markers = Markers(self._store, root)
+            for incarnation in self._incarnations_above(markers):
+                if self._store.options.on_existing != "resume":
+                    raise self._nested(markers.url(incarnation))
+                found = markers.find(incarnation)
+                if found is not None and not found.marker.opened:
+                    raise self._nested(markers.url(incarnation))
 
-    def _of_others(self) -> Iterator[str]:
-        """Yield the keys that readers see and that are not ours."""
+    def _roots_above(self) -> Iterator[str]:
+        """Yield what lies above the prefix, but for what its readers do not look at this one from."""
+        root = self._store.options.root
+        levels = root.split("/")[:-1]
+        for count in range(len(levels)):
+            if not is_hidden("/".join([*levels[count:], "object"])):
+                yield "".join(f"{level}/" for level in levels[:count])
+
+    def _incarnations_above(self, markers: Markers) -> list[str]:
+        try:
+            return markers.incarnations()
+        except TargetError as error:
+            if status_of(error.__cause__) != 403:
+                raise
+            # Who may list the own prefix only shares none with those above it.
+            log.debug("what lies above %s may not be listed", self._store.options.url())
+            return []
+
+    def _nested(self, marker: str) -> TargetNotEmptyError:
+        return TargetNotEmptyError(
+            f"{self._store.options.url()} and the prefix of another query lie one within the other",
+            step=self._context.step_id,
+            why=f"there is its marker {marker}; readers of the outer prefix would see the rows of both, and overwriting"
+            " it would delete both",
+            do="name a prefix beside it; or, once that query has ended for good, delete its marker, or its prefix",
+        )
+
+    def _keys_below(self) -> Iterator[str]:
+        """Yield all keys below the prefix.
+
+        Raises:
+            TargetNotEmptyError: one of them is the marker of another query, whose prefix lies within this one.
+        """
         root = self._store.options.root
         for key in self._store.keys(root):
-            name = ObjectName.parse(key)
-            ours = name is not None and name.incarnation == self._context.incarnation
-            if not ours and not is_hidden(key.removeprefix(root)):
-                yield key
+            match = _NESTED_MARKER.fullmatch(key, len(root))
+            if match is not None and not is_hidden(f"{match[1]}object"):
+                raise self._nested(self._store.url(key))
+            yield key
+
+    def _others(self) -> list[str]:
+        """Return the incarnations of others that write here, or did."""
+        return [each for each in self._markers.incarnations() if each != self._context.incarnation]
+
+    def _spark_log(self) -> Iterator[str]:
+        """Yield the keys of the log of Spark's own sink."""
+        return self._store.keys(f"{self._store.options.root}{SPARK_LOG}/")
+
+    def _is_foreign(self, key: str) -> bool:
+        """Whether an object is one that readers see and that is not ours."""
+        name = ObjectName.parse(key)
+        ours = name is not None and name.incarnation == self._context.incarnation
+        return not ours and not is_hidden(key.removeprefix(self._store.options.root))
+
+    # --- overwriting
 
     def _delete_existing(self) -> None:
         """Delete what others left. Our own objects are spared: another driver of this step may have been faster."""
-        for incarnation in self._markers.incarnations():
-            if incarnation != self._context.incarnation:
-                # Markers first: a query that is about to publish finds its marker gone and stops.
-                self._markers.remove(incarnation)
-        own = self._manifests.key(self._context.incarnation, 0).rpartition("/")[0]
-        root = self._store.options.root
+        # Markers first: a query that is about to publish finds its own gone, and stops.
+        self._stop_others()
+        described, keys = self._replaced()
+        # Those that came while we listed: their objects may be among the keys.
+        self._stop_others()
+        self._check_above()
+        if self._markers.find(self._context.incarnation) is None:
+            raise self._removed()
+        reached("s3: deleting existing")
         # What others say of the prefix goes first: without it readers list the objects, and with it they miss some.
-        keys = [*self._spark_log(), *(key for key in self._store.keys(f"{root}_") if key[len(root) :] in SUMMARIES)]
-        keys += [*self._of_others(), *(key for key in self._manifests.all() if not key.startswith(f"{own}/"))]
-        pieces = key_of(self._store, "")
-        keys += (key for key in self._store.keys(pieces) if not key.startswith(f"{pieces}{self._context.incarnation}/"))
-        delete(self._store, keys)
-        if keys:
+        delete(self._store, [*described, *keys])
+        if described or keys:
             log.warning(
                 "step %r: on_existing=overwrite deleted %d objects below %s",
                 self._context.step_id,
-                len(keys),
+                len(described) + len(keys),
                 self._store.options.url(),
             )
+
+    def _stop_others(self) -> None:
+        for incarnation in self._others():
+            self._markers.remove(incarnation)
+            reached("s3: others stopped")
+
+    def _replaced(self) -> tuple[list[str], list[str]]:
+        """List what is to be deleted: what others say of the prefix as a whole, and their objects."""
+        root, ours = self._store.options.root, self._context.incarnation
+        sidecars = (f"{root}{SIDECAR}/manifests/", key_of(self._store, ""))
+        described, keys = [], []
+        for key in self._keys_below():
+            name = key.removeprefix(root)
+            if name in SUMMARIES or name.startswith(f"{SPARK_LOG}/"):
+                described.append(key)
+            elif self._is_foreign(key) or any(
+                key.startswith(place) and not key.startswith(f"{place}{ours}/") for place in sidecars
+            ):
+                keys.append(key)
+        return described, keys

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from outfall.s3.answers import FAILURES, code_of
+from outfall.errors import TransientError
+from outfall.s3.answers import CHECKSUMS, FAILURES, Answer, classify, code_of
 from outfall.s3.byte_queue import ByteQueue
-from outfall.s3.failures import piece_lost, translated
+from outfall.s3.failures import describe, piece_lost, translated
 from outfall.s3.staged import StagedObject, UploadedPart, encoded
 from outfall.s3.store import Store
 from outfall.steps import reached
@@ -61,8 +62,9 @@ class Senders:
 class Upload:
     """The bytes of one object, brought by one thread."""
 
-    def __init__(self, store: Store, senders: Senders, key: str) -> None:
+    def __init__(self, store: Store, senders: Senders, key: str, refuse_stale: Callable[[str], None]) -> None:
         self._store = store
+        self._refuse_stale = refuse_stale
         self._senders = senders
         self._part_size = int(store.options.part_size)
         self._pending = ByteQueue()
@@ -70,6 +72,8 @@ class Upload:
         self._first_unseen = 0
         self._id = uuid.uuid4().hex
         self._upload_id: str | None = None
+        self._checksum: str | None = None
+        """Which checksum S3 confirms each part with, as its API names it."""
         self._creating = threading.Lock()
         self.key = key
         self.size = 0
@@ -157,7 +161,11 @@ class Upload:
 
     def _put(self, number: int, body: bytes) -> UploadedPart:
         doing = f"uploading part {number} of {self._store.url(self.key)}"
-        return self._confirmed(number, self._ask_for_part(doing, "upload_part", number, Body=body))
+        answer = self._ask_for_part(doing, "upload_part", number, Body=body)
+        if self._checksum is not None and self._checksum not in answer:
+            # It has no body that would show whether its head was whole, and S3 wants the checksum back.
+            answer = self._ask_for_part(doing, "upload_part", number, Body=body)
+        return self._confirmed(number, answer)
 
     def _copy(self, number: int, key: str) -> UploadedPart:
         doing = f"copying {self._store.url(key)} into part {number} of {self._store.url(self.key)}"
@@ -170,12 +178,19 @@ class Upload:
         try:
             return self._store.call(doing, request, Key=self.key, UploadId=upload_id, PartNumber=number, **what)
         except FAILURES as error:
-            if code_of(error) == "NoSuchKey":
+            if classify(error) is not Answer.GONE:
+                raise translated(doing, error) from error
+            self._refuse_stale(f"{doing} failed: {describe(error)}")
+            if code_of(error) == "NoSuchKey" and request == "upload_part_copy":
                 raise piece_lost(self._store.url(what["CopySource"]["Key"])) from error
-            raise translated(doing, error) from error
+            raise TransientError(
+                f"{doing} failed",
+                why=f"the upload is gone: a lifecycle rule has aborted it, or somebody did ({describe(error)})",
+                do="nothing: the task is tried again, and begins anew",
+            ) from error
 
     def _confirmed(self, number: int, answer: Mapping[str, Any]) -> UploadedPart:
-        checksum = {name: value for name, value in answer.items() if name in _CHECKSUMS}
+        checksum = {name: value for name, value in answer.items() if name in CHECKSUMS}
         return UploadedPart(number=number, etag=answer["ETag"], checksum=checksum)
 
     def _created(self) -> str:
@@ -189,6 +204,8 @@ class Upload:
                 except FAILURES as error:
                     raise translated(doing, error) from error
                 self._upload_id = answer["UploadId"]
+                if answer.get("ChecksumAlgorithm"):
+                    self._checksum = f"Checksum{answer['ChecksumAlgorithm']}"
             return self._upload_id
 
     def _raise_failed(self) -> None:
@@ -196,9 +213,6 @@ class Upload:
         while self._first_unseen < len(self._sent) and self._sent[self._first_unseen].done():
             self._sent[self._first_unseen].result()
             self._first_unseen += 1
-
-
-_CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
 
 
 def _done(work: Callable[[], T]) -> Future[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,9 +14,13 @@ from typing import Any
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from outfall.s3 import S3Sink
+from outfall.s3.marker import Marker
 from outfall.testing import ByReference
 
 BUCKET = "bkt"
+CRC = "AAAAAA=="
+OURS = "00000000000000aa"
+"""An incarnation."""
 
 
 def answer(status: int, code: str, message: str = "") -> ClientError:
@@ -104,6 +109,17 @@ class FakeS3(ByReference):
         """Put an object as somebody else."""
         self.objects[key] = Object(body, _etag(body), {})
 
+    def mark(self, prefix: str = "out", **fields: Any) -> None:
+        """Put the marker of a step that has opened a prefix."""
+        given: dict[str, Any] = {"incarnation": OURS, "step": "sink", "matching": True}
+        marker = Marker(**(given | fields))
+        self.put(f"{prefix}/_outfall/{marker.incarnation}.json", marker.model_dump_json().encode())
+
+    def marker(self, incarnation: str = "") -> Marker:
+        """Return the marker below the prefix `out`: of an incarnation, or the only one there is."""
+        (key,) = (key for key in self.objects if re.fullmatch(f"out/_outfall/{incarnation or '[0-9a-f]+'}.json", key))
+        return Marker.model_validate_json(self.objects[key].body)
+
     def data(self) -> dict[str, bytes]:
         return {key: found.body for key, found in sorted(self.objects.items()) if "_outfall/" not in key}
 
@@ -145,13 +161,22 @@ class FakeS3(ByReference):
                     fault.times -= 1
                     raise fault.error
 
-    def _put_object(self, *, Key: str, Body: bytes, Metadata: Any = None, IfNoneMatch: str = "", **rest: Any) -> Any:  # noqa: N803
+    def _put_object(
+        self, *, Key: str, Body: bytes, Metadata: Any = None, IfNoneMatch: str = "", IfMatch: str = "", **rest: Any  # noqa: N803
+    ) -> Any:  # fmt: skip
         self._refuse_taken(Key, IfNoneMatch)
+        self._refuse_other(Key, IfMatch)
         self.objects[Key] = Object(bytes(Body), _etag(Body), self._kept(Metadata), rest)
         return {"ETag": _etag(Body)}
 
     def _get_object(self, *, Key: str, **rest: Any) -> Any:  # noqa: N803
-        return {"Body": io.BytesIO(self._found(Key, "NoSuchKey").body)}
+        found = self._found(Key, "NoSuchKey")
+        first, _, last = rest.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+        body = found.body[int(first) : int(last or len(found.body)) + 1]
+        return {
+            "Body": io.BytesIO(body), "ContentLength": len(body), "ETag": found.etag, "Metadata": found.metadata,
+            "ContentRange": f"bytes {first}-{last}/{len(found.body)}",
+        }  # fmt: skip
 
     def _head_object(self, *, Key: str, **rest: Any) -> Any:  # noqa: N803
         found = self._found(Key, "404")
@@ -164,7 +189,7 @@ class FakeS3(ByReference):
     def _delete_objects(self, *, Delete: Any, **rest: Any) -> Any:  # noqa: N803
         for each in Delete["Objects"]:
             self.objects.pop(each["Key"], None)
-        return {}
+        return {"Deleted": Delete["Objects"]}
 
     def _list_objects_v2(
         self, *, Prefix: str, MaxKeys: int = 1000, StartAfter: str = "", ContinuationToken: str = "", **rest: Any  # noqa: N803
@@ -172,18 +197,20 @@ class FakeS3(ByReference):
         after = ContinuationToken or StartAfter
         found = sorted(key for key in self.objects if key.startswith(Prefix) and key > after)
         page = found[: min(MaxKeys, self._page)]
-        more = {"IsTruncated": True, "NextContinuationToken": page[-1]} if len(page) < len(found) else {}
+        more: dict[str, Any] = {"Name": BUCKET, "Prefix": Prefix, "KeyCount": len(page), "IsTruncated": False}
+        if len(page) < len(found):
+            more |= {"IsTruncated": True, "NextContinuationToken": page[-1]}
         return {"Contents": [{"Key": key} for key in page], **more}
 
     def _create_multipart_upload(self, *, Key: str, Metadata: Any = None, **rest: Any) -> Any:  # noqa: N803
         upload_id = f"upload-{next(self._numbers):05d}"
         self.uploads[upload_id] = Upload(Key, self._kept(Metadata), rest)
-        return {"UploadId": upload_id}
+        return {"Key": Key, "UploadId": upload_id}
 
     def _upload_part(self, *, Key: str, UploadId: str, PartNumber: int, Body: bytes, **rest: Any) -> Any:  # noqa: N803
         assert 1 <= PartNumber <= 10_000
         self._upload(Key, UploadId).parts[PartNumber] = bytes(Body)
-        return {"ETag": _etag(Body), "ChecksumCRC32": "crc", "ServerSideEncryption": "AES256"}
+        return {"ETag": _etag(Body), "ChecksumCRC32": CRC, "ServerSideEncryption": "AES256"}
 
     def _upload_part_copy(
         self, *, Key: str, UploadId: str, PartNumber: int, CopySource: Any, **rest: Any  # noqa: N803
@@ -191,13 +218,14 @@ class FakeS3(ByReference):
         assert CopySource["Bucket"] == BUCKET
         body = self._found(CopySource["Key"], "NoSuchKey").body
         part = self._upload_part(Key=Key, UploadId=UploadId, PartNumber=PartNumber, Body=body)
-        return {"CopyPartResult": {"ETag": part["ETag"], "ChecksumCRC32": "crc"}, "ServerSideEncryption": "AES256"}
+        return {"CopyPartResult": {"ETag": part["ETag"], "ChecksumCRC32": CRC}, "ServerSideEncryption": "AES256"}
 
     def _get_bucket_versioning(self) -> Any:
         return {"Status": self.versioning} if self.versioning else {}
 
     def _list_parts(self, *, Key: str, UploadId: str, **rest: Any) -> Any:  # noqa: N803
-        return {"Parts": [{"PartNumber": number} for number in self._upload(Key, UploadId).parts]}
+        parts = [{"PartNumber": number} for number in self._upload(Key, UploadId).parts]
+        return {"Key": Key, "UploadId": UploadId, "Parts": parts}
 
     def _abort_multipart_upload(self, *, Key: str, UploadId: str, **rest: Any) -> Any:  # noqa: N803
         self._upload(Key, UploadId)
@@ -222,7 +250,7 @@ class FakeS3(ByReference):
         digest = hashlib.md5(b"".join(hashlib.md5(body).digest() for body in bodies)).hexdigest()
         self.objects[Key] = Object(b"".join(bodies), f'"{digest}-{len(bodies)}"', upload.metadata, upload.arguments)
         del self.uploads[UploadId]
-        return {"ETag": self.objects[Key].etag}
+        return {"Key": Key, "ETag": self.objects[Key].etag}
 
     def _list_multipart_uploads(
         self, *, Prefix: str, KeyMarker: str = "", UploadIdMarker: str = "", **rest: Any  # noqa: N803
@@ -230,9 +258,9 @@ class FakeS3(ByReference):
         found = sorted((upload.key, upload_id) for upload_id, upload in self.uploads.items())
         found = [each for each in found if each[0].startswith(Prefix) and each > (KeyMarker, UploadIdMarker)]
         page = found[: self._page]
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"Bucket": BUCKET, "IsTruncated": False}
         if len(page) < len(found):
-            more = {"IsTruncated": True, "NextKeyMarker": page[-1][0], "NextUploadIdMarker": page[-1][1]}
+            more |= {"IsTruncated": True, "NextKeyMarker": page[-1][0], "NextUploadIdMarker": page[-1][1]}
         return {"Uploads": [{"Key": key, "UploadId": upload_id} for key, upload_id in page], **more}
 
     def _found(self, key: str, code: str) -> Object:
@@ -249,6 +277,12 @@ class FakeS3(ByReference):
         if condition and not self.knows_conditions:
             raise answer(501, "NotImplemented", "A header you provided implies functionality that is not implemented")
         if condition and self._conditional and key in self.objects:
+            raise answer(412, "PreconditionFailed")
+
+    def _refuse_other(self, key: str, etag: str) -> None:
+        if etag and not self.knows_conditions:
+            raise answer(501, "NotImplemented", "A header you provided implies functionality that is not implemented")
+        if etag and self._conditional and self._found(key, "NoSuchKey").etag != etag:
             raise answer(412, "PreconditionFailed")
 
     def _kept(self, metadata: Any) -> dict[str, str]:
