@@ -78,6 +78,8 @@ class WriterInitContext:
     worker_count: int = 0
     value: str | None = None
     """The column whose values are the sink's items; `None` for rows."""
+    key: str | None = None
+    """The column that says which part a row belongs to; `None` where none was given, as in a drain."""
     metrics: Metrics = field(default_factory=Metrics, compare=False)
     token: str = ""
     """The random token of that BEGIN: where a log was copied, two drivers may have one generation, never one token."""
@@ -151,6 +153,8 @@ class TargetContext(Generic[S]):
     """The same by name, for a sink that consists of others."""
     unfinished: bool = False
     """Whether there was a BEGIN after the last completed epoch: its tasks may have written."""
+    key: str | None = None
+    """The column that says which part a row belongs to, as in `WriterInitContext`."""
 
 
 @dataclass(frozen=True, order=True)

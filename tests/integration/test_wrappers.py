@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from outfall.file import FileSink
@@ -30,6 +31,9 @@ def test_objects_go_through_all_wrappers_at_once(spark: SparkSession, tmp_path: 
     for name in ("growing", "whole", "once"):
         assert found_ids(tmp_path / name) == list(range(20))
     assert sum(item.counts.get("whole.rows", 0) for item in history(str(tmp_path / "checkpoint"))) == 20
+    write_source(tmp_path / "source", files=1, start=2)
+    with pytest.raises(StreamingQueryException, match="by key='name', and key='k' is given"):
+        run(write_stream(rows, sink, key="k", checkpoint=str(tmp_path / "checkpoint")))
 
 
 @pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Arrow stream writers, of Spark 4.1')

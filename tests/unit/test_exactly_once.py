@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from outfall.capabilities import Guarantee
 from outfall.composite import DeadLetteringSink
+from outfall.epoch.coordinator import EpochOptions
 from outfall.epoch.task import EpochTask, TaskIdentity
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.serde import ModelSerializer
@@ -197,6 +198,38 @@ def test_offsets_that_were_seen_in_other_columns_are_refused(changed: dict[str, 
         run(sink(**changed), recovery, 1, batch(3))
     run(sink(window=5), recovery, 1, batch(3))
     assert offsets_in(target) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("fanned", [False, True])
+def test_another_key_for_several_parts_is_refused(fanned: bool) -> None:
+    target, recovery = staged(), MemoryRecoveryConfig()
+
+    def epoch(number: int, key: str | None, *offsets: int) -> None:
+        sink = once(target, parts=2)
+        sink = FanOutSink([sink]) if fanned else sink
+        driver = LocalDriver(sink, recovery, options=EpochOptions(key=key))
+        coordinator = driver.coordinator()
+        ticket = coordinator.begin(number)
+        task = EpochTask(sink, ticket, TaskIdentity(number, 0, 0))
+        coordinator.finish(ticket, [task.run([(ticket.parts[0], batch(*offsets))])])
+
+    epoch(0, None, 1)
+    epoch(1, "partition", 2)
+    with pytest.raises(ForeignRecordsError, match="by key='partition', and key='topic' is given"):
+        epoch(2, "topic", 2)
+    epoch(2, "partition", 2, 3)
+    assert offsets_in(target) == [1, 2, 3]
+
+
+def test_one_part_sees_all_rows_by_whatever_key_they_come() -> None:
+    target, recovery = staged(), MemoryRecoveryConfig()
+    for number, key in enumerate(["partition", "topic"]):
+        driver = LocalDriver(once(target), recovery, options=EpochOptions(key=key))
+        coordinator = driver.coordinator()
+        ticket = coordinator.begin(number)
+        task = EpochTask(driver.sink, ticket, TaskIdentity(number, 0, 0))
+        coordinator.finish(ticket, [task.run([(ticket.parts[0], batch(1, number))])])
+    assert offsets_in(target) == [1, 0]
 
 
 def test_a_state_that_does_not_say_its_columns_goes_on_and_says_them_then() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -114,7 +115,20 @@ class ExactlyOnceSink(Composite, SupportsDeadLetterSink):
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         for state in share(SEEN, context.states).values():
             self._check_columns(state, context.step_id)
+            self._check_key(state, context)
         return super().check_target(context)
+
+    def _check_key(self, state: SeenState, context: TargetContext[Any]) -> None:
+        """Refuse another way of the rows to the parts: a source partition would meet one that has not seen it."""
+        if self.options.parts == 1 or None in (state.key, context.key) or state.key == context.key:
+            return
+        raise ForeignRecordsError(
+            f"the rows were routed to the parts by key={state.key!r}, and key={context.key!r} is given",
+            step=context.step_id,
+            why="a part knows the offsets that it has seen itself: of rows that come to another one some would be"
+            " written twice",
+            do=f"give key={state.key!r} again, or start with a new checkpoint or another step_id",
+        )
 
     def _check_columns(self, state: SeenState, step_id: str) -> None:
         """Refuse offsets that were seen in other columns: of these they say nothing."""
@@ -143,6 +157,7 @@ class SeenSink(
 
     def __init__(self, options: ExactlyOnceOptions) -> None:
         self._options = options
+        self._key: str | None = None
 
     def kind(self) -> str:
         return "seen-offsets"
@@ -152,14 +167,20 @@ class SeenSink(
         return f"{self._options.parts} parts"
 
     def bind(self, context: WriterInitContext) -> Self:
-        return self
+        bound = copy.copy(self)
+        bound._key = context.key
+        return bound
 
     def list_parts(self) -> list[str]:
         return [f"{index:05d}" for index in range(self._options.parts)]
 
     def build_part(self, step_id: str, for_part: str, resume_state: SeenState | None) -> SeenPart:
         state = SeenState() if resume_state is None else resume_state.model_copy(deep=True)
-        columns = {"offset": self._options.offset, "source_partition": list(self._options.source_partition)}
+        columns: dict[str, Any] = {
+            "offset": self._options.offset,
+            "source_partition": list(self._options.source_partition),
+            "key": self._key or state.key,
+        }
         return SeenPart(state.model_copy(update=columns), self._options.window)
 
     def state_serializer(self) -> ModelSerializer[SeenState]:

@@ -60,3 +60,5 @@ class SeenState(BaseModel):
     """The column that they are from; `None` where it is not known."""
     source_partition: list[str] | None = None
     """The columns that name the source partitions; `None` where they are not known."""
+    key: str | None = None
+    """The column that routed the rows to the parts; `None` where it is not known."""

@@ -85,6 +85,8 @@ class EpochOptions:
     end_of_input: bool = False
     """Whether each epoch is the last for now, so that sinks that hold rows back deliver them, as in batch jobs."""
     worker_count: int = 0
+    key: str | None = None
+    """The column that says which part a row belongs to, where there is one: for sinks that stand on it."""
     started: float | None = None
     """When this run of the query was started, in seconds since 1970; `None` where that is not known."""
     final: bool = False
@@ -363,7 +365,9 @@ class EpochCoordinator:
 
     def _begin_epoch(self, view: JournalView, expected: int | None, query_id: str | None, *, drain: bool) -> Ticket:
         parts = listed_parts(self._step_id, self._sink, list(view.states))
-        checked = check_target(self._sink, self._step_id, view, self._journal.log, epoch=expected)
+        checked = check_target(
+            self._sink, self._step_id, view, self._journal.log, epoch=expected, key=self._options.key
+        )
         self._append_begin(view, expected, query_id, checked.bases, drain=drain)
         begun = self._journal.view
         open_target(self._sink, checked, view, begun)
@@ -465,6 +469,7 @@ class EpochCoordinator:
             states=states.out(view.states),
             writer_states=tuple(states.out(dict(enumerate(view.writer_states))).values()),
             worker_count=self._options.worker_count,
+            key=self._options.key,
             any_later=self._options.any_later,
             began_at=view.begin.time.timestamp() if view.begin else 0.0,
             drains=view.drains,

@@ -30,6 +30,8 @@ class Ticket:
     states: dict[str, StoredValue] = field(default_factory=dict)
     writer_states: tuple[StoredValue, ...] = ()
     worker_count: int = 0
+    key: str | None = None
+    """The column that says which part a row belongs to; `None` where none was given."""
     began_at: float = 0.0
     """When the driver began, in seconds since 1970 by its wall clock."""
     any_later: bool = False

@@ -26,7 +26,9 @@ class CheckedTarget:
     """Where parts start that have no state yet but hold data that is kept."""
 
 
-def check_target(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *, epoch: int | None) -> CheckedTarget:
+def check_target(
+    sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *, epoch: int | None, key: str | None = None
+) -> CheckedTarget:
     """Let the sink compare its target with the log, before BEGIN.
 
     Raises:
@@ -35,7 +37,7 @@ def check_target(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *
     if not isinstance(sink, SupportsTarget):
         return CheckedTarget()
     states = load_states(sink, view.states, log) if is_fixed(sink) else {}
-    context = target_context(step_id, view, states, epoch)
+    context = replace(target_context(step_id, view, states, epoch), key=key)
     found = sink.check_target(context)
     anew = sink.chooses_bases_anew and not view.prepared
     bases = {part: state for part, state in found.items() if anew or part not in view.states}

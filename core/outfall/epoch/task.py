@@ -112,6 +112,7 @@ class EpochTask:
             worker_index=self._identity.worker_index,
             worker_count=self._ticket.worker_count,
             value=self._value_column,
+            key=self._ticket.key,
             metrics=self._metrics,
             token=self._ticket.token,
         )

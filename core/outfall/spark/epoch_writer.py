@@ -101,6 +101,7 @@ class EpochWriter:
             any_later=self._any_later,
             end_of_input=self._end_of_input,
             worker_count=self._settings.workers or 0,
+            key=self._settings.key,
             started=self._started,
             final=self._final,
         )
