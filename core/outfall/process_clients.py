@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
+
+from outfall.redaction import Redaction
 
 _MOST = 8
 
@@ -54,3 +56,44 @@ class ProcessClients(Generic[A]):
         with self._lock:
             if self._made.get(access) is client:
                 del self._made[access]
+
+
+def hide_secrets(client: Any, more: Iterable[str] = ()) -> None:
+    """Take out of what a boto3 client raises and returns of errors whatever a server says back of secrets.
+
+    Args:
+        client: made just now.
+        more: what its requests carry beside the credentials, such as a key of the user's own.
+    """
+    given = [value for value in more if value]
+
+    def redaction() -> Redaction:
+        # Not asked for by `get_frozen_credentials`, which may fetch new ones: those were not sent.
+        held = vars(client._get_credentials() or object) if hasattr(client, "_get_credentials") else {}
+        names = ("secret_key", "_secret_key", "token", "_token")
+        found = [held[name] for name in names if isinstance(held.get(name), str)]
+        return Redaction([*given, *(value for value in found if len(value) >= _SHORTEST)])
+
+    def answered(parsed: dict[str, Any], **_: Any) -> None:
+        failed = [parsed.get("Error"), *(item for name in _ANSWERS for item in parsed.get(name) or ())]
+        for error in failed:
+            for name in _MESSAGES:
+                if isinstance(error, dict) and isinstance(error.get(name), str):
+                    error[name] = redaction().hide(error[name])
+
+    def broke(exception: Exception, **_: Any) -> None:
+        hidden = redaction()
+        exception.args = tuple(hidden.hide(value) if isinstance(value, str) else value for value in exception.args)
+
+    # A session of the user's own may give what is no client of boto3's.
+    if (events := getattr(getattr(client, "meta", None), "events", None)) is not None:
+        events.register("after-call", answered)
+        events.register("after-call-error", broke)
+
+
+_ANSWERS = ("Records", "RequestResponses", "Errors")
+"""Where services say it record by record."""
+_MESSAGES = ("Message", "ErrorMessage")
+"""Not codes: what is done about an error goes by them."""
+_SHORTEST = 8
+"""Characters. AWS's own secrets have forty and more; those of a test may be a letter that stands in every word."""

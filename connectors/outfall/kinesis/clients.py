@@ -8,7 +8,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from outfall.process_clients import ProcessClients
+from outfall.process_clients import ProcessClients, hide_secrets
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,11 @@ class Access:
             max_pool_connections=self.connections,
             retries={"total_max_attempts": 1},  # the base retries, and counts
         )
-        return boto3.session.Session().client(
+        client = boto3.session.Session().client(
             self.service, region_name=self.region, endpoint_url=self.endpoint_url, config=config
         )
+        hide_secrets(client)
+        return client
 
 
 _clients = ProcessClients[Access]()

@@ -8,8 +8,10 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from pydantic import SecretStr
 
-from outfall.process_clients import ProcessClients
+from outfall.options import resolve_secret
+from outfall.process_clients import ProcessClients, hide_secrets
 
 SessionFactory = Callable[[], Any]
 """Makes a `boto3.session.Session`. Picklable, so that tasks can call it too."""
@@ -28,6 +30,8 @@ class Access:
     connect_timeout: float = 10.0
     read_timeout: float = 60.0
     connections: int = 10
+    sse_customer_key: SecretStr | None = None
+    """What requests carry, that no text may show."""
     # Whether two are one is asked of them, but no hash: a data class with `__call__` has none.
     session_factory: SessionFactory | None = field(default=None, hash=False)
 
@@ -49,7 +53,9 @@ class Access:
             retries={"mode": "adaptive", "total_max_attempts": _TRIES},
             s3={"addressing_style": "path" if self.path_style else "auto"},
         )
-        return session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region, config=config)
+        client = session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region, config=config)
+        hide_secrets(client, [] if self.sse_customer_key is None else [resolve_secret(self.sse_customer_key)])
+        return client
 
 
 _clients = ProcessClients[Access]()

@@ -66,6 +66,7 @@ class Store:
             read_timeout=options.read_timeout.total_seconds(),
             # One more than works at once, for whoever asks for something else meanwhile.
             connections=options.max_concurrency + 1,
+            sse_customer_key=options.sse_customer_key,
             session_factory=self.session_factory,
         )
 
