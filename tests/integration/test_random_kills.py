@@ -155,6 +155,8 @@ class Life:
     @property
     def lingers(self) -> bool:
         """Whether any process of it is there yet."""
+        if not self.ended:
+            return True  # it may not have made its group yet
         with suppress(ProcessLookupError):
             os.killpg(self.pid, 0)
             return True

@@ -14,6 +14,7 @@ from outfall.errors import ConfigurationError, TargetError, TargetNotEmptyError,
 from outfall.file import FileSink
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
+    OTHERS,
     Driver,
     GrowingDriver,
     WholeDriver,
@@ -81,8 +82,23 @@ def test_a_directory_that_stands_is_not_synced_again_once_an_epoch_is_completed(
 ) -> None:
     driver = WholeDriver(whole(tmp_path / "out"))
     driver.run(rows(1))
-    monkeypatch.setattr(os, "fsync", pytest.fail)
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))))
     driver.begin()
+    assert synced == [f"{driver.incarnation}.json"]
+
+
+@pytest.mark.parametrize("on_existing", ["error", "overwrite"])
+@pytest.mark.parametrize("ours", ["above", "below"])
+def test_a_directory_within_another_querys_or_around_it_is_refused(tmp_path: Path, on_existing: str, ours: str) -> None:
+    inner, outer = tmp_path / "out" / "carrier=AA", tmp_path / "out"
+    WholeDriver(whole(inner if ours == "above" else outer), OTHERS).run(rows(1))
+    before = everything(tmp_path)
+    partitioned = {"partition_by": "carrier"} if ours == "above" else {}
+    mine = WholeDriver(whole(outer if ours == "above" else inner, on_existing=on_existing, **partitioned))
+    with pytest.raises(TargetNotEmptyError):
+        mine.begin()
+    assert everything(tmp_path) == before
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync", "rename"])

@@ -11,6 +11,7 @@ import pytest
 
 from outfall.capabilities import Guarantee
 from outfall.errors import (
+    FencedError,
     OutfallError,
     StaleWriterError,
     TargetAheadError,
@@ -159,7 +160,7 @@ def test_a_file_shorter_than_its_offset_is_refused_and_left_as_it_is(
 ) -> None:
     driver.run({PART: rows(1)})
     expected = driver.states[PART].offset
-    driver.append_begin()
+    driver.begin()
     if actual is None:
         (out / PART).unlink()
     else:
@@ -273,7 +274,8 @@ def test_an_older_driver_that_wakes_before_overwriting_deletes_nothing(out: Path
     late.begin(open_target=False)
     newer = late.restored_copy(growing(out, on_existing="overwrite"))
     newer.run({PART: rows(1)})
-    late.open()
+    with pytest.raises(FencedError, match="generation 2"):
+        late.open()
     assert ids(out) == [1]
 
 
@@ -316,7 +318,8 @@ def test_an_older_driver_that_wakes_before_taking_back_cuts_nothing(driver: Grow
     newer = late.restored_copy(growing(out, parts=2, on_rewind="truncate"))
     newer.generation = driver.generation  # its BEGIN comes after everything the target remembers
     newer.run({PART: rows(20)})
-    late.open()
+    with pytest.raises(FencedError, match="a newer driver"):
+        late.open()
     assert ids(out) == [1, 20]
 
 

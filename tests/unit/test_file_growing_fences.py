@@ -305,9 +305,9 @@ def test_nobody_writes_while_a_driver_seals_and_the_driver_is_named(driver: Grow
     assert ids(out) == []
 
 
-def _zombie(out: Path, where: str) -> subprocess.Popen[str]:
+def _zombie(driver: GrowingDriver, out: Path, where: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.support.file_zombie", str(out), where],
+        [sys.executable, "-m", "tests.unit.support.file_zombie", str(out), where, driver.token],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -321,7 +321,7 @@ def _zombie(out: Path, where: str) -> subprocess.Popen[str]:
 def test_a_stopped_process_that_wakes_late_changes_nothing(out: Path) -> None:
     driver = GrowingDriver(growing(out))
     driver.begin()
-    zombie = _zombie(out, "between writes")
+    zombie = _zombie(driver, out, "between writes")
     try:
         answers = driver.write({PART: rows(1)}, attempt=2)
         zombie.send_signal(signal.SIGCONT)
@@ -335,7 +335,7 @@ def test_a_stopped_process_that_wakes_late_changes_nothing(out: Path) -> None:
 def test_a_process_that_is_stopped_with_the_lock_is_named_and_its_end_frees_the_part(out: Path) -> None:
     driver = GrowingDriver(growing(out))
     driver.begin()
-    zombie = _zombie(out, "file: writing")
+    zombie = _zombie(driver, out, "file: writing")
     try:
         with pytest.raises(TransientError, match=f"pid {zombie.pid}") as caught:
             driver.part(attempt=2)
@@ -350,7 +350,7 @@ def test_a_process_that_is_stopped_with_the_lock_is_named_and_its_end_frees_the_
 def test_a_seal_names_the_process_that_is_stopped_with_the_lock(out: Path) -> None:
     driver = GrowingDriver(growing(out))
     driver.begin()
-    zombie = _zombie(out, "file: writing")
+    zombie = _zombie(driver, out, "file: writing")
     try:
         with pytest.raises(TransientError, match=f"{PART} is written by .* pid {zombie.pid}"):
             driver.seal({})
@@ -369,3 +369,77 @@ def test_the_record_says_who_wrote(driver: GrowingDriver, out: Path) -> None:
     assert found.writer == WriterId(1, 0, 5)
     assert (found.host, found.pid, found.sealed) == (os.uname().nodename, os.getpid(), False)
     assert _register(driver).part("part-00001.jsonl") is None
+
+
+def test_of_two_copies_of_a_log_the_one_that_opens_second_is_refused(driver: GrowingDriver, out: Path) -> None:
+    driver.run({PART: rows(0)})
+    copy = driver.restored_copy(growing(out, parts=2))
+    driver.append_begin()
+    copy.append_begin()
+    driver.open()
+    with pytest.raises(FencedError, match="the recovery data was copied"):
+        copy.open()
+    with pytest.raises(StaleWriterError, match="the recovery data was copied"):
+        copy.part(attempt=9)
+    with pytest.raises(FencedError, match="the recovery data was copied"):
+        copy.seal({})
+    answers = driver.write({PART: rows(1)})
+    driver.seal(answers)
+    driver.complete(answers)
+    copy.append_begin()
+    with pytest.raises(FencedError, match="the recovery data was copied"):
+        copy.open()
+    driver.run({PART: rows(2)})
+    assert ids(out) == [0, 1, 2]
+
+
+def test_a_driver_whose_rows_a_copy_has_taken_back_is_refused(driver: GrowingDriver, out: Path) -> None:
+    driver.run({PART: rows(0)})
+    copy = driver.restored_copy(growing(out, parts=2, on_rewind="truncate"))
+    for number in (1, 2):
+        driver.run({PART: rows(number)})
+    running = driver.restored_copy(driver.sink)
+    running.begin()
+    copy.run({PART: rows(10, 20, 30)})
+    # Its files are as long as before, and longer: only the register tells.
+    with pytest.raises(StaleWriterError):
+        running.part(attempt=9)
+    with pytest.raises((FencedError, SealError)):
+        running.seal({})
+    with pytest.raises(TargetLostError, match="behind the recovery data"):
+        driver.begin()
+    assert ids(out) == [0, 10, 20, 30]
+
+
+def test_later_epochs_are_taken_back_although_as_many_attempts_to_do_so_were_killed(
+    driver: GrowingDriver, out: Path
+) -> None:
+    driver.run({PART: rows(0)})
+    restored = driver.restored_copy(growing(out, parts=2, on_rewind="truncate"))
+    driver.run({PART: rows(1)})
+    for _ in range(3):
+        restored.begin(open_target=False)
+    restored.run({PART: rows(2)})
+    assert ids(out) == [0, 2]
+
+
+def test_a_driver_whose_register_is_gone_runs_its_epoch_again(driver: GrowingDriver, out: Path) -> None:
+    driver.run({PART: rows(0)})
+    driver.begin()
+    (out / "_outfall" / REGISTER).unlink()
+    with pytest.raises(StaleWriterError, match="without a record"):
+        driver.part()
+    with pytest.raises(SealError, match="does not say that this driver opened the parts"):
+        driver.seal({})
+    driver.run({PART: rows(1)})
+    assert ids(out) == [0, 1]
+
+
+def test_a_register_of_a_release_before_tokens_is_taken_as_it_is(driver: GrowingDriver, out: Path) -> None:
+    driver.run({PART: rows(0)})
+    register = out / "_outfall" / REGISTER
+    old = register.read_bytes().replace(f', "token": "{driver.token}"'.encode(), b"".ljust(29))
+    assert b"token" not in old
+    register.write_bytes(old)
+    driver.run({PART: rows(1)})
+    assert ids(out) == [0, 1]

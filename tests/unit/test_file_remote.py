@@ -18,6 +18,7 @@ from outfall.capabilities import CommitRequest, Guarantee
 from outfall.errors import (
     CommitRefusedError,
     ConfigurationError,
+    FencedError,
     LostCommittableError,
     TargetAheadError,
     TargetLostError,
@@ -28,6 +29,7 @@ from outfall.errors import (
 from outfall.file import FileSink, sink_from_options
 from outfall.file.remote_whole import RemoteWholeFileSink
 from outfall.sink_shape import check_sink, guarantee_of, requirements_of
+from outfall.target_record import TargetRecord
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import OTHERS, WholeDriver, meanwhile, rows
@@ -373,9 +375,9 @@ def test_an_older_driver_that_wakes_while_opening_deletes_nothing_of_the_newer(p
     older = WholeDriver(remote(place, on_existing="overwrite"))
 
     def newer() -> None:
-        WholeDriver(remote(place, on_existing="overwrite"), generation=1).run(rows(2))
+        older.restored_copy(remote(place, on_existing="overwrite")).run(rows(2))
 
-    with meanwhile("file: opening", newer):
+    with meanwhile("file: opening", newer), pytest.raises(FencedError, match="a newer driver"):
         older.begin()
     assert place.ids() == [2]
 
@@ -403,12 +405,13 @@ def test_a_restored_checkpoint_is_refused_or_the_later_epochs_are_taken_back(dri
 def test_what_a_newer_driver_published_meanwhile_is_not_taken_back(driver: WholeDriver, place: Place) -> None:
     driver.run(rows(1))
     older = driver.restored_copy(remote(place, on_rewind="truncate"))
-    newer = driver.restored_copy(remote(place, on_rewind="truncate"))
     driver.run(rows(2))
     older.begin(open_target=False)  # it has seen epoch 1, and sleeps
+    newer = older.restored_copy(remote(place, on_rewind="truncate"))
     newer.run(rows(20))
     newer.run(rows(30))
-    older.open()
+    with pytest.raises(FencedError, match="a newer driver"):
+        older.open()
     assert place.ids() == [1, 20, 30]
 
 
@@ -419,11 +422,19 @@ def test_a_task_that_does_not_see_the_target_says_so(driver: WholeDriver, place:
         driver.file()
 
 
-def test_an_unreadable_marker_says_only_that_it_is_there(driver: WholeDriver, place: Place) -> None:
+@pytest.mark.parametrize("content", [b"", b"\xff", b'{"incarnation": "aa"}'])
+def test_an_unreadable_marker_is_refused_and_not_written_anew(
+    driver: WholeDriver, place: Place, content: bytes
+) -> None:
     driver.run(rows(1))
-    place.put(f"_outfall/{driver.incarnation}.json", b"\xff")
-    driver.run(rows(2))
-    assert place.ids() == [1, 2]
+    driver.begin()
+    staged = driver.stage(rows(2))
+    place.put(f"_outfall/{driver.incarnation}.json", content)
+    for call in (driver.check, driver.open, lambda: driver.commit(staged)):
+        with pytest.raises(TargetLostError, match="cannot be read"):
+            call()
+    assert place.everything()[f"_outfall/{driver.incarnation}.json"] == content
+    assert place.ids() == [1]
 
 
 def test_the_engine_writes_epochs_and_replays_none(place: Place, tmp_path: Path) -> None:
@@ -490,3 +501,98 @@ def test_a_client_that_cannot_be_made_is_explained(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fsspec, "url_to_fs", fail)
     with pytest.raises(ConfigurationError, match=r"ValueError: no account.*give credentials"):
         FileSink("az://container/x").check_connection()  # type: ignore[attr-defined]
+
+
+def test_a_directory_restored_from_an_older_copy_is_refused_and_left_as_it_is(
+    driver: WholeDriver, place: Place
+) -> None:
+    driver.run(rows(1))
+    copy = place.everything()
+    driver.run(rows(2))
+    for path in list(place.everything()):
+        place.remove(path)
+    for path, data in copy.items():
+        place.put(path, data)
+    with pytest.raises(TargetLostError, match="behind the recovery data"):
+        driver.begin()
+    assert place.everything() == copy
+
+
+def test_epochs_without_files_are_no_loss(driver: WholeDriver, place: Place) -> None:
+    driver.run(rows(1))
+    driver.run()
+    driver.run([])
+    driver.run(rows(2))
+    assert place.ids() == [1, 2]
+
+
+def test_of_two_copies_of_a_log_one_is_refused(place: Place) -> None:
+    first = WholeDriver(remote(place))
+    first.run(rows(0))
+    second = first.restored_copy(remote(place))
+    first.append_begin()
+    second.append_begin()
+
+    def open_second() -> None:
+        with pytest.raises(FencedError, match="the recovery data was copied"):
+            second.open()
+
+    with meanwhile("file: claimed", open_second):
+        first.open()
+    open_second()
+    first.commit(first.stage(rows(1)))
+    assert place.ids() == [0, 1]
+
+
+def test_of_two_copies_of_a_log_the_one_that_looks_later_is_refused(
+    place: Place,
+) -> None:
+    first = WholeDriver(remote(place))
+    first.run(rows(0))
+    second = first.restored_copy(remote(place))
+    first.append_begin()
+    second.append_begin()
+    # The second has said so, and looks later.
+    remote(place).store.claim(second.incarnation, TargetRecord(second.generation, second.token))
+    with pytest.raises(FencedError, match="the recovery data was copied"):
+        first.open()
+    second.open()
+    second.commit(second.stage(rows(2)))
+    with pytest.raises(TargetAheadError, match="another copy of it is in use"):
+        first.check()
+    assert place.ids() == [0, 2]
+
+
+def test_of_two_queries_that_overwrite_at_the_same_moment_one_goes_on_at_most(place: Place) -> None:
+    place.put("old.jsonl", b'{"id":1}\n')
+    first = WholeDriver(remote(place, on_existing="overwrite"))
+    second = WholeDriver(remote(place, on_existing="overwrite"), OTHERS)
+    with (
+        meanwhile("file: marker created", lambda: second.run(rows(2))),
+        pytest.raises(TargetNotEmptyError, match="another query overwrites"),
+    ):
+        first.begin()
+    assert place.ids() == [2]
+    with pytest.raises(TargetLostError):
+        second.begin()
+
+
+def test_overwriting_that_was_killed_is_finished_by_the_next_run(place: Place) -> None:
+    place.put("old.jsonl", b'{"id":1}\n')
+    driver = WholeDriver(remote(place, on_existing="overwrite"))
+    with crash_at("file: others stopped"):
+        driver.begin()
+    driver.run(rows(2))
+    assert place.ids() == [2]
+
+
+@pytest.mark.parametrize("on_existing", ["error", "overwrite"])
+@pytest.mark.parametrize("ours", ["above", "below"])
+def test_a_directory_within_another_querys_or_around_it_is_refused(place: Place, on_existing: Any, ours: str) -> None:
+    inner, outer = f"{place.url}/in/ner", place.url
+    WholeDriver(FileSink(inner if ours == "above" else outer), OTHERS).begin()
+    before = place.everything()
+    mine = WholeDriver(FileSink(outer if ours == "above" else inner, on_existing=on_existing))
+    with pytest.raises(TargetNotEmptyError, match="one within the other"):
+        mine.begin()
+    assert place.everything() == before

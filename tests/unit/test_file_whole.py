@@ -253,7 +253,7 @@ def test_files_are_durable_before_they_are_handed_over_and_renames_before_they_a
     assert events == ["writev file", "fsync file", "fsync staging"] * 2
     events.clear()
     driver.commit(staged)
-    assert events == ["rename file", "rename file", "fsync out", "fsync staging"]
+    assert events == [f"fsync {driver.incarnation}.json", "rename file", "rename file", "fsync out", "fsync staging"]
 
 
 def _record(monkeypatch: pytest.MonkeyPatch, name: str, events: list[str]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outfall.capabilities import CommitRequest
 from outfall.errors import (
+    FencedError,
     TargetAheadError,
     TargetLostError,
     TargetNotEmptyError,
@@ -124,9 +128,13 @@ def test_an_older_driver_that_wakes_before_overwriting_deletes_nothing(out: Path
     newer = late.restored_copy(whole(out, on_existing="overwrite"))
     if asleep:
         newer.run(rows(1))
-        late.open()
+        with pytest.raises(FencedError, match="a newer driver"):
+            late.open()
     else:
-        with meanwhile("file: opening", lambda: newer.run(rows(1))):
+        with (
+            meanwhile("file: opening", lambda: newer.run(rows(1))),
+            pytest.raises(FencedError, match="a newer driver"),
+        ):
             late.open()
     assert ids(out) == [1]
 
@@ -188,7 +196,8 @@ def test_an_older_driver_that_wakes_before_taking_back_deletes_nothing(driver: W
     late.begin(open_target=False)
     newer = late.restored_copy(whole(out, on_rewind="truncate"))
     newer.run(rows(10))
-    late.open()
+    with pytest.raises(FencedError, match="a newer driver"):
+        late.open()
     assert ids(out) == [0, 10]
 
 
@@ -212,3 +221,109 @@ def test_an_epoch_written_anew_is_not_taken_for_a_rewind(driver: WholeDriver, ou
     driver.run(rows(9))
     driver.run(rows(10))
     assert ids(out) == [9, 10]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_directory_restored_from_an_older_copy_is_refused_and_left_as_it_is(
+    driver: WholeDriver, out: Path, epochs: int
+) -> None:
+    driver.run(rows(0))
+    shutil.copytree(out, out.with_name("copy"))
+    for number in range(epochs):
+        driver.run(rows(number))
+    shutil.rmtree(out)
+    out.with_name("copy").rename(out)
+    before = everything(out)
+    with pytest.raises(TargetLostError, match="behind the recovery data"):
+        driver.begin()
+    assert everything(out) == before
+
+
+def test_a_marker_that_lost_the_newest_epoch_is_behind_although_its_begin_survives(
+    driver: WholeDriver, out: Path
+) -> None:
+    driver.run(rows(0))
+    marker = out / "_outfall" / f"{driver.incarnation}.json"
+    driver.begin()
+    staged, before = driver.stage(rows(1)), marker.read_bytes()
+    driver.commit(staged)
+    driver.published = driver.epoch
+    driver.record_completed()
+    marker.write_bytes(before)
+    with pytest.raises(TargetLostError, match="it holds epoch 0, and 1 was published"):
+        driver.begin()
+
+
+def test_epochs_without_files_are_no_loss(driver: WholeDriver, out: Path) -> None:
+    driver.run(rows(1))
+    driver.run()
+    driver.run([])
+    driver.run(rows(2))
+    assert ids(out) == [1, 2]
+
+
+def test_of_two_copies_of_a_log_the_one_that_opens_second_is_refused(driver: WholeDriver, out: Path) -> None:
+    driver.run(rows(0))
+    copy = driver.restored_copy(whole(out))
+    driver.append_begin()
+    copy.append_begin()
+    driver.open()
+    with pytest.raises(FencedError, match="the recovery data was copied"):
+        copy.open()
+    # The copy was opened by nobody, but what it staged might have been recorded before the copying.
+    with pytest.raises(FencedError, match="the recovery data was copied"):
+        copy.commit(copy.stage(rows(2)))
+    driver.commit(driver.stage(rows(1), attempt=1))
+    copy.append_begin()
+    with pytest.raises(FencedError, match="the recovery data was copied"):
+        copy.open()
+    assert ids(out) == [0, 1]
+
+
+def test_whoever_settles_publishes_what_was_staged_under_another_begin(driver: WholeDriver, out: Path) -> None:
+    driver.begin()
+    recorded, context = driver.stage(rows(1)), driver.committing()
+    copy = driver.restored_copy(whole(out))
+    for settling in (driver, copy):
+        settling.sink.create_committer(context).commit([CommitRequest(file) for file in recorded])
+    assert ids(out) == [1]
+
+
+def test_later_epochs_are_taken_back_although_as_many_attempts_to_do_so_were_killed(
+    driver: WholeDriver, out: Path
+) -> None:
+    driver.run(rows(0))
+    restored = driver.restored_copy(whole(out, on_rewind="truncate"))
+    driver.begin()
+    driver.stage(rows(1))
+    for _ in range(3):
+        restored.begin(open_target=False)
+    restored.run(rows(2))
+    assert ids(out) == [0, 2]
+    with pytest.raises(FencedError):
+        driver.commit(driver.stage(rows(1), attempt=5))
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"incarnation": "aa", "of": "a newer release"}'])
+def test_an_unreadable_marker_is_refused_and_not_written_anew(driver: WholeDriver, out: Path, content: str) -> None:
+    driver.run(rows(0))
+    driver.begin()
+    staged = driver.stage(rows(1))
+    marker = out / "_outfall" / f"{driver.incarnation}.json"
+    marker.write_text(content)
+    for call in (driver.check, driver.open, lambda: driver.commit(staged)):
+        with pytest.raises(TargetLostError, match="cannot be read"):
+            call()
+    assert marker.read_text() == content
+    assert ids(out) == [0]
+
+
+def test_a_marker_of_a_release_before_tokens_is_taken_as_it_is(driver: WholeDriver, out: Path) -> None:
+    driver.run(rows(0))
+    marker = out / "_outfall" / f"{driver.incarnation}.json"
+    old = json.loads(marker.read_text()) | {"generation": 1}
+    marker.write_text(json.dumps({key: old[key] for key in old if key not in ("token", "ready")}))
+    driver.published = None
+    driver.run(rows(1))
+    assert ids(out) == [0, 1]
+    assert json.loads(marker.read_text())["token"] == driver.token

@@ -30,13 +30,13 @@ class FileCommitter(Committer[StagedFile]):
     def commit(self, requests: Sequence[Request]) -> None:
         context = self._context
         with explained("publishing in", self._store.root, then=_RECORDED), self._store.publishing():
-            self._store.advance(context.incarnation, generation=context.generation, epoch=context.epoch)
+            self._store.advance(context)
             reached("file: marker advanced")
             self._each(self._publish, requests)
             # Once for all: nothing is told to be committed before this returns.
             self._store.sync_published([request.committable for request in requests])
             reached("file: publications synced")
-            self._store.confirm(context.incarnation, [request.committable for request in requests])
+            self._store.confirm(context, [request.committable for request in requests])
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         with explained("looking into", self._store.root, then=_RECORDED):

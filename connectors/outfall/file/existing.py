@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
+from pathlib import PurePath
 
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetNotEmptyError
@@ -49,6 +50,7 @@ def check_existing(layout: Layout, options: FileOptions, step_id: str, incarnati
     """
     if options.on_existing == "overwrite":
         _refuse_directories(layout, options, step_id)
+        _refuse_others_around(layout, step_id)
         return
     if os.path.lexists(layout.data(SPARK_LOG)):
         raise listed_by_spark(layout.path, step_id)
@@ -56,9 +58,9 @@ def check_existing(layout: Layout, options: FileOptions, step_id: str, incarnati
         return
     found = [entry.name for entry in islice(layout.visible(), 3)]
     others = [name for name in layout.markers() if name != incarnation]
-    if not found and not others:
-        return
-    raise not_empty(layout.path, step_id, found, others)
+    if found or others:
+        raise not_empty(layout.path, step_id, found, others)
+    _refuse_others_around(layout, step_id)
 
 
 def not_empty(root: str, step_id: str, found: Sequence[str], others: Sequence[str]) -> TargetNotEmptyError:
@@ -74,6 +76,16 @@ def not_empty(root: str, step_id: str, found: Sequence[str], others: Sequence[st
     )
 
 
+def around_others(root: str, step_id: str, marker: str) -> TargetNotEmptyError:
+    """Make the error of a target within another query's, or around it."""
+    return TargetNotEmptyError(
+        f"{root} and the directory of another query lie one within the other",
+        step=step_id,
+        why=f"that query's marker is {marker}: each would take, or delete, the other's files for its own",
+        do="name a path beside it; or, if that query is gone for good, delete its _outfall",
+    )
+
+
 def listed_by_spark(root: str, step_id: str) -> TargetNotEmptyError:
     """Make the error of a target that Spark's own streaming file sink has written."""
     return TargetNotEmptyError(
@@ -85,12 +97,24 @@ def listed_by_spark(root: str, step_id: str) -> TargetNotEmptyError:
     )
 
 
+def _refuse_others_around(layout: Layout, step_id: str) -> None:
+    """Refuse a directory above or below which another query writes."""
+    below = [Layout(directory) for directory, _, _ in layout.walk() if directory != layout.path]
+    above = [Layout(str(directory)) for directory in PurePath(os.path.realpath(layout.path)).parents]
+    for other in (*below, *above):
+        # What may not be looked into was not written by anybody with these rights.
+        with suppress(PermissionError, NotADirectoryError):
+            for incarnation in other.markers():
+                raise around_others(layout.path, step_id, other.marker(incarnation))
+
+
 def delete_existing(layout: Layout, options: FileOptions, context: TargetContext[object], patience: Patience) -> None:
     """Delete what readers see or go by, and the markers of others, so that a query that still writes here stops.
 
     Called before our own marker exists, under the opening lock: never when anything of ours can be there.
     """
     _refuse_directories(layout, options, context.step_id)
+    _refuse_others_around(layout, context.step_id)
     others = [layout.marker(name) for name in layout.markers() if name != context.incarnation]
     # A query that is publishing has checked its marker: it is waited for, and the next one finds its marker gone.
     with locked(layout.publishing, patience, holder=last_publisher):
@@ -100,7 +124,7 @@ def delete_existing(layout: Layout, options: FileOptions, context: TargetContext
     # A query whose growing parts are open finds our record before its next write, and begins no segment.
     for suffix in layout.registers():
         with Register(layout, suffix, patience).alone() as held:
-            held.clear(WriterRecord.taken_by(context.incarnation, context.generation))
+            held.clear(WriterRecord.taken_by(context))
     reached("file: others stopped")
     _delete_spark_log(layout)
     files = [os.path.join(directory, name) for directory, _, names in layout.walk() for name in names]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -32,9 +33,11 @@ from outfall.file.part_files import PartFiles
 from outfall.file.register import Records, Register
 from outfall.file.rolling import Rolling
 from outfall.file.seal import seal_parts
-from outfall.file.sink import ahead
+from outfall.file.sink import AHEAD, may_take_back
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
+from outfall.steps import reached
+from outfall.target_record import check_opening, check_record
 
 log = logging.getLogger(__name__)
 
@@ -206,22 +209,24 @@ class GrowingFileSink(
     def _check_records(self, context: TargetContext[FileState]) -> None:
         records = self.register.peek()
         self._ahead = None
-        for found in (records.step, *records.writers()):
+        step, oldest = records.step, min(context.begun, default=0)
+        for found in (step, *records.writers()):
             if found is None:
                 continue
             if found.incarnation != context.incarnation:
                 raise _taken_over(found, context)
-            if found.writer.generation > context.last_generation:
-                if self.options.on_rewind == "error":
-                    raise ahead(self.options.path, f"it is {found}", context)
+            if may_take_back(self.options, found.begun, context):
                 self._ahead = records
+            elif found is step or found.writer.generation >= oldest:
+                # A part that nobody has written lately has an older writer.
+                check_record(self.options.path, found.begun, context, ahead=AHEAD)
 
     def _claim(self, context: TargetContext[FileState]) -> None:
         # Also from a query that still runs, if on_existing let us come this far: its next write finds our record.
         with self.register.alone() as held:
             self._check_bases(context)
             self._record_kept(context, list(context.states))
-            held.clear(WriterRecord.taken_by(context.incarnation, context.generation))
+            held.clear(WriterRecord.taken_by(context))
 
     def _check_bases(self, context: TargetContext[FileState]) -> None:
         """Refuse what was looked at before BEGIN and is different now: the first writer would cut it."""
@@ -243,16 +248,36 @@ class GrowingFileSink(
                 PartFiles(self.layout.path, part).remove_empty(state.segment)
             sync_directory(self.layout.path)
 
-    def _take_back(self, context: TargetContext[FileState]) -> None:
-        if self._ahead is None:
-            return
+    def _enter(self, context: TargetContext[FileState]) -> None:
+        mine = WriterRecord.taken_by(context)
         with self.register.alone() as held:
-            if held.records.same_as(self._ahead):
+            if self._ahead is not None and held.records.same_as(self._ahead):
                 self._cut_back(context)
                 # Last: who is killed before finds the target ahead again. It lets the writers of this generation in,
                 # although the target remembers a higher one.
-                held.clear(WriterRecord.taken_by(context.incarnation, context.generation))
+                held.clear(mine)
+            else:
+                self._refuse_other_driver(held.records.step, context)
+                held.enter(mine)
+            held.sync()
+            reached("file: register entered")
+            if context.unfinished:
+                self._sync_parts(context)
         self._ahead = None
+
+    def _refuse_other_driver(self, step: WriterRecord | None, context: TargetContext[FileState]) -> None:
+        if step is None:
+            return
+        if step.incarnation != context.incarnation:
+            raise _taken_over(step, context)
+        check_opening(self.options.path, step.begun, context)
+
+    def _sync_parts(self, context: TargetContext[FileState]) -> None:
+        """Make durable what a driver that was lost took back: after a power loss it would seem somebody else's."""
+        for part, state in context.states.items():
+            with suppress(FileNotFoundError), open(PartFiles(self.layout.path, part).path(state.segment), "rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(self.layout.path)
 
     def _cut_back(self, context: TargetContext[FileState]) -> None:
         # Of segments that were recorded some may have been moved away since, so they are not counted up.

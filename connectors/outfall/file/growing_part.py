@@ -7,7 +7,7 @@ import os
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from outfall.capabilities import SupportsFlush, WriterId, WriterInitContext
+from outfall.capabilities import SupportsFlush, WriterInitContext
 from outfall.encode import FormatOptions, shape
 from outfall.errors import ConfigurationError
 from outfall.file.buffered import BufferedPartition
@@ -60,12 +60,11 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
         self._offset = state.offset
         self._since = self._begun() if state.offset == 0 else state.since
         self._shape = state.shape if state.offset else None
-        self._mine = WriterRecord(context.incarnation, WriterId(context.generation, context.epoch, context.attempt))
+        self._mine = WriterRecord.of(context)
         self._dirty = False
+        self._created: int | None = None
         with explained("opening", self._path, part):
             self._fd = self._take_over()
-        # Whoever created the file may have died before its name was durable.
-        self._created = name_created() if state.offset == 0 else None
         super().__init__(options, context.metrics, start=state.offset == 0)
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
@@ -99,16 +98,20 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
 
     def _take_over(self) -> int:
         with self._register.writing(self._files.part) as held:
-            held.take_over(self._mine)
+            follows = held.take_over(self._mine)
             fd = self._files.open(self._segment, self._offset)
             try:
                 held.enter(self._mine)
                 reached("file: part taken over")
                 self._files.remove(self._files.later(self._segment))
-                self._dirty = cut(fd, self._offset)
+                # After an attempt of this driver also what needs no cut: it may have died before its own was durable.
+                self._dirty = cut(fd, self._offset) or follows
             except BaseException:
                 os.close(fd)
                 raise
+            if follows or self._offset == 0:
+                # Whoever created the file, or removed segments, may have died before that was durable.
+                self._created = name_created()
             return fd
 
     def _fit(self, schema: pa.Schema) -> None:

@@ -55,7 +55,7 @@ class LocalFileSink(FileSink, SupportsConnectionCheck, SupportsWithdrawal):
             elif first:
                 # Whoever created the marker may have died before its name was durable.
                 sync_directory(self.layout.sidecar)
-            self._take_back(context)
+            self._enter(context)
 
     def _open_first(self, context: TargetContext[Any]) -> None:
         """Take possession under a lock, so that neither a second query nor an older driver that wakes late does too."""
@@ -68,7 +68,7 @@ class LocalFileSink(FileSink, SupportsConnectionCheck, SupportsWithdrawal):
             if self.options.on_existing == "overwrite":
                 delete_existing(layout, self.options, context, self.patience)
             self._claim(context)
-            create_marker(layout, context.incarnation, context.step_id)
+            create_marker(layout, context)
 
     def withdraw(self, context: SweepContext) -> None:
         with explained("leaving", self.options.path), held(self.layout.opening, self.patience):
@@ -81,11 +81,15 @@ class LocalFileSink(FileSink, SupportsConnectionCheck, SupportsWithdrawal):
     def _claim(self, context: TargetContext[Any]) -> None:
         """Take over what carries its own record of a writer."""
 
-    def _take_back(self, context: TargetContext[Any]) -> None:
-        """Take back what `check_target` found to be later than the recovery data, under `on_rewind="truncate"`.
+    def _enter(self, context: TargetContext[Any]) -> None:
+        """Write down, durably, that this BEGIN opened the target last, unless another driver did so meanwhile.
 
-        Only what was seen then: since BEGIN was appended right after the entries that were read before, whatever looks
-        different now is a newer driver's, and this one woke late.
+        First take back what `check_target` found to be later than the recovery data, under `on_rewind="truncate"`. Only
+        what was seen then: since BEGIN was appended right after the entries that were read before, whatever looks
+        different now is another driver's.
+
+        Raises:
+            FencedError: another driver opened the target meanwhile.
         """
 
     def _check_place(self, context: TargetContext[Any]) -> bool:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from outfall.capabilities import CommitterInitContext
 from outfall.file.disk import sync_directory
 from outfall.file.layout import Layout
 from outfall.file.locked import Patience, locked, read_line, write_line
@@ -44,8 +45,8 @@ class LocalStore(FileStore):
         with suppress(OSError):
             os.unlink(self._layout.staged(name))
 
-    def advance(self, incarnation: str, *, generation: int, epoch: int) -> None:
-        advance_marker(self._layout, self._patience, incarnation, generation=generation, epoch=epoch)
+    def advance(self, context: CommitterInitContext) -> None:
+        advance_marker(self._layout, self._patience, context)
 
     @contextmanager
     def publishing(self) -> Iterator[None]:

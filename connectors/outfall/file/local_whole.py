@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from outfall.capabilities import TargetContext
 from outfall.file.disk import explained
 from outfall.file.local import LocalFileSink
-from outfall.file.local_store import LocalStore
-from outfall.file.locked import held
-from outfall.file.marker import Marker, read_marker
+from outfall.file.local_store import LocalStore, last_publisher
+from outfall.file.locked import locked
+from outfall.file.marker import marker_held, read_marker
 from outfall.file.whole import WholeFileSink, last_epoch
+from outfall.steps import reached
+from outfall.target_record import check_opening
 
 
 class LocalWholeFileSink(LocalFileSink, WholeFileSink):
@@ -32,7 +35,8 @@ class LocalWholeFileSink(LocalFileSink, WholeFileSink):
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         with explained("checking", self.options.path):
             if self._check_place(context):
-                self._check_ahead(read_marker(self.layout, context.incarnation), context)
+                found = read_marker(self.layout, self.patience, context.incarnation)
+                self._check_marker(found, [found.record], context)
         return {}
 
     def _claim(self, context: TargetContext[Any]) -> None:
@@ -41,12 +45,20 @@ class LocalWholeFileSink(LocalFileSink, WholeFileSink):
             if name.incarnation != context.incarnation:
                 self.store.unstage(str(name))
 
-    def _take_back(self, context: TargetContext[Any]) -> None:
-        if self._ahead is None:
-            return
-        with held(self.layout.marker(context.incarnation), self.patience, create=False) as file:
-            if Marker.parse(file.read()) == self._ahead:
+    def _enter(self, context: TargetContext[Any]) -> None:
+        with ExitStack() as stack:
+            if self._ahead is not None:
+                # Whoever publishes has looked at the marker: it is waited for, or its files would come after this.
+                stack.enter_context(locked(self.layout.publishing, self.patience, holder=last_publisher))
+            file, found = stack.enter_context(marker_held(self.layout, self.patience, context.incarnation))
+            after = found.opened(context)
+            if found == self._ahead:
                 self._unpublish(context)
-                file.write(self._ahead.rewound(context.generation, last_epoch(context)).line())
+                after = after.rewound(last_epoch(context))
+            else:
+                check_opening(self.options.path, found.record, context)
+            if after != found:
+                file.write(after.line())
                 file.sync()
+            reached("file: marker entered")
         self._ahead = None

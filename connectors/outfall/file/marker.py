@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
+from outfall.capabilities import CommitterInitContext, TargetContext
 from outfall.errors import TargetLostError, UnsharedTargetError
 from outfall.file.disk import sync_directory
 from outfall.file.layout import Layout
 from outfall.file.locked import HeldFile, Patience, held, peek
 from outfall.steps import reached
+from outfall.target_record import TargetRecord, check_publishing
 
 
 @dataclass(frozen=True)
@@ -28,21 +32,35 @@ class Marker:
     host: str
     created: str
     generation: int = 0
-    """The newest generation whose whole files were published, or were about to be."""
+    """The BEGIN that opened the directory last."""
     epoch: int = -1
-    """The newest such epoch."""
+    """The newest epoch whose whole files were published, or were about to be; -1 before the first."""
+    token: str | None = None
+    """The token of that BEGIN; `None` where a release before tokens wrote the marker. `generation` is then the newest
+    one that published."""
+    ready: bool = True
+    """Whether what stood here before was deleted, where that is to be done after the marker is written."""
 
     def line(self) -> str:
         """Return the marker as a line of JSON."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
-    def advanced(self, generation: int, epoch: int) -> Marker:
-        """Return the marker as it is once an epoch is published."""
-        return replace(self, generation=max(self.generation, generation), epoch=max(self.epoch, epoch))
+    @property
+    def record(self) -> TargetRecord:
+        """What it says of its step."""
+        return TargetRecord(self.generation, self.token, None if self.epoch < 0 else self.epoch)
 
-    def rewound(self, generation: int, epoch: int) -> Marker:
-        """Return the marker as it is after later epochs were taken back."""
-        return replace(self, generation=generation, epoch=epoch)
+    def opened(self, context: TargetContext[Any]) -> Marker:
+        """Return the marker as it is once a BEGIN has opened the directory."""
+        return replace(self, generation=context.generation, token=context.token)
+
+    def advanced(self, epoch: int) -> Marker:
+        """Return the marker as it is once an epoch is published."""
+        return replace(self, epoch=max(self.epoch, epoch))
+
+    def rewound(self, epoch: int) -> Marker:
+        """Return the marker as it is after the epochs behind one were taken back."""
+        return replace(self, epoch=epoch)
 
     @classmethod
     def parse(cls, line: str | None) -> Marker | None:
@@ -53,9 +71,10 @@ class Marker:
             return None
 
 
-def new_marker(incarnation: str, step: str) -> Marker:
+def new_marker(context: TargetContext[Any]) -> Marker:
     """Make the marker of a step that opens a directory here and now."""
-    return Marker(incarnation, step[:40], socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Marker(context.incarnation, context.step_id[:40], socket.gethostname(), now).opened(context)
 
 
 def has_marker(layout: Layout, incarnation: str) -> bool:
@@ -63,14 +82,47 @@ def has_marker(layout: Layout, incarnation: str) -> bool:
     return os.path.exists(layout.marker(incarnation))
 
 
-def read_marker(layout: Layout, incarnation: str) -> Marker | None:
-    """Read a step's marker; `None` when it is missing or cannot be read."""
-    return Marker.parse(peek(layout.marker(incarnation)))
+def read_marker(layout: Layout, patience: Patience, incarnation: str) -> Marker:
+    """Read a step's marker, which is there.
+
+    Raises:
+        TargetLostError: it cannot be read, or is gone by now.
+    """
+    found = Marker.parse(peek(layout.marker(incarnation)))
+    if found is not None:
+        return found
+    # It may be written just now.
+    with marker_held(layout, patience, incarnation) as (_, found):
+        return found
 
 
-def create_marker(layout: Layout, incarnation: str, step: str) -> None:
+@contextmanager
+def marker_held(layout: Layout, patience: Patience, incarnation: str) -> Iterator[tuple[HeldFile, Marker]]:
+    """Hold a step's marker, and read it.
+
+    Raises:
+        TargetLostError: it is gone, or cannot be read.
+    """
+    path = layout.marker(incarnation)
+    with held(path, patience, create=False) as file:
+        found = Marker.parse(file.read())
+        if found is None:
+            raise unreadable_marker(path)
+        yield file, found
+
+
+def unreadable_marker(path: str) -> TargetLostError:
+    """Make the error of a marker that says nothing."""
+    return TargetLostError(
+        f"{path} cannot be read",
+        why="it says how far the files of this directory count, and was damaged, or written by a newer release",
+        do="restore it with the directory, or run the newer release",
+    )
+
+
+def create_marker(layout: Layout, context: TargetContext[Any]) -> None:
     """Write the marker of a step that opens the directory for the first time. Durable when this returns."""
-    made = new_marker(incarnation, step)
+    made, incarnation = new_marker(context), context.incarnation
     temporary = os.path.join(layout.sidecar, f".{incarnation}.{os.getpid()}.tmp")
     try:
         _write_durably(temporary, made.line())
@@ -100,19 +152,20 @@ def _write_durably(path: str, line: str) -> None:
         os.close(fd)
 
 
-def advance_marker(layout: Layout, patience: Patience, incarnation: str, *, generation: int, epoch: int) -> None:
-    """Say in the marker, before the first file of an epoch is published, how far publishing came.
-
-    It is not synced: what a power loss takes back can only make a restored checkpoint harder to notice.
+def advance_marker(layout: Layout, patience: Patience, context: CommitterInitContext) -> None:
+    """Say in the marker, durably, before the first file of an epoch is published, how far publishing came.
 
     Raises:
         TargetLostError: the marker is gone; nothing may be published.
+        FencedError: another driver has opened the directory since; nothing may be published.
     """
-    with held(layout.marker(incarnation), patience, create=False) as file:
-        found = Marker.parse(file.read()) or Marker(incarnation, "", "", "")
-        after = found.advanced(generation, epoch)
+    with marker_held(layout, patience, context.incarnation) as (file, found):
+        check_publishing(layout.path, found.record, context)
+        after = found.advanced(context.epoch)
         if after != found:
             file.write(after.line())
+            # Once the epoch is recorded as completed, a marker without it is one of a copy.
+            file.sync()
 
 
 def check_shared(layout: Layout, incarnation: str) -> None:

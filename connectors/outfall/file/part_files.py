@@ -108,13 +108,16 @@ class PartFiles:
         if self.size(segment) == 0:
             os.unlink(self.path(segment))
 
-    def cut_back(self, segment: int | None, offset: int, later: Sequence[int] | None = None) -> int:
+    def cut_back(
+        self, segment: int | None, offset: int, later: Sequence[int] | None = None, *, again: bool = False
+    ) -> int:
         """Take back, durably, what nobody's state names.
 
         Args:
             segment: the file that the part's state names.
             offset: how much of it counts.
             later: the segments after it, where they are known.
+            again: whether somebody may have begun this and died, so that it is to be made durable if all is taken back.
 
         Returns:
             The bytes that the file held before.
@@ -124,13 +127,15 @@ class PartFiles:
         """
         size = self.check(segment, offset)
         self.remove(self.later(segment) if later is None else later)
-        if size != offset:
+        if size != offset or (again and self.size(segment) is not None):
             fd = self.open(segment, offset)
             try:
                 cut(fd, offset)
                 os.fsync(fd)
             finally:
                 os.close(fd)
+        if again:
+            sync_directory(self.directory)
         return size
 
     def _lost(self, segment: int | None, expected: int, actual: int | None) -> TargetLostError:

@@ -9,8 +9,10 @@ A writer holds its part's own lock file, which keeps other attempts at the part 
 one check and one write. A driver that takes over, seals or cuts holds the register alone, and nothing else: while it
 does nobody is between a check and a write. Who holds the register waits for no other lock, so there are no circles.
 
-Nothing here is synced. It stops processes that live, and a power loss leaves none; what a torn line loses, the log
-knows, so a line that cannot be read counts as absent.
+Each driver enters line 0 before its tasks begin, with the token of its BEGIN, and durably: of two copies of a log that
+are in use at once, the one that comes second is refused. Nothing else is synced. It stops processes that live, and a
+power loss leaves none; what a torn line loses, the log knows, so a line that cannot be read counts as absent. Only who
+writes or seals must find its driver's.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from outfall.file.fence import WriterRecord, refuse_stale, stale
+from outfall.file.fence import WriterRecord, refuse_stale, refuse_unopened, stale
 from outfall.file.growing_names import part_index, part_name
 from outfall.file.layout import Layout
 from outfall.file.locked import LINE, Patience, is_locked, line_of, locked, read_line, write_line
@@ -68,14 +70,19 @@ class WritablePart:
     part: str
     _fd: int
 
-    def take_over(self, mine: WriterRecord) -> None:
+    def take_over(self, mine: WriterRecord) -> bool:
         """Check that an attempt may open the part.
 
+        Returns:
+            Whether another attempt of the same BEGIN had it before: what that one cut or removed may not be durable.
+
         Raises:
-            StaleWriterError: a newer writer has it, or it is sealed against this one.
+            StaleWriterError: a newer writer has it, its BEGIN did not open the parts last, or they are sealed.
         """
-        refuse_stale(self._step(), mine, self.part)
-        refuse_stale(self._writer(), mine, self.part)
+        refuse_unopened(self._step(), mine, self.part)
+        found = self._writer()
+        refuse_stale(found, mine, self.part)
+        return found is not None and found.is_of_the_begin_of(mine)
 
     def enter(self, mine: WriterRecord) -> None:
         """Make an attempt the part's writer."""
@@ -87,7 +94,7 @@ class WritablePart:
         Raises:
             StaleWriterError: it is not.
         """
-        refuse_stale(self._step(), mine, self.part)
+        refuse_unopened(self._step(), mine, self.part)
         found = self._writer()
         if found != mine:
             raise stale(found, mine, self.part)
@@ -118,6 +125,10 @@ class HeldRegister:
         """Make a record the step's, and all writers strangers, newer ones too."""
         self.enter(driver)
         os.ftruncate(self._fd, _PARTS * LINE)
+
+    def sync(self) -> None:
+        """Make durable who opened the parts: what is known to have been opened since may not seem older."""
+        os.fsync(self._fd)
 
 
 @dataclass(frozen=True)

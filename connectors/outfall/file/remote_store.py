@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import shutil
 import socket
 import tempfile
@@ -16,18 +17,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from outfall.capabilities import CommitterInitContext
 from outfall.errors import TargetLostError, UnsharedTargetError
 from outfall.file.layout import SPARK_LOG, is_hidden
-from outfall.file.marker import Marker
+from outfall.file.marker import Marker, unreadable_marker
 from outfall.file.names import FileName
 from outfall.file.store import FileStore, StagedFile
 from outfall.filesystems import open_filesystem
 from outfall.location import Location
 from outfall.steps import reached
 from outfall.store_clients import ExplainedClient
+from outfall.target_record import TargetRecord, check_publishing
 
 _PARALLEL = 16
 """Requests that are under way at once while an epoch is published; each waits, and none works."""
+
+_SIDECAR = "_outfall"
+
+_CLAIM = re.compile(r"([0-9a-f]+)-g(\d+)-(\w*)\.claim")
 
 RENAMES = frozenset({"hdfs"})
 """Schemes of filesystems whose rename is atomic. fsspec's rename is a copy and a removal for the others."""
@@ -57,7 +64,7 @@ class RemoteStore(FileStore):
     # --- in tasks
 
     def check_shared(self, incarnation: str) -> None:
-        if self.read_marker(incarnation) is None:
+        if self._marker_data(incarnation) is None:
             raise UnsharedTargetError(
                 f"host {socket.gethostname()} does not see the driver's {self.root}",
                 why=f"the marker {self._marker(incarnation)}, which the driver wrote, is not there",
@@ -93,19 +100,21 @@ class RemoteStore(FileStore):
 
     # --- on the driver
 
-    def advance(self, incarnation: str, *, generation: int, epoch: int) -> None:
-        found = self.read_marker(incarnation)
+    def advance(self, context: CommitterInitContext) -> None:
+        found = self.read_marker(context.incarnation)
         if found is None:
-            raise self._overwritten(incarnation)
-        after = found.advanced(generation, epoch)
+            raise self._overwritten(context.incarnation)
+        for seen in self.records(found):
+            check_publishing(self.root, seen, context)
+        after = found.advanced(context.epoch)
         if after != found:
             self.write_marker(after)
 
-    def confirm(self, incarnation: str, files: Sequence[StagedFile]) -> None:
-        if self.read_marker(incarnation) is None:
+    def confirm(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> None:
+        if self.read_marker(context.incarnation) is None:
             # Who overwrites removes the marker first and lists the files then: what it has not seen is among these.
             self.unpublish([file.path for file in files])
-            raise self._overwritten(incarnation)
+            raise self._overwritten(context.incarnation)
 
     def staged_size(self, name: str) -> int | None:
         return self._size(self._staged(name))
@@ -157,10 +166,27 @@ class RemoteStore(FileStore):
 
     def visible(self) -> Iterator[str]:
         """Yield what readers see: paths relative to the root."""
+        return (path for path in self._below() if not any(map(is_hidden, path.split("/"))))
+
+    def others_around(self) -> Iterator[str]:
+        """Yield the markers of queries that write to a directory below this one, or above it."""
+        for path in self._below():
+            *directories, sidecar, name = ["", *path.split("/")]
+            if sidecar == _SIDECAR and any(directories) and not any(map(is_hidden, directories)) and _is_marker(name):
+                yield f"{self.root}/{path}"
+        above = posixpath.dirname(self._path)
+        while above.strip("/"):
+            # Who may not look there cannot write there either.
+            with suppress(PermissionError):
+                found = [posixpath.basename(path) for path in self._list(f"{above}/{_SIDECAR}")]
+                yield from (f"{above}/{_SIDECAR}/{name}" for name in found if _is_marker(name))
+            above = posixpath.dirname(above)
+
+    def _below(self) -> Iterator[str]:
         self._fs.invalidate_cache()
         for path in self._fs.find(self._path):
             relative = path.rstrip("/")[len(self._path) :].lstrip("/")
-            if relative and not any(map(is_hidden, relative.split("/"))):
+            if relative:
                 yield relative
 
     def has_spark_log(self) -> bool:
@@ -177,16 +203,42 @@ class RemoteStore(FileStore):
 
     def markers(self) -> list[str]:
         """Return the incarnations of all steps that write here, or did."""
-        names = [posixpath.basename(path) for path in self._list(self._data("_outfall"))]
-        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and not is_hidden(name))
+        return sorted(name.removesuffix(".json") for name in self._sidecar_names() if _is_marker(name))
 
     def read_marker(self, incarnation: str) -> Marker | None:
-        """Return a step's marker, `None` when there is none; of one that cannot be read only that it is there."""
-        try:
-            data = self._fs.cat_file(self._marker(incarnation))
-        except FileNotFoundError:
+        """Return a step's marker, `None` when there is none.
+
+        Raises:
+            TargetLostError: it cannot be read.
+        """
+        data = self._marker_data(incarnation)
+        if data is None:
             return None
-        return Marker.parse(data.decode(errors="replace")) or Marker(incarnation, "", "", "")
+        found = Marker.parse(data.decode(errors="replace"))
+        if found is None:
+            raise unreadable_marker(self._marker(incarnation))
+        return found
+
+    def records(self, marker: Marker) -> list[TargetRecord]:
+        """Return what is said of a step here: under which BEGINs it was opened, and up to which epoch it published.
+
+        Each BEGIN says so in an object of its own name, since nothing keeps two drivers from replacing one object at
+        once. More than one is there while a driver looks for others.
+        """
+        found = [
+            TargetRecord(int(match[2]), match[3], marker.record.epoch)
+            for match in map(_CLAIM.fullmatch, self._sidecar_names())
+            if match is not None and match[1] == marker.incarnation
+        ]
+        return sorted(found, key=lambda record: record.generation) or [marker.record]
+
+    def claim(self, incarnation: str, record: TargetRecord) -> None:
+        """Say that a BEGIN opens the directory."""
+        self._fs.pipe_file(self._claim(incarnation, record), b"\n")
+
+    def unclaim(self, incarnation: str, record: TargetRecord) -> None:
+        """Take back that a BEGIN opens the directory."""
+        self._remove(self._claim(incarnation, record))
 
     def write_marker(self, marker: Marker) -> None:
         """Write a step's marker. Two drivers of the step may do so at once; the next reader sees one of the two."""
@@ -194,8 +246,11 @@ class RemoteStore(FileStore):
         self._fs.pipe_file(self._marker(marker.incarnation), marker.line().encode())
 
     def remove_marker(self, incarnation: str) -> None:
-        """Remove the marker of another step, so that it stops."""
+        """Remove a step's marker, so that it stops."""
+        found = self.records(Marker(incarnation, "", "", ""))
         self._remove(self._marker(incarnation))
+        for record in found:
+            self.unclaim(incarnation, record)
 
     # --- names
 
@@ -214,6 +269,19 @@ class RemoteStore(FileStore):
 
     def _marker(self, incarnation: str) -> str:
         return self._data(f"_outfall/{incarnation}.json")
+
+    def _marker_data(self, incarnation: str) -> bytes | None:
+        try:
+            data: bytes = self._fs.cat_file(self._marker(incarnation))
+        except FileNotFoundError:
+            return None
+        return data
+
+    def _claim(self, incarnation: str, record: TargetRecord) -> str:
+        return self._data(f"{_SIDECAR}/{incarnation}-g{record.generation}-{record.token or ''}.claim")
+
+    def _sidecar_names(self) -> list[str]:
+        return [posixpath.basename(path) for path in self._list(self._data(_SIDECAR))]
 
     def _list(self, directory: str) -> list[str]:
         self._fs.invalidate_cache()
@@ -237,6 +305,10 @@ class RemoteStore(FileStore):
         except FileNotFoundError:
             return False
         return True
+
+
+def _is_marker(name: str) -> bool:
+    return name.endswith(".json") and not is_hidden(name)
 
 
 def _ours(paths: Iterator[str] | list[str], incarnation: str) -> Iterator[tuple[str, FileName]]:

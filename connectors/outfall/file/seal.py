@@ -13,35 +13,57 @@ from outfall.file.growing_part import FileState
 from outfall.file.part_files import PartFiles
 from outfall.file.register import Register
 from outfall.steps import reached
+from outfall.target_record import check_writing
 
 
 def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSeal[FileState]]) -> None:
     """Close all parts against every writer of this generation and older ones, once they hold what their states say.
 
     Raises:
-        SealError: another attempt than the winner wrote a part last, or its length differs.
+        SealError: another attempt than the winner wrote a part last, its length differs, or the register is not this
+            driver's.
         FencedError: a newer driver, or an attempt of it, has the parts.
         StaleWriterError: another query has them.
         TargetLostError: a part that nobody answered for lost bytes.
     """
-    mine = WriterRecord.sealed_by(context.incarnation, context.generation, context.epoch)
+    mine = WriterRecord.sealed_by(context)
     with explained("sealing", register.path), register.alone() as held:
-        _refuse_newer(held.records.step, mine, None)
+        _refuse_other_driver(register.path, held.records.step, mine, context)
         directory = register.layout.path
         writers = held.records.writers()
         for seal in seals:
-            index = part_index(seal.part)
-            found = writers[index] if index < len(writers) else None
+            found = _writer_of(seal.part, writers)
             _refuse_newer(found, mine, seal.part)
             if seal.writer is not None:
                 _check_winner(PartFiles(directory, seal.part), seal.state, seal.writer, found, context.epoch)
         for seal in seals:
             if seal.writer is None:
                 # Attempts that do not count may have left bytes, and no task of this epoch has cut them.
-                PartFiles(directory, seal.part).cut_back(seal.state.segment, seal.state.offset)
+                found = _writer_of(seal.part, writers)
+                again = found is not None and found.is_of_the_begin_of(mine)
+                PartFiles(directory, seal.part).cut_back(seal.state.segment, seal.state.offset, again=again)
         reached("file: sealing")
         held.enter(mine)
         reached("file: sealed")
+
+
+def _writer_of(part: str, writers: Sequence[WriterRecord | None]) -> WriterRecord | None:
+    index = part_index(part)
+    return writers[index] if index < len(writers) else None
+
+
+def _refuse_other_driver(path: str, step: WriterRecord | None, mine: WriterRecord, context: SealContext) -> None:
+    _refuse_newer(step, mine, None)
+    if step is not None:
+        check_writing(path, step.begun, context)
+    if step is None or not step.is_of_the_begin_of(mine):
+        raise SealError(
+            f"{path} does not say that this driver opened the parts: they are {step or 'without a record'}",
+            step=context.step_id,
+            epoch=context.epoch,
+            why=f"this driver is generation {context.generation} of incarnation {context.incarnation}",
+            do="nothing: the epoch is run again",
+        )
 
 
 def _refuse_newer(found: WriterRecord | None, mine: WriterRecord, part: str | None) -> None:

@@ -21,10 +21,11 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.encode import FormatArguments, check_schema, suffix
-from outfall.errors import ConfigurationError, TargetAheadError
+from outfall.errors import ConfigurationError
 from outfall.file.options import FileOptions, is_remote
 from outfall.options import make_options
 from outfall.sinks import Sink
+from outfall.target_record import TargetRecord, is_ahead
 
 
 class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSchemaCheck, DeclaresGuarantee):
@@ -149,14 +150,18 @@ def identity(path: str) -> str:
     return "".join(f"{level}/" for level in levels)
 
 
-def ahead(path: str, found: str, context: TargetContext[Any], part: str | None = None) -> TargetAheadError:
-    """Make the error of a target that is later than the recovery data."""
-    return TargetAheadError(
-        f"{path} is ahead of the recovery data: {found}",
-        step=context.step_id,
-        epoch=context.epoch,
-        part=part,
-        why=f"the recovery data ends at generation {context.last_generation}, completed epoch {context.completed}: it"
-        " was restored from an older copy, or its newest entries are lost",
-        do='restore the newest recovery data, or set on_rewind="truncate" to take the later rows back',
-    )
+AHEAD = (
+    "restore the newest recovery data; or, if no query runs on another copy of it, set"
+    ' on_rewind="truncate": the later rows are taken back, and written again as the source brings them'
+)
+"""What to do about a target that is later than the recovery data."""
+
+
+def may_take_back(options: FileOptions, found: TargetRecord, context: TargetContext[Any]) -> bool:
+    """Tell whether a target is later than the recovery data, and `on_rewind` says what to do about it.
+
+    So is one that a BEGIN opened which the recovery data does not have, be its number as low as it may: each try to
+    take the later rows back is a BEGIN, too, and they may be as many by now as there were.
+    """
+    unknown = found.generation >= min(context.begun, default=0) and found.token != context.begun.get(found.generation)
+    return options.on_rewind == "truncate" and (is_ahead(found, context) or (found.token is not None and unknown))

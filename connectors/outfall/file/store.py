@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from outfall.capabilities import CommitterInitContext
 from outfall.file.names import FileName
 
 
@@ -75,18 +76,19 @@ class FileStore(ABC):
     # --- on the driver
 
     @abstractmethod
-    def advance(self, incarnation: str, *, generation: int, epoch: int) -> None:
-        """Say in the marker, before the first file of an epoch is published, how far publishing came.
+    def advance(self, context: CommitterInitContext) -> None:
+        """Say in the marker, durably, before the first file of an epoch is published, how far publishing came.
 
         Raises:
             TargetLostError: the marker is gone; nothing may be published.
+            FencedError: another driver has opened the directory since; nothing may be published.
         """
 
     def publishing(self) -> AbstractContextManager[object]:
         """Keep those away who overwrite the directory, where there are locks: from before `advance` to the end."""
         return nullcontext()
 
-    def confirm(self, incarnation: str, files: Sequence[StagedFile]) -> None:
+    def confirm(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> None:
         """Look, where there are no locks, whether the directory was overwritten while these files were published.
 
         Raises:

@@ -25,12 +25,13 @@ from outfall.file.disk import explained
 from outfall.file.marker import Marker
 from outfall.file.names import FileName
 from outfall.file.rolling import Rolling
-from outfall.file.sink import FileSink, ahead
+from outfall.file.sink import AHEAD, FileSink, may_take_back
 from outfall.file.store import FileStore, StagedFile
 from outfall.file.whole_writer import WholeFileWriter
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.steps import reached
+from outfall.target_record import TargetRecord, check_record
 
 log = logging.getLogger(__name__)
 
@@ -89,21 +90,23 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], S
         with explained("looking into", store.staging):
             return [f"{store.staging}/{name}" for name in sorted(map(str, _older(store, context)))]
 
-    def _check_ahead(self, found: Marker | None, context: TargetContext[Any]) -> None:
-        """Refuse, or remember, a marker that knows of a publication which the recovery data does not have as completed.
+    def _check_marker(self, found: Marker, records: Sequence[TargetRecord], context: TargetContext[Any]) -> None:
+        """Refuse a marker that is not what the recovery data says; remember one that is ahead, if that may be.
 
         What the recovery data has begun to publish is finished before the target is checked.
         """
-        self._ahead = None
-        if found is None or not (found.generation > context.last_generation or found.epoch > last_epoch(context)):
-            return
-        if self.options.on_rewind == "error":
-            raise ahead(self.options.path, f"generation {found.generation} has published epoch {found.epoch}", context)
-        self._ahead = found
+        later = any(may_take_back(self.options, record, context) for record in records)
+        self._ahead = found if later else None
+        if not later:
+            for record in records:
+                check_record(self.options.path, record, context, ahead=AHEAD)
 
     def _unpublish(self, context: TargetContext[Any]) -> None:
         last = last_epoch(context)
         store = self.store
+        # Also what a later attempt staged and may yet publish, or would stand in the way of ours by its name.
+        for staged in store.staged_names(context.incarnation):
+            store.unstage(str(staged))
         paths = [path for path, name in store.published(context.incarnation) if name.epoch > last]
         store.unpublish(paths)
         log.warning(

@@ -1,4 +1,4 @@
-"""A process that writes a part and stops itself: `python -m tests.unit.support.file_zombie PATH WHERE`."""
+"""A process that writes a part and stops itself: `python -m tests.unit.support.file_zombie PATH WHERE TOKEN`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def stop_at(step: str) -> None:
 
 def main() -> None:
     sink = growing(Path(sys.argv[1]))
-    driver = GrowingDriver(sink, generation=1, states={name: FileState(offset=0) for name in sink.list_parts()})
+    states = {name: FileState(offset=0) for name in sink.list_parts()}
+    driver = GrowingDriver(sink, generation=1, states=states, begun={1: sys.argv[3]})
     part = driver.part(attempt=1)
     part.write_batch([{"id": 99}])
     listen(stop_at)
