@@ -66,6 +66,7 @@ class PostgresCommitter(Committer[StagedRows]):
         self._ledger = EpochLedger(ledger, table, context)
         self._letters = letters
         self._moved: _Moved | None = None
+        self._tries = 0
         self._context = context
         self._lost = LostRows(database.options, table, staging, letters)
 
@@ -171,6 +172,7 @@ class PostgresCommitter(Committer[StagedRows]):
 
     def _publish(self, connection: Connection, requests: Sequence[Request]) -> None:
         context = self._context
+        self._tries += 1
         row = self._locked(connection, requests)
         if row.holds(context.epoch):
             for request in requests:
@@ -272,6 +274,8 @@ class PostgresCommitter(Committer[StagedRows]):
 
     def _count(self) -> None:
         """Count once what was committed, however often it was tried."""
+        if self._tries > 1:
+            self._context.metrics.add("retries", self._tries - 1)
         if self._moved is not None:
             self._context.metrics.add("rows_changed", self._moved.changed)
             if self._moved.letters:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import PollingStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outfall.errors import ConfigurationError, TransientError
@@ -20,12 +23,14 @@ from outfall.options import resolve_secret
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.sqlstate import may_pass
 from outfall.postgres.watched import WatchedConnection
+from outfall.retry_log import RetryLog
 from outfall.steps import reached
 
 T = TypeVar("T")
 Connection = WatchedConnection
 
 _log = logging.getLogger(__name__)
+_retries = RetryLog(_log)
 
 _LONGEST_PAUSE = 15.0
 _LONGEST_SILENCE = 60.0
@@ -39,7 +44,10 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class ConnectionRefusedByServerError(psycopg.OperationalError):
-    """A server that takes connections refused this one: the dsn is wrong, or it has no connection to spare."""
+    """A server that takes connections refused this one: the dsn is wrong, or it has no connection to spare.
+
+    Its `sqlstate` says which, where it could be found out.
+    """
 
 
 @dataclass(frozen=True)
@@ -129,11 +137,11 @@ class Database:
             retry=retry_if_exception(lambda error: _try_again(error, starting=starting)),
             stop=stop_after_delay(seconds),
             wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE),
-            before_sleep=lambda state: self._log_retry(doing, state),
+            before_sleep=lambda state: self._warn(doing, state),
             reraise=True,
         )
         try:
-            result: T = retrying(self._try, work)
+            result: T = retrying(self.run_once, work)
         except psycopg.Error as error:
             if not _try_again(error, starting=starting):
                 raise
@@ -146,7 +154,12 @@ class Database:
             ) from error
         return result
 
-    def _try(self, work: Callable[[Connection], T]) -> T:
+    def run_once(self, work: Callable[[Connection], T]) -> T:
+        """Run a transaction, and not again.
+
+        Raises:
+            psycopg.Error: it failed, or whether it has committed is unknown.
+        """
         with self.connection() as connection:
             self._watch(connection)
             with connection.transaction():
@@ -175,12 +188,18 @@ class Database:
         bound = self.options.statement_milliseconds
         connection.patience = bound / 1000 + _SLACK if bound else None
 
-    def _log_retry(self, doing: str, state: RetryCallState) -> None:
+    def _warn(self, doing: str, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         why = describe(error) if isinstance(error, psycopg.Error) else str(error)
         # A server without TLS is told from one that is away by the client's words only.
         advice = self.tls_advice() if isinstance(error, psycopg.Error) and error.sqlstate is None else ""
-        _log.warning("%s %s in %s failed and is tried again: %s%s", doing, self.options.table, self.name(), why, advice)
+        _retries.retry(
+            self.name(),
+            f"{doing} {self.options.table}",
+            attempt=state.attempt_number,
+            reason=f"{why}{advice}",
+            left=self.options.retry_deadline.total_seconds() - (state.seconds_since_start or 0.0),
+        )
 
     def _connect(self, conninfo: str) -> Connection:
         try:
@@ -189,7 +208,9 @@ class Database:
         except psycopg.OperationalError as error:
             # The client gives no code for what it is told while connecting; a ping tells who is there (manual, PQping).
             if psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK:
-                raise ConnectionRefusedByServerError(*error.args) from error
+                refused = ConnectionRefusedByServerError(*error.args)
+                refused.sqlstate = _refusal(conninfo, self.options.connect_timeout.total_seconds())
+                raise refused from error
             raise
 
     def _parameters(self) -> dict[str, Any]:
@@ -268,6 +289,39 @@ class _Idle:
 
 
 _idle = _Idle()
+
+
+def _refusal(conninfo: str, seconds: float) -> str | None:
+    """Return the SQLSTATE with which a server refuses a connection; `None` if it does not, or that cannot be seen.
+
+    libpq does not give the code, and its words are the server's, in a language of the server's. What it writes down of
+    the protocol has both (manual, PQtrace). That may hold a password, so it never leaves the memory.
+    """
+    if not hasattr(os, "memfd_create"):
+        return None
+    with open(os.memfd_create("outfall"), "r+b") as written, suppress(psycopg.Error, OSError):
+        client = psycopg.pq.PGconn.connect_start(conninfo.encode())
+        try:
+            client.trace(written.fileno())
+            _connect_until(client, time.monotonic() + seconds)
+            if client.needs_password:
+                return psycopg.errors.InvalidPassword.sqlstate
+        finally:
+            client.untrace()
+            client.finish()
+        written.seek(0)
+        found = re.search(rb'ErrorResponse\t.*? C "(\w{5})"', written.read())
+        return found[1].decode() if found else None
+    return None
+
+
+def _connect_until(client: psycopg.pq.abc.PGconn, deadline: float) -> None:
+    """Go on until a connection is made, is refused or takes too long."""
+    events = {PollingStatus.READING: select.POLLIN, PollingStatus.WRITING: select.POLLOUT}
+    while (left := deadline - time.monotonic()) > 0 and (event := events.get(PollingStatus(client.connect_poll()))):
+        waiting = select.poll()
+        waiting.register(client.socket, event)
+        waiting.poll(left * 1000)
 
 
 def max_connections(connection: Connection) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
-from outfall.postgres.connection import Database, describe
+from outfall.postgres.connection import ConnectionRefusedByServerError, Database, describe
 from outfall.postgres.sqlstate import is_rows_fault, lacks_right, may_pass, timed_out
 
 
@@ -30,8 +30,9 @@ def explained(database: Database, doing: str, step: str | None = None) -> Iterat
 def translated(database: Database, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
     """Make our error of the driver's."""
     what, why = f"{doing} in {database.name()} failed", describe(error)
-    if error.sqlstate is None and may_pass(error):
-        # The client has no code for what it is told while it connects, so a wrong dsn looks like a server that is busy.
+    refused = isinstance(error, ConnectionRefusedByServerError)
+    if may_pass(error) and (refused or error.sqlstate is None):
+        # Poolers answer a wrong dsn with codes of a connection that broke, and what is no server gives none at all.
         return TransientError(
             what,
             step=step,
@@ -45,6 +46,14 @@ def translated(database: Database, doing: str, error: psycopg.Error, step: str |
         )
     if is_rows_fault(error):
         return ValueRefusedError(what, step=step, why=why, do="correct or leave out the row, or change the table")
+    if refused and not lacks_right(error):
+        return TargetError(
+            what,
+            step=step,
+            why=why,
+            do="correct user, password and database in the dsn, or let the user in (pg_hba.conf, CREATE ROLE, CREATE"
+            " DATABASE)",
+        )
     if lacks_right(error):
         return TargetError(
             what,

@@ -179,7 +179,8 @@ class PostgresSink(
 
     def check_connection(self) -> Sequence[str]:
         with explained(self.database, f"asking for the rights on {self.table}"):
-            return self.database.run("asking for", lambda connection: check_rights(connection, self), starting=True)
+            # Whoever looks for what is wrong is told at once.
+            return self.database.run_once(lambda connection: check_rights(connection, self))
 
     def open_target(self, context: TargetContext[Any]) -> None:
         with explained(self.database, f"opening {self.table}", context.step_id):

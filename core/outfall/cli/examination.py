@@ -15,7 +15,7 @@ from outfall.epoch.clock import SystemClock
 from outfall.epoch.journal import Journal, JournalView
 from outfall.epoch.states import load_states
 from outfall.epoch.target import target_context
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, TransientError
 from outfall.recovery.config import RecoveryConfig
 from outfall.sink_shape import guarantee_of, is_fixed, kind_of, requirements_of, target_of
 
@@ -45,6 +45,8 @@ class Examination:
         self._make_sink = make_sink
         self._recovery = recovery
         self._step_id = step_id
+        self._away = False
+        """Whether something failed that may pass."""
 
     def run(self) -> Iterator[Finding]:
         """Yield each finding as soon as it is made."""
@@ -59,8 +61,9 @@ class Examination:
             return
         sink = made[0]
         yield from _described(sink)
-        yield from self._tried("target", lambda: self._look_at_target(sink))
+        # Comparing waits for a destination as a query does that starts. Here nobody is to wait for one that is away.
         yield from self._tried("connection", lambda: self._connect(sink))
+        yield from self._tried("target", lambda: self._look_at_target(sink))
 
     def _look_at_target(self, sink: Any) -> list[Finding]:
         view, states, findings = self._read_log(sink)
@@ -69,6 +72,8 @@ class Examination:
         if view.unfinished is not None:
             text = f"epoch {view.unfinished.epoch} is recorded and not published; the next start does that first"
             return [*findings, Finding("target", "not checked", text)]
+        if self._away:
+            return [*findings, Finding("target", "not checked", "its server does not answer")]
         sink.check_target(target_context(self._step_id, view, states, view.open_epoch))
         as_what = "as the log says" if view.begin is not None else "fit for a first epoch"
         return [*findings, _ok("target", as_what)]
@@ -92,6 +97,7 @@ class Examination:
         try:
             yield from look()
         except Exception as error:
+            self._away = self._away or isinstance(error, TransientError)
             text = "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
             yield Finding(about, "failed", without_credentials(text))
 

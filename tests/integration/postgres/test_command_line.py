@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,19 @@ def test_all_rights_that_the_options_need_are_asked_for(
     if dead and options.get("write_mode") == "upsert":
         target.run(f'REVOKE TEMPORARY ON DATABASE "{conninfo_to_dict(dsn)["dbname"]}" FROM PUBLIC')
         missing("TEMPORARY on the database")
+
+
+def test_a_server_that_is_away_is_told_at_once(tmp_path: Path) -> None:
+    """With the deadline of a query, which would wait for it. The log is read all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    given = options(f"host=127.0.0.1 port={port} user=u dbname=d")
+    started = time.monotonic()
+    text = failed("doctor", *given, "--recovery", str(tmp_path))
+    assert time.monotonic() - started < 10
+    assert re.search(r"failed +connection .*Connection refused", text)
+    assert re.search(r"ok +recovery .*nothing is recorded yet", text)
+    assert re.search(r"not checked +target +its server does not answer", text)
 
 
 def test_staging_of_lost_attempts_is_listed_and_cleared(dsn: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import CommitRefusedError, TargetError, TransientError
+from outfall.recovery import history
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, rows, run
@@ -177,27 +179,27 @@ def test_a_server_that_became_read_only_is_waited_for(target: Target, recovery: 
     assert target.ids() == [1]
 
 
-def test_a_server_that_restarts_while_a_query_starts_is_waited_for(mortal_postgres: Server, recovery: str) -> None:
+@pytest.mark.parametrize("first", ["the schema", "the target"])
+def test_a_server_that_restarts_while_a_query_starts_is_waited_for(
+    mortal_postgres: Server, recovery: str, first: str
+) -> None:
     target = Target(mortal_postgres.new_database())
     sink = target.sink()
     mortal_postgres.stop()
     retries = Retries(mortal_postgres.start)
     with retries.watching():
-        sink.check_schema(pa.schema({"id": pa.int64()}))
-    assert "looking at t in" in retries.texts[0]
-    mortal_postgres.stop()
-    again = Retries(mortal_postgres.start)
-    with again.watching():
+        if first == "the schema":
+            sink.check_schema(pa.schema({"id": pa.int64()}))
         run(sink, recovery, 0, rows(1))
-    assert again.texts
+    assert "looking at t failed (attempt 1, " in retries.texts[0]
     assert target.ids() == [1]
 
 
-def fail_once(target: Target, code: str) -> None:
-    """Let the first statement that inserts fail with a code. A sequence counts on when its transaction does not."""
+def fail_once(target: Target, code: str, times: int = 1) -> None:
+    """Let the first statements that insert fail with a code. A sequence counts on when its transaction does not."""
     target.run(
         "CREATE SEQUENCE tries; CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" IF nextval('tries') = 1 THEN RAISE EXCEPTION 'made to fail' USING ERRCODE = '{code}'; END IF;"
+        f" IF nextval('tries') <= {times} THEN RAISE EXCEPTION 'made to fail' USING ERRCODE = '{code}'; END IF;"
         " RETURN NULL; END $$;"
         " CREATE TRIGGER fail_once AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION fail_once()"
     )
@@ -279,10 +281,37 @@ def test_a_copy_may_take_longer_than_a_statement(target: Target, recovery: str) 
     assert target.ids() == [1]
 
 
-@pytest.mark.parametrize("wrong", [{"dbname": "nowhere"}, {"user": "nobody_known"}])
-def test_a_dsn_that_leads_nowhere_is_told_without_waiting(target: Target, recovery: str, wrong: dict[str, str]) -> None:
-    with pytest.raises(TransientError, match=r"does not exist.*correct the dsn"):
-        run(target.sink(dsn=psycopg.conninfo.make_conninfo(target.dsn, **wrong)), recovery, 0, rows(1))
+def test_a_dsn_that_leads_nowhere_is_told_without_waiting(mortal_postgres: Server, recovery: str) -> None:
+    target = Target(mortal_postgres.new_database())
+    role = mortal_postgres.role_with_password("right")
+    for code, wrong in {
+        "3D000": {"dbname": "nowhere"},
+        "28000": {"user": "nobody_known"},
+        "28P01": {"user": role, "password": "geheim"},
+        "28P01 ": {"user": role},
+    }.items():
+        sink = target.sink(dsn=psycopg.conninfo.make_conninfo(target.dsn, **wrong))
+        with pytest.raises(TargetError, match=rf"SQLSTATE {code.strip()}\).*correct user, password and database"):
+            run(sink, recovery, 0, rows(1))
+        # Later too, when a server that answers is waited for.
+        with pytest.raises(psycopg.OperationalError) as told:
+            sink.database.run("publishing", lambda connection: connection.execute("SELECT 1"))
+        assert told.value.sqlstate == code.strip()
+        assert "geheim" not in str(told.value)
+
+
+def test_an_outage_is_warned_of_at_its_first_try_with_the_time_that_is_left(
+    target: Target, recovery: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail_once(target, "57P03", times=4)
+    run(target.sink(), recovery, 0, rows(1))
+    assert target.run("SELECT last_value FROM tries") == [(5,)]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert re.search(
+        r"/outfall_\w+: publishing to t failed \(attempt 1, (300|299) s left\) and is tried again: .*57P03", warning
+    )
+    (found,) = history(recovery)
+    assert (found.retries, found.rows) == (4, 1)
 
 
 def answers(target: Target) -> bool:

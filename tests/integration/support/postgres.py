@@ -93,6 +93,24 @@ class Server(Databases):
 
         until(answers, "postgres answering", _SECONDS)
 
+    def role_with_password(self, password: str) -> str:
+        """Make a role that is asked for its password, and return its name."""
+        name = f"asked_{uuid.uuid4().hex[:12]}"
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"host all {name} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            statement = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+            connection.execute(statement.format(sql.Identifier(name), sql.Literal(password)))
+            connection.execute("SELECT pg_reload_conf()")
+
+        def is_asked() -> bool:
+            with suppress(psycopg.OperationalError), psycopg.connect(self.dsn, user=name):
+                return False
+            return True
+
+        until(is_asked, "the server asking for a password", _SECONDS)
+        return name
+
     def kill(self) -> None:
         """Kill it as a crash would: nothing is flushed, and unlogged tables will be empty."""
         process = self._process
