@@ -23,6 +23,7 @@ from outfall.options import resolve_secret
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.sqlstate import may_pass
 from outfall.postgres.watched import WatchedConnection
+from outfall.redaction import Redaction
 from outfall.retry_log import RetryLog
 from outfall.steps import reached
 
@@ -206,6 +207,10 @@ class Database:
             # Prepared statements live in a session, and a pooler gives each transaction another one.
             return WatchedConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
+            # Whoever answers there has been told the password, and may say it back.
+            given = conninfo_to_dict(conninfo)
+            hidden = Redaction(str(given.get(name) or "") for name in ("password", "sslpassword"))
+            error.args = tuple(hidden.hide(str(said)) for said in error.args)
             # The client gives no code for what it is told while connecting; a ping tells who is there (manual, PQping).
             if psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK:
                 refused = ConnectionRefusedByServerError(*error.args)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import re
+import socketserver
+import struct
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pyarrow as pa
 import pytest
 
-from outfall.errors import CommitRefusedError, TargetError, TransientError
+from outfall.errors import CommitRefusedError, OutfallError, TargetError, TransientError
+from outfall.postgres import PostgresSink
 from outfall.recovery import history
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
@@ -363,3 +368,35 @@ def test_a_driver_that_was_silent_too_long_in_its_transaction_publishes_once(
         run(target.sink(), recovery, 0, rows(1, 2))
     assert slept
     assert target.ids() == [1, 2]
+
+
+class _Echo(socketserver.StreamRequestHandler):
+    """Asks for the password in clear text, as poolers do, and says it back."""
+
+    def handle(self) -> None:
+        while (started := self._message())[:4] != (3 << 16).to_bytes(4, "big"):
+            self.wfile.write(b"N")  # neither TLS nor GSSAPI
+            if not started:
+                return
+        self.wfile.write(b"R" + struct.pack("!ii", 8, 3))
+        if self.rfile.read(1) == b"p":
+            said = self._message().rstrip(b"\0").decode()
+            fields = f"SFATAL\0VFATAL\0C28P01\0Myou said {said}, {quote(said).lower()}\0\0".encode()
+            self.wfile.write(b"E" + struct.pack("!i", len(fields) + 4) + fields)
+
+    def _message(self) -> bytes:
+        size = self.rfile.read(4)
+        return self.rfile.read(struct.unpack("!i", size)[0] - 4) if size else b""
+
+
+def test_a_password_that_is_said_back_is_in_no_error() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        sink = PostgresSink(f"postgresql://me:hunter%2F2%40@127.0.0.1:{port}/db", "t", retry_deadline="1 second")
+        with pytest.raises(OutfallError) as caught:
+            sink.check_connection()
+        server.shutdown()
+    text = "".join(traceback.format_exception(caught.value))
+    assert "you said ***, ***" in text
+    assert "hunter" not in text
