@@ -60,6 +60,27 @@ def needs_same_rows(sink: object) -> bool:
     return isinstance(sink, DeclaresGuarantee) and sink.needs_same_rows()
 
 
+def check_unresumed(sink: object) -> None:
+    """Refuse a sink whose failed epoch can only be run again, never taken back, for a job that is never run again.
+
+    Its tasks publish in place, and it tells what came again from what is new by comparing both.
+
+    Raises:
+        CapabilityError: saying what to do.
+    """
+    children = children_of(sink).values()
+    for child in children:
+        check_unresumed(child)
+    if not children and isinstance(sink, SupportsSeal) and needs_same_rows(sink):
+        raise CapabilityError(
+            f"a job with {type(sink).__name__} needs epoch= and recovery=",
+            why="its tasks publish by themselves. Where one fails, the rows of the others can only be completed by the"
+            " same job, and not be taken back",
+            do="pass epoch= and recovery=, and run a job that failed again with the same; or let the driver publish"
+            ' (delivery="epoch")',
+        )
+
+
 def keeps_writer_state(sink: object) -> bool:
     """Whether a dynamic sink leaves state behind for the next epoch."""
     return isinstance(sink, SupportsWriterState) and sink.keeps_writer_state()

@@ -92,10 +92,7 @@ class PartSink(
             seal_parts(self.database, self.table, self._ledger(context), context, offsets)
 
     def sweep(self, context: SweepContext) -> int:
-        """End the ledger of a batch job that nobody comes back to. Lost attempts leave nothing."""
-        if context.final:
-            with explained(self.database, f"ending the ledger of {self.table}", context.step_id):
-                self.database.run("ending the ledger of", self._ledger(context).end)
+        """Do nothing: lost attempts leave nothing."""
         return 0
 
     def find_leftovers(self, context: SweepContext) -> Sequence[str]:

@@ -58,7 +58,15 @@ from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Begin, ChildRecord, Completed, Prepared, Skipped, StoredValue
 from outfall.recovery.log import EntryExistsError
 from outfall.recovery.values import copy_value
-from outfall.sink_shape import check_sink, children_of, guarantee_of, kind_of, requirements_of, target_of
+from outfall.sink_shape import (
+    check_sink,
+    check_unresumed,
+    children_of,
+    guarantee_of,
+    kind_of,
+    requirements_of,
+    target_of,
+)
 from outfall.steps import reached
 from outfall.version import outfall_version
 
@@ -123,13 +131,15 @@ class EpochCoordinator:
             clock: time.
 
         Raises:
-            CapabilityError: the sink's capabilities do not go together.
+            CapabilityError: the sink's capabilities do not go together, or not with these options.
         """
         check_sink(sink)
         self._sink = sink
         self._step_id = step_id
         self._recovery = recovery
         self._options = options or EpochOptions()
+        if self._options.final:
+            check_unresumed(sink)
         self._run = run
         self._memory = memory
         self._clock = clock or SystemClock()

@@ -12,6 +12,7 @@ import pytest
 
 from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import (
+    CapabilityError,
     ConfigurationError,
     FencedError,
     PartsChangedError,
@@ -25,6 +26,7 @@ from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
+from outfall.wrappers import FanOutSink
 from tests.integration.postgres.offsets import keyed, numbered, one_task
 from tests.integration.postgres.support import Target, listening
 from tests.integration.support.postgres import Server, pgbouncer
@@ -354,37 +356,29 @@ def test_all_of_it_goes_through_a_pooler_in_transaction_mode(target: Target, rec
     assert target.ids() == list(range(30))
 
 
-# --- batch jobs that are never resumed
+# --- batch jobs, and checkpoints that are lost
 
 
-def job(sink: PostgresSink, recovery: Path, *ids: int) -> None:
-    """Run a batch job as `outfall.spark.write` does without a recovery location."""
-    LocalDriver(sink, str(recovery), options=EpochOptions(final=True)).run_epoch(0, [keyed(*ids)])
-
-
-@pytest.mark.parametrize("keys", ["columns", "ledger"])
-def test_batch_jobs_follow_each_other_and_leave_no_ledger_rows(dsn: str, tmp_path: Path, keys: str) -> None:
-    numbers = 'partition_id integer, "offset" bigint, PRIMARY KEY (partition_id, "offset"),'
-    target = Target(dsn, f"CREATE TABLE t ({numbers if keys == 'columns' else ''} id bigint, name text)")
-    for number in range(3):
-        job(parts_sink(target, offset_keys=keys), tmp_path / str(number), 10 * number, 10 * number + 1)
-    assert target.ids() == [0, 1, 10, 11, 20, 21]
-    assert target.run("SELECT (SELECT count(*) FROM outfall.ledger), (SELECT count(*) FROM outfall.parts)") == [(0, 0)]
+def test_a_job_that_is_never_resumed_is_refused_before_the_first_row(target: Target, recovery: str) -> None:
+    """Where it fails half-way, nobody could complete what its tasks have published, nor take it back."""
+    for sink in (parts_sink(target), FanOutSink(parts=parts_sink(target))):
+        with pytest.raises(CapabilityError, match="needs epoch= and recovery="):
+            LocalDriver(sink, recovery, options=EpochOptions(final=True)).run_epoch(0, [keyed(1)])
+    assert target.run("SELECT count(*) FROM pg_namespace WHERE nspname = 'outfall'") == [(0,)]
 
 
 @pytest.mark.parametrize(
     ("step", "published"), [("postgres: publishing", False), ("after collect", True), ("before COMPLETED", True)]
 )
-def test_a_batch_job_that_was_killed_is_noticed_if_it_had_published(
+def test_a_job_that_was_killed_and_lost_its_log_is_noticed_if_it_had_published(
     target: Target, tmp_path: Path, step: str, published: bool
 ) -> None:
-    job(parts_sink(target), tmp_path / "first", 0)
     with crash_at(step) as seen:
-        job(parts_sink(target), tmp_path / "killed", 1)
+        run(parts_sink(target), str(tmp_path / "killed"), 0, 1)
     assert step in seen
     with pytest.raises(TargetNotEmptyError, match="killed after it had published") if published else nullcontext():
-        job(parts_sink(target), tmp_path / "again", 1)
-    assert target.ids() == [0, 1]
+        run(parts_sink(target), str(tmp_path / "again"), 0, 1)
+    assert target.ids() == [1]
 
 
 # --- the table and the log
