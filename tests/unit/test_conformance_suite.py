@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
-from outfall.testing.conformance import CHECKS, ConformanceError, NotApplicableError, run_check
+from outfall.testing.conformance import CHECKS, ConformanceError, NotClaimedError, run_check
 from outfall.testing.conformance.actions import Action, Crash, LostReply, PartialCommit, Restart, Sleep, Wake, Write
 from outfall.testing.conformance.faults import when
 from outfall.testing.conformance.player import play
@@ -48,6 +50,112 @@ def test_a_report_names_what_passed_failed_and_did_not_apply(tmp_path: Path) -> 
     assert "a dynamic sink has no parts" in str(report)
 
 
+class GivesNoLose(conforming.Staging):
+    """Of a committer that takes what is gone for committed: without `lose` nobody can tell."""
+
+    strict: bool | None = None
+    lose = SinkHarness.lose
+
+    def make_sink(self, target: Any) -> Any:
+        return staged.TrustingSink(target)
+
+
+def test_a_claim_of_exactly_once_is_not_green_while_a_check_is_left_untried(tmp_path: Path) -> None:
+    report = run_conformance(GivesNoLose(), tmp_path, checks=["one_epoch", "lost_before_committing", "parts_added"])
+    assert not report.passed
+    assert [result.check for result in report.not_tried] == ["lost_before_committing"]
+    assert "No check refutes the claim. Not tried: lost_before_committing; not run: 53 of 56 checks." in str(report)
+
+
+@pytest.mark.parametrize(
+    ("strict", "claim", "passes"), [(False, None, True), (True, None, False), (None, Guarantee.AT_LEAST_ONCE, True)]
+)
+def test_an_author_says_whether_what_is_untried_fails_the_run(
+    strict: bool | None, claim: Guarantee | None, passes: bool, tmp_path: Path
+) -> None:
+    harness = GivesNoLose()
+    harness.strict, harness.claim = strict, claim
+    report = run_conformance(harness, tmp_path, checks=["lost_before_committing"])
+    assert (report.passed, [result.outcome for result in report.results]) == (passes, ["not tried"])
+
+
+def test_pytest_fails_where_a_strict_claim_is_left_untried(tmp_path: Path) -> None:
+    class Suite(GivesNoLose, SinkConformance):
+        pass
+
+    lost: Any = Suite.test_lost_before_committing  # type: ignore[attr-defined]
+    with pytest.raises(pytest.fail.Exception, match=r"not tried: the test gives no lose\(\)\nWhat to do: give"):
+        lost(Suite(), tmp_path)
+    Suite.strict = False
+    with pytest.raises(pytest.skip.Exception, match=r"not tried: the test gives no lose\(\)"):
+        lost(Suite(), tmp_path)
+
+
+def test_the_name_of_a_check_that_stalls_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_conformance(filed.HoldsALockAcrossAttempts(), tmp_path, checks=["stalled_attempt", "one_epoch"])
+    assert [result.outcome for result in report.results] == ["failed", "passed"]
+    assert "nothing has happened in the check stalled_attempt for 1 s" in capsys.readouterr().err
+
+
+def test_what_cannot_be_seen_of_a_disk_in_memory_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outfall.testing.conformance.checks.power._is_in_memory", lambda path: True)
+
+    (result,) = run_conformance(filed.NeverSyncs(), tmp_path, checks=["loss_of_power"]).results
+    assert (result.outcome, result.strict) == ("not tried", True)
+    assert "os.fsync was never called" in result.text
+
+
+def test_what_c_code_syncs_is_seen(tmp_path: Path) -> None:
+    """A database of SQLite, which makes no call through `os`."""
+
+    class Database(SinkHarness):
+        claim = Guarantee.AT_LEAST_ONCE
+
+        def new_target(self, directory: Path) -> Path:
+            with closing(sqlite3.connect(directory / "rows.db")) as db, db:
+                db.execute("CREATE TABLE rows (row TEXT)")
+            return directory
+
+        def make_sink(self, target: Path) -> DatabaseSink:
+            return DatabaseSink(target / "rows.db")
+
+        def read(self, target: Path) -> list[Any]:
+            with closing(sqlite3.connect(target / "rows.db")) as db:
+                return [json.loads(row) for (row,) in db.execute("SELECT row FROM rows")]
+
+    assert run_conformance(Database(), tmp_path / "synced", checks=["loss_of_power"]).passed
+    monkeypatched = pytest.MonkeyPatch()
+    with monkeypatched.context() as patch:
+        patch.setattr(DatabaseSink, "pragma", "PRAGMA synchronous = OFF")
+        (result,) = run_conformance(Database(), tmp_path / "unsynced", checks=["loss_of_power"]).results
+    assert result.outcome == "failed"
+    assert "not synced were rows.db" in result.text
+
+
+class DatabaseSink(DynamicSink[Any]):
+    """Appends to a table."""
+
+    pragma = "PRAGMA synchronous = FULL"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        return DatabasePartition(self.path, self.pragma)
+
+
+class DatabasePartition(StatelessSinkPartition[Any]):
+    def __init__(self, path: Path, pragma: str) -> None:
+        self._path = path
+        self._pragma = pragma
+
+    def write_batch(self, values: list[Any]) -> None:
+        with closing(sqlite3.connect(self._path)) as db:
+            db.execute(self._pragma)
+            with db:
+                db.executemany("INSERT INTO rows VALUES (?)", [[json.dumps(value)] for value in values])
+
+
 def test_a_report_needs_no_directory() -> None:
     assert run_conformance(conforming.Staging(), checks=["one_epoch"]).passed
 
@@ -61,7 +169,7 @@ def test_a_given_up_check_is_reported_with_its_reason(tmp_path: Path) -> None:
     class GivesUp(conforming.Staging):
         not_claimed = {"one_epoch": "it is Sunday"}
 
-    with pytest.raises(NotApplicableError, match="not claimed: it is Sunday"):
+    with pytest.raises(NotClaimedError, match="it is Sunday"):
         run_check(GivesUp(), "one_epoch", tmp_path)
 
 

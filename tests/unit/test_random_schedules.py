@@ -207,7 +207,7 @@ class Schedules(RuleBasedStateMachine):
         begun = data.draw(st.sampled_from(self.begun), "begun")
         self.begun.remove(begun)
         done = False
-        with crash_at(point or "never"):
+        with crash_at(point):
             try:
                 for index, task in enumerate(self.routed(begun)):
                     if index not in begun.answers:

@@ -46,9 +46,9 @@ def test_the_sink_of_the_page_passes_with_its_test_as_a_file(tmp_path: Path) -> 
     assert int(counted[1]) + int(counted[2]) == len(CHECKS)
 
 
-def test_the_sink_and_its_test_take_forty_lines() -> None:
+def test_the_sink_and_its_test_take_fifty_lines() -> None:
     lines = file_block("test_lines.py").splitlines()
-    assert len([line for line in lines if line and not line.startswith(("import", "from"))]) <= 40
+    assert len([line for line in lines if line and not line.startswith(("import", "from"))]) <= 50
 
 
 @pytest.mark.parametrize(

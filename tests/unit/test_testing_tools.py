@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.errors import RecordError
+from outfall.errors import ConfigurationError, RecordError
 from outfall.recovery import EntryExistsError, LogEntry
 from outfall.steps import reached
 from outfall.testing import ByReference, MemoryRecoveryConfig, crash_at, crash_environment, failing_call
@@ -86,12 +86,12 @@ REACHING = "from outfall.steps import reached\nfor _ in range(3): reached('step'
 
 
 def test_a_process_dies_at_the_step_that_its_environment_names() -> None:
-    done = child(REACHING, **crash_environment("step#2"))
+    done = child(REACHING, **crash_environment("step#2", steps=["step"]))
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "reached\n")
 
 
 def test_one_process_only_dies_where_a_file_says_so(tmp_path: Path) -> None:
-    environment = crash_environment("step", once=tmp_path / "crashed")
+    environment = crash_environment("step", once=tmp_path / "crashed", steps=["step"])
     assert child(REACHING, **environment).returncode == -signal.SIGKILL
     assert child(REACHING, **environment).stdout == "reached\n" * 3
 
@@ -116,6 +116,45 @@ def test_only_the_testing_package_names_the_variables() -> None:
     files = [path for place in ("core", "connectors") for path in (root / place).rglob("*.py")]
     naming = {path.relative_to(root).as_posix() for path in files if "OUTFALL_TEST_" in path.read_text()}
     assert {name for name in naming if not name.startswith("core/outfall/testing/")} == set()
+
+
+@pytest.mark.parametrize(
+    ("spec", "near"),
+    [
+        ("after PREPARD", "after PREPARED"),
+        ("sink: before write_bach#2", "sink: before write_batch"),
+        ("log: entry eraced", "log: entry erased"),
+    ],
+)
+def test_a_step_that_is_misspelt_is_refused_with_the_nearest_name(spec: str, near: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"there is no step .*write '{near}'"), crash_at(spec):
+        pass
+    with pytest.raises(ConfigurationError, match=f"write '{near}'"):
+        crash_environment(spec)
+
+
+@pytest.mark.parametrize(
+    "spec", ["after PREPARED#2", "sink: request 12 taken", "line sink.py:7", "mine: reached", None]
+)
+def test_a_step_that_is_known_need_not_be_reached(spec: str | None) -> None:
+    def elsewhere() -> None:
+        reached("mine: reached")
+
+    with crash_at(spec) as seen:
+        pass
+    assert seen == []
+
+
+def test_a_step_that_is_required_or_named_besides() -> None:
+    with crash_at("theirs: " + "reached", steps=["theirs: reached"]):
+        pass
+    with (
+        pytest.raises(AssertionError, match="'after BEGIN#2' was not reached, only: one, two, one"),
+        crash_at("after BEGIN#2", required=True),
+    ):
+        three_steps()
+    with pytest.raises(ValueError, match="its own"), crash_at("after PREPARD"):
+        raise ValueError("its own")
 
 
 def three_steps() -> str:

@@ -79,7 +79,7 @@ def steps_with_effects(mode: str, place: Path, epoch: int) -> list[str]:
     files = FileEpochs(mode, place / "out", place / "chk")
     for before in range(epoch):
         files.run(before, "a")
-    with crash_at("never") as seen:
+    with crash_at(None) as seen:
         files.run(epoch, "a")
     idle = {"log: newest checked", "log: file created", "log: file filled", "file: opening"}
     chosen = [step for step in seen if step.startswith(("log:", "file:")) and step not in idle]

@@ -45,10 +45,12 @@ class SharedShelf(ByReference, Shelf):
     """A shelf that all copies of a sink find."""
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    owner: str | None = None
+    """The incarnation that writes here."""
 
 
 class NamedShelfSink(ShelfSink):
-    """Tells shelves apart, and goes by its list of parts alone."""
+    """Tells shelves and those who write on them apart, and goes by its list of parts alone."""
 
     shelf: SharedShelf
 
@@ -56,9 +58,15 @@ class NamedShelfSink(ShelfSink):
         return f"shelf {self.shelf.name}"
 
     def check_target(self, context: TargetContext[int]) -> Mapping[str, int]:
+        if self.shelf.owner not in (None, context.incarnation):
+            raise TargetNotEmptyError("another step writes on the shelf", step=context.step_id)
         listed = copy.copy(self)
         listed.parts = self.list_parts()
         return ShelfSink.check_target(listed, context)
+
+    def open_target(self, context: TargetContext[int]) -> None:
+        self.shelf.owner = context.incarnation
+        super().open_target(context)
 
 
 class CarefulStagingSink(StagingSink):
@@ -113,6 +121,9 @@ class CarefulHoardingSink(HoardingSink, CarefulStagingSink):
 class Staging(SinkHarness):
     """Staging areas, published by a committer."""
 
+    # In this process's memory: nothing of it can be killed, synced or deleted.
+    strict = False
+
     def new_target(self, directory: Path) -> Any:
         return SharedWarehouse()
 
@@ -166,6 +177,9 @@ class Hoarding(Holding):
 
 class InPlace(SinkHarness):
     """Files that are appended to."""
+
+    # As above.
+    strict = False
 
     def new_target(self, directory: Path) -> Any:
         return SharedShelf()

@@ -14,7 +14,7 @@ def points(setup_type: type[Setup], epoch: int, name: str, *, recovery: str | No
     driver = setup.driver()
     for before in range(epoch):
         setup.run(driver, before)
-    with crash_at("never") as seen:
+    with crash_at(None) as seen:
         setup.run(driver, epoch, name)
     times: Counter[str] = Counter()
     specs = []

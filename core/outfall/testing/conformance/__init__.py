@@ -8,7 +8,7 @@ SinkConformance the checks as tests of pytest;  run_conformance  the same withou
 ```
 """
 
-from outfall.testing.conformance.faults import ConformanceError, NotApplicableError
+from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, NotClaimedError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness
 from outfall.testing.conformance.registry import CHECKS, Check
 from outfall.testing.conformance.suite import CheckResult, ConformanceReport, run_check, run_conformance
@@ -20,6 +20,8 @@ __all__ = [
     "ConformanceError",
     "ConformanceReport",
     "NotApplicableError",
+    "NotClaimedError",
+    "NotTriedError",
     "SinkHarness",
     "run_check",
     "run_conformance",

@@ -30,7 +30,32 @@ class ConformanceError(AssertionError):
 
 
 class NotApplicableError(Exception):
-    """The check says nothing about this sink, and why. Reported, never counted as passed."""
+    """The check says nothing about this sink, and why: nothing that is claimed is left open by it."""
+
+
+class NotTriedError(NotApplicableError):
+    """The claim covers what the check tries, but the check cannot try it here, and why.
+
+    Args:
+        reason: what is missing, one sentence without its full stop.
+        strict: whether this fails the run, see `SinkHarness.strict`.
+    """
+
+    def __init__(self, reason: str, *, strict: bool) -> None:
+        self.strict = strict
+        super().__init__(reason)
+
+
+class NotClaimedError(NotApplicableError):
+    """The author gave the check up, and why."""
+
+
+class StalledError(BaseException):
+    """A check does not go on. Not an `Exception`, so that no scenario takes it for an error of the sink."""
+
+    def __init__(self) -> None:
+        self.places: list[str] = []
+        super().__init__()
 
 
 @contextmanager
@@ -40,3 +65,6 @@ def when(place: str) -> Iterator[None]:
         yield
     except ConformanceError as error:
         raise error.at(place) from error.__cause__
+    except StalledError as stall:
+        stall.places.insert(0, place)
+        raise

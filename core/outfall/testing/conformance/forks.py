@@ -5,35 +5,31 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from outfall.errors import TargetError
 from outfall.steps import listen
-from outfall.testing.conformance.faults import ConformanceError, NotApplicableError
+from outfall.testing.conformance.faults import ConformanceError
 from outfall.testing.conformance.trial import Content, Trial
 from outfall.testing.conformance.trials import Trials
 from outfall.testing.crash_points import Countdown
-
-WAIT = 120.0
-"""Seconds after which a child is taken for hung."""
 
 
 def needs_processes(trials: Trials) -> None:
     """Leave a check out where a child process cannot write to the target.
 
     Raises:
-        NotApplicableError: saying why.
+        NotTriedError: saying why.
         ConformanceError: a run failed in a child process.
     """
-    if not hasattr(os, "fork"):
-        raise NotApplicableError("this system has no fork()")
-    if not outlives_this_process(trials):
-        raise NotApplicableError("the target is in this process, and a child's writing does not reach it")
+    trials.needs_to_try(hasattr(os, "fork"), "this system has no fork()")
+    outlives = outlives_this_process(trials)
+    trials.needs_to_try(outlives, "the target is in this process, and a child's writing does not reach it")
 
 
 def outlives_this_process(trials: Trials) -> bool:
@@ -132,7 +128,7 @@ def result_of_child(action: Callable[[], Any]) -> Any:
     try:
         pid = _forked(run)
         os.close(writing)
-        with os.fdopen(reading, "rb", closefd=False) as pipe:
+        with _killed_on_error(pid), os.fdopen(reading, "rb", closefd=False) as pipe:
             data = pipe.read()
         if status := _waited(pid):
             raise ChildProcessError(f"a task in a process of its own ended with {status}")
@@ -169,15 +165,18 @@ def _forked(action: Callable[[], Any]) -> int:
 
 
 def _waited(pid: int) -> int:
-    deadline = time.monotonic() + WAIT
-    pause = 0.0005
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
+    """Wait for a child, however long: a check in which nothing happens any more is ended from outside."""
+    with _killed_on_error(pid):
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+
+@contextmanager
+def _killed_on_error(pid: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            raise TimeoutError(f"a child process did not end within {WAIT:g} s")
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
+        raise

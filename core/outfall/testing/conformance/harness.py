@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from outfall.capabilities import Guarantee
 from outfall.epoch.coordinator import EpochOptions
@@ -24,7 +25,16 @@ class SinkHarness(ABC):
     """What the sink claims; `None` for what it declares itself."""
 
     not_claimed: Mapping[str, str] = {}
-    """Checks that the sink gives up, each with the reason; they are reported as skipped, with the reason."""
+    """Checks that the sink gives up, each with the reason; they are reported as not claimed, with the reason."""
+
+    strict: bool | None = None
+    """Whether a check that cannot be tried, for want of something that the author could give, fails the run.
+
+    `None`: where `EXACTLY_ONCE` is claimed. With `False` such checks are reported as not tried.
+    """
+
+    deadline: float = 60.0
+    """Seconds after which a check in which nothing happens any more is taken for stalled, and fails."""
 
     repeatable_source: bool | None = None
     """Whether the claim stands only where a replay brings the same rows again, as for an idempotency key or an upsert.
@@ -94,16 +104,35 @@ class SinkHarness(ABC):
         return EpochOptions()
 
     def lose(self, target: Any, committable: Any) -> None:
-        """Remove the data behind a committable that is not published, as a lifecycle rule or a lost disk does."""
+        """Remove the data behind a committable that is not published, as a lifecycle rule or a lost disk does.
+
+        Left out: of a target that is a directory, every file that the epoch made in it is removed.
+        """
         raise NotImplementedError
 
     def lose_target(self, target: Any) -> None:
-        """Remove all that the target holds, as somebody does who deletes the directory or the table's rows."""
-        raise NotImplementedError
+        """Remove all that the target holds, as somebody does who deletes the directory or the table's rows.
 
-    def breaking(self, target: Any) -> AbstractContextManager[None]:
-        """Have the target refuse everything within the block: unreachable, read-only, full."""
-        raise NotImplementedError
+        The default empties a target that is a directory.
+        """
+        for path in _directory(target).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    @contextmanager
+    def breaking(self, target: Any) -> Iterator[None]:
+        """Have the target refuse everything within the block: unreachable, read-only, full.
+
+        The default has a target that is a directory give way to a file.
+        """
+        directory = _directory(target)
+        away = directory.with_name(f"{directory.name}-away")
+        directory.rename(away)
+        directory.touch()
+        try:
+            yield
+        finally:
+            directory.unlink()
+            away.rename(directory)
 
     def leftovers(self, target: Any) -> int:
         """Count what lost attempts left in the target: staged files, tables, uploads."""
@@ -113,3 +142,14 @@ class SinkHarness(ABC):
 def gives(harness: SinkHarness, method: str) -> bool:
     """Whether the author implements an optional method."""
     return getattr(type(harness), method) is not getattr(SinkHarness, method)
+
+
+def is_directory(target: Any) -> bool:
+    """Whether a target is a directory, so that the suite can do by itself what authors of others must give."""
+    return isinstance(target, Path) and target.is_dir()
+
+
+def _directory(target: Any) -> Path:
+    if not is_directory(target):
+        raise NotImplementedError
+    return cast(Path, target)

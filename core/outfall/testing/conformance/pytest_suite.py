@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from outfall.errors import missing_extra
-from outfall.testing.conformance.faults import NotApplicableError
+from outfall.testing.conformance.faults import NotApplicableError, NotClaimedError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness
 from outfall.testing.conformance.registry import CHECKS, Check
 from outfall.testing.conformance.suite import run_check
@@ -17,11 +17,15 @@ except ImportError as error:
     raise missing_extra("pytest", "testing") from error
 
 
+TO_TRY = "give the test what is missing, name the check in not_claimed with the reason, or set strict = False"
+
+
 class SinkConformance(SinkHarness):
     """Subclass it as `TestMySink`, implement `make_sink` and `read`, and run pytest: each check is a test.
 
-    The guarantee that is tested is the one that the sink declares, or `claim`. A check that does not apply is skipped,
-    with the reason. Fixtures may set attributes of `self`, as to start a server.
+    The guarantee that is tested is the one that the sink declares, or `claim`. A check that does not apply, or that the
+    sink gives up in `not_claimed`, is skipped with the reason. One that cannot be tried although the claim covers it
+    fails, or is skipped where `strict` says so. Fixtures may set attributes of `self`, as to start a server.
     """
 
 
@@ -29,8 +33,14 @@ def _test(one: Check) -> Any:
     def test(self: SinkConformance, tmp_path: Path) -> None:
         try:
             run_check(self, one.name, tmp_path)
+        except NotTriedError as reason:
+            if reason.strict:
+                pytest.fail(f"not tried: {reason}\nWhat to do: {TO_TRY}.", pytrace=False)
+            pytest.skip(f"not tried: {reason}")
+        except NotClaimedError as reason:
+            pytest.skip(f"not claimed: {reason}")
         except NotApplicableError as reason:
-            pytest.skip(str(reason))
+            pytest.skip(f"not applicable: {reason}")
 
     # A crash leaves things open that only the death of a process closes; `files_and_threads_stay_flat` looks for leaks.
     test = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")(

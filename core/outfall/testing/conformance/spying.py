@@ -30,6 +30,18 @@ OPENING = {"build", "build_part", "restore_writer", "create_committer"}
 CLOSING = {"close", "committer.close"}
 
 
+def _step(moment: str, method: str) -> str:
+    return f"sink: {moment} {method}"
+
+
+STEPS = {
+    _step(moment, method)
+    for moment in ("before", "after")
+    for method in [*SINK_METHODS, *PARTITION_METHODS, *OPENING, *(f"committer.{name}" for name in COMMITTER_METHODS)]
+}
+"""The steps before and after each call of a sink's methods."""
+
+
 class Probe:
     """Sees each call of a sink's methods. The default announces it before and after: `"sink: before write_batch"`.
 
@@ -49,10 +61,10 @@ class Probe:
             What the engine is to see as its result.
         """
         if method not in CLOSING:
-            reached(f"sink: before {method}")
+            reached(_step("before", method))
         result = call()
         if method not in OPENING:
-            reached(f"sink: after {method}")
+            reached(_step("after", method))
         return result
 
 

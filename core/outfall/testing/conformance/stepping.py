@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from outfall.steps import listen
-from outfall.testing.crash_points import crash_at
 
 WAIT = 120.0
 """Seconds after which a thread that neither stops nor ends is a fault of the test."""
+
+
+_started: weakref.WeakSet[Suspended] = weakref.WeakSet()
 
 
 def steps_of(action: Callable[[], Any]) -> list[str]:
@@ -21,8 +24,12 @@ def steps_of(action: Callable[[], Any]) -> list[str]:
     Returns:
         Every step that it reached, each time that it did: `"after commit#1"`, `"after commit#2"`.
     """
-    with crash_at("never") as seen:
+    seen: list[str] = []
+    stop = listen(seen.append)
+    try:
         action()
+    finally:
+        stop()
     return numbered(seen)
 
 
@@ -62,6 +69,12 @@ def at_step(spec: str, action: Callable[[], Any]) -> Iterator[None]:
         stop()
 
 
+def let_all_go() -> None:
+    """Let everything go on that sleeps at a step, so that it gives up what others wait for."""
+    for suspended in list(_started):
+        suspended.let_go()
+
+
 class Suspended:
     """Something that runs in a thread of its own up to a step, and goes on when it is woken."""
 
@@ -82,6 +95,7 @@ class Suspended:
         self._still = threading.Event()
         self._go_on = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(action,), daemon=True)
+        _started.add(self)
         self._stop_listening = listen(self._listener)
         self._thread.start()
         self._wait(self._still)
@@ -93,6 +107,10 @@ class Suspended:
         if self._thread.is_alive():
             raise TimeoutError("what was woken did not end")
         self._stop_listening_once()
+
+    def let_go(self) -> None:
+        """Let it go on, and wait for nothing."""
+        self._go_on.set()
 
     def _run(self, action: Callable[[], Any]) -> None:
         try:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from outfall.capabilities import Guarantee
+from outfall.capabilities import Guarantee, SupportsTarget
 from outfall.sink_shape import is_fixed
-from outfall.testing.conformance.faults import NotApplicableError
-from outfall.testing.conformance.harness import SinkHarness, gives
+from outfall.testing.conformance.faults import NotApplicableError, NotTriedError
+from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
 from outfall.testing.conformance.trial import Trial, claim_of
+
+BY_DEFAULT = {"lose", "lose_target", "breaking"}
+"""What the suite does by itself to a target that is a directory."""
 
 
 class Trials:
@@ -21,7 +24,8 @@ class Trials:
         self.directory = directory
         place = directory / "sample"
         place.mkdir(parents=True, exist_ok=True)
-        self.sink: Any = harness.make_sink(harness.new_target(place))
+        self.target = harness.new_target(place)
+        self.sink: Any = harness.make_sink(self.target)
         self.fixed = is_fixed(self.sink)
         self.claim = claim_of(harness, self.sink)
 
@@ -34,15 +38,26 @@ class Trials:
         """Whether more is claimed than at-least-once."""
         return self.claim > Guarantee.AT_LEAST_ONCE
 
+    @property
+    def strict(self) -> bool:
+        """Whether what cannot be tried fails the run."""
+        return self.claim == Guarantee.EXACTLY_ONCE if self.harness.strict is None else self.harness.strict
+
     def needs(self, condition: bool, reason: str) -> None:
-        """Leave the check out unless the condition holds."""
+        """Say that the check does not apply unless the condition holds."""
         if not condition:
             raise NotApplicableError(reason)
 
-    def needs_capability(self, capability: type) -> None:
-        """Leave the check out unless the sink has a capability."""
-        self.needs(isinstance(self.sink, capability), f"the sink has no {capability.__name__}")
+    def needs_to_try(self, condition: bool, reason: str) -> None:
+        """Leave the check untried unless the condition holds: what is claimed might still not be true."""
+        if not condition:
+            raise NotTriedError(reason, strict=self.strict)
+
+    def needs_target(self) -> None:
+        """Leave the check untried unless the sink compares its target with the recovery data."""
+        self.needs_to_try(isinstance(self.sink, SupportsTarget), "the sink has no SupportsTarget")
 
     def needs_from_author(self, method: str) -> None:
-        """Leave the check out unless the author gives an optional method."""
-        self.needs(gives(self.harness, method), f"the test gives no {method}()")
+        """Leave the check untried unless the author gives an optional method, or the target is a directory."""
+        given = gives(self.harness, method) or (method in BY_DEFAULT and is_directory(self.target))
+        self.needs_to_try(given, f"the test gives no {method}()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,15 @@ from outfall.testing import SinkHarness
 from tests.unit.support.broken_sinks.registry import found_by
 
 
+def sync(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class RenamingPartition(StatelessSinkPartition[Any]):
     """Writes a hidden file, a batch at a time."""
 
@@ -40,6 +50,8 @@ class RenamingPartition(StatelessSinkPartition[Any]):
 
     def prepare_commit(self) -> Sequence[str]:
         self._file.flush()
+        os.fsync(self._file.fileno())
+        sync(self._path.parent)
         return [self._path.name] if self._rows else []
 
     def close(self) -> None:
@@ -55,6 +67,7 @@ class RenamingCommitter(Committer[str]):
     def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
         for request in requests:
             self.commit_one(request)
+        sync(self._directory)
 
     def commit_one(self, request: CommitRequest[str]) -> None:
         shown = self._directory / request.committable.lstrip(".")
@@ -76,8 +89,11 @@ class RenamingSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterConte
 
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)
-        bound._name = f".{context.incarnation}-{context.generation}-{context.epoch}-{context.attempt}"
+        bound._name = self.name(context)
         return bound
+
+    def name(self, context: WriterInitContext) -> str:
+        return f".{context.incarnation}-{context.generation}-{context.epoch}-{context.attempt}"
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
         return self.partition(self._directory / self._name)
@@ -96,6 +112,7 @@ class Renaming(SinkHarness):
     """Does what it claims."""
 
     memory_limit = 1 << 20
+    not_claimed = dict.fromkeys(["rewound_log", "foreign_log", "lost_target"], "the sink has no SupportsTarget")
     sink: type[RenamingSink] = RenamingSink
 
     def make_sink(self, target: Any) -> Any:
@@ -177,10 +194,9 @@ class TrustingPartition(RenamingPartition):
     """Makes the best of an fsync that fails."""
 
     def prepare_commit(self) -> Sequence[str]:
-        prepared = super().prepare_commit()
         with suppress(OSError):
-            os.fsync(self._file.fileno())
-        return prepared
+            return super().prepare_commit()
+        return [self._path.name] if self._rows else []
 
 
 class TrustingSink(RenamingSink):
@@ -190,3 +206,134 @@ class TrustingSink(RenamingSink):
 @found_by("failing_system_calls", "an fsync failed, and the epoch was completed all the same")
 class SwallowsAFailedSync(Renaming):
     sink = TrustingSink
+
+
+class ByWorkerSink(RenamingSink):
+    """Names what it stages by the worker's index, so that an attempt truncates what another one has answered for."""
+
+    def name(self, context: WriterInitContext) -> str:
+        return f".{context.incarnation}-{context.generation}-{context.epoch}-w{context.worker_index}"
+
+
+@found_by("attempt_after_the_winner", "an attempt started before the answers are collected, when another one had won")
+class StagesByWorker(Renaming):
+    sink = ByWorkerSink
+
+
+class WithoutIncarnationSink(RenamingSink):
+    """Names files, and so knows what is committed, by what two queries number alike."""
+
+    def name(self, context: WriterInitContext) -> str:
+        return f".{context.generation}-{context.epoch}-{context.attempt}"
+
+
+@found_by("second_query", "another query with its own recovery data wrote to the same target after the first")
+@found_by("lost_log", "the checkpoint was deleted and the target kept")
+class NamesWithoutIncarnation(Renaming):
+    sink = WithoutIncarnationSink
+
+
+class FlushingInClosePartition(RenamingPartition):
+    def prepare_commit(self) -> Sequence[str]:
+        return [self._path.name] if self._rows else []
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            sync(self._path.parent)
+        super().close()
+
+
+class FlushingInCloseSink(RenamingSink):
+    partition = FlushingInClosePartition
+
+
+@found_by("killed_before_close", "killed between its snapshot and close")
+class FlushesInClose(Renaming):
+    sink = FlushingInCloseSink
+
+
+class UnsyncedPartition(RenamingPartition):
+    def prepare_commit(self) -> Sequence[str]:
+        self._file.flush()
+        return [self._path.name] if self._rows else []
+
+
+class UnsyncedSink(RenamingSink):
+    partition = UnsyncedPartition
+
+
+@found_by("loss_of_power", "not synced were ")
+class NeverSyncsItsFiles(Renaming):
+    sink = UnsyncedSink
+
+
+class UnsyncedNamesCommitter(RenamingCommitter):
+    def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
+        for request in requests:
+            self.commit_one(request)
+
+
+class NeverSyncingSink(RenamingSink):
+    partition = UnsyncedPartition
+    committer = UnsyncedNamesCommitter
+
+
+@found_by("loss_of_power", "not synced were ")
+class NeverSyncs(Renaming):
+    sink = NeverSyncingSink
+
+
+class UnsyncedNamesSink(RenamingSink):
+    committer = UnsyncedNamesCommitter
+
+
+@found_by("loss_of_power", "the machine lost its power after COMPLETED")
+class NeverSyncsWhatItRenames(Renaming):
+    sink = UnsyncedNamesSink
+
+
+class MissingIsCommittedCommitter(RenamingCommitter):
+    def commit_one(self, request: CommitRequest[str]) -> None:
+        if (self._directory / request.committable).exists():
+            super().commit_one(request)
+        else:
+            request.signal_already_committed()
+
+
+class MissingIsCommittedSink(RenamingSink):
+    committer = MissingIsCommittedCommitter
+
+
+@found_by("lost_before_committing", "one of its committables was lost")
+@found_by("lost_after_committing", "one of its committables was lost")
+class TakesMissingForCommitted(Renaming):
+    """Its test says nothing of how a file is lost."""
+
+    sink = MissingIsCommittedSink
+
+
+class LockedPartition(RenamingPartition):
+    """Waits without end for the attempt that writes before it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._lock = (path.parent / ".lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        super().close()
+        self._lock.close()
+
+
+class LockedSink(RenamingSink):
+    partition = LockedPartition
+
+
+@found_by("stalled_attempt", "the check stalled: nothing happened for 1 s.*an attempt stalled at")
+@found_by("zombie_of_an_older_generation", "the check stalled")
+@found_by("old_driver_wakes", "the check stalled")
+class HoldsALockAcrossAttempts(Renaming):
+    sink = LockedSink
+    deadline = 1.0

@@ -9,6 +9,7 @@ from outfall.testing.conformance.registry import check
 from outfall.testing.conformance.stepping import Suspended, at_step, steps_of
 from outfall.testing.conformance.trial import Begun, Trial
 from outfall.testing.conformance.trials import Trials
+from outfall.testing.crash_points import crash_at
 
 
 class TaskFailedError(Exception):
@@ -58,6 +59,30 @@ def two_attempts_finish(trials: Trials) -> None:
             with suppress(Exception):
                 begun.finish()
             begun.trial.finish(1)
+
+
+@check
+def attempt_after_the_winner(trials: Trials) -> None:
+    """An attempt that starts when another one has won, and is killed, takes away or changes what that one wrote."""
+    for spec in task_steps(trials):
+        for moment in MOMENTS[:3]:
+            begun = begun_epoch(trials.new())
+            with when(f"an attempt started {moment}, when another one had won, and died at {spec!r}"):
+                begun.run_tasks()
+                # An attempt that wrote in place after the winner makes the seal fail, and the epoch run again.
+                with suppress(Exception):
+                    if moment == MOMENTS[0]:
+                        _die(begun, spec)
+                    with at_step(moment, lambda begun=begun, spec=spec: _die(begun, spec)):  # type: ignore[misc]
+                        begun.finish()
+                begun.trial.verify()
+                begun.trial.finish(max(1, begun.trial.epoch))
+
+
+def _die(begun: Begun, spec: str) -> None:
+    # It is refused, or dies; its answer is lost in any case.
+    with suppress(Exception), crash_at(spec):
+        begun.run_task(0)
 
 
 MOMENTS = ("before the answers are collected", "after PREPARED", "after COMPLETED", "after the next epoch")

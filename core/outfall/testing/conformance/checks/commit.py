@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from outfall.capabilities import CommitRequest, SupportsCommitter
@@ -13,6 +14,7 @@ from outfall.recovery import recovery_config
 from outfall.recovery.entries import Prepared, decode_entry
 from outfall.recovery.values import load_value
 from outfall.testing.conformance.faults import ConformanceError, when
+from outfall.testing.conformance.harness import gives, is_directory
 from outfall.testing.conformance.registry import check
 from outfall.testing.conformance.spying import Probe, probing
 from outfall.testing.conformance.stepping import at_step
@@ -181,16 +183,25 @@ def _lose(trials: Trials, step: str) -> None:
     trials.needs_from_author("lose")
     trial = trials.new()
     trial.run_epochs(1)
+    before = _files(trial)
     seen = trial.run_until(step, trial.bring(1))
     if step not in seen:
         return
-    trials.harness.lose(trial.target, recorded_committables(trial)[-1])
+    if gives(trials.harness, "lose"):
+        trials.harness.lose(trial.target, recorded_committables(trial)[-1])
+    else:
+        for path in _files(trial) - before:
+            path.unlink()
     with when(f"a driver died at {step!r}, and one of its committables was lost"):
         for _ in range(3):
             # An error that repeats is an answer too: nothing is silently missing.
             with suppress(Exception):
                 trial.run(trial.driver(), trial.bring(1))
         trial.verify()
+
+
+def _files(trial: Trial) -> set[Path]:
+    return {path for path in trial.target.rglob("*") if path.is_file()} if is_directory(trial.target) else set()
 
 
 def recorded_committables(trial: Trial) -> list[Any]:

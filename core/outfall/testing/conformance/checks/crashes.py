@@ -38,7 +38,7 @@ def crash_at_every_step(trials: Trials) -> None:
 def crash_at_every_line(trials: Trials) -> None:
     """A crash between two lines of the sink's own code loses or repeats rows."""
     files = _files(trials)
-    trials.needs(bool(files), "the sink's code is in no file")
+    trials.needs_to_try(bool(files), "the sink's code is in no file")
     for epoch in (0, 1):
         specs = [spec for spec in epoch_steps(trials, epoch, files=files) if spec.startswith("line ")]
         for spec in _spread(specs, MOST_LINES):

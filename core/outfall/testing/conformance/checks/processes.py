@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+from outfall.epoch.messages import TaskAnswer
 from outfall.testing.conformance.checks.crashes import epoch_steps
 from outfall.testing.conformance.faults import when
 from outfall.testing.conformance.forks import needs_processes, result_of_child, status_of_child_killed_at
 from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.spying import OPENING, Probe, probing
 from outfall.testing.conformance.trial import Content, Trial
 from outfall.testing.conformance.trials import Trials
 
@@ -24,6 +28,42 @@ def tasks_in_processes_of_their_own(trials: Trials) -> None:
             attempt = begun.driver.new_attempt()
             run = partial(begun.run_task, index, attempt=attempt)
             begun.answers[index] = result_of_child(run)
+        begun.finish()
+        trial.finish()
+
+
+class _NeverClosing(Probe):
+    """Keeps partitions open, so that not even their end flushes what they hold."""
+
+    def __init__(self) -> None:
+        self._opened: list[Any] = []
+
+    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        if method == "close":
+            return None
+        result = super().around(method, args, call)
+        if method in OPENING:
+            self._opened.append(result)
+        return result
+
+
+@check
+def killed_before_close(trials: Trials) -> None:
+    """What a task hands over is complete only when `close()` has run: rows wait there to be flushed or sent."""
+    needs_processes(trials)
+    trial = trials.new(durable_log=True)
+    trial.run_epochs(1)
+    begun = trial.begin(trial.driver(), trial.bring(1))
+
+    probe = _NeverClosing()
+
+    def run(index: int, attempt: int) -> TaskAnswer:
+        with probing(probe):
+            return begun.run_task(index, attempt=attempt)
+
+    with when("each task's process was killed between its snapshot and close()"):
+        for index in range(len(begun.tasks)):
+            begun.answers[index] = result_of_child(partial(run, index, begun.driver.new_attempt()))
         begun.finish()
         trial.finish()
 

@@ -223,7 +223,7 @@ def _size(batch: list[Any]) -> int:
 @check
 def leftovers_are_swept(trials: Trials) -> None:
     """What lost attempts leave in the target stays there for ever, or what others use is removed."""
-    trials.needs_capability(SupportsSweep)
+    trials.needs(isinstance(trials.sink, SupportsSweep), "the sink has no SupportsSweep")
     trials.needs_from_author("leftovers")
     trial = trials.new()
     trial.run_epochs(1)
