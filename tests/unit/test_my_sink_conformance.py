@@ -17,7 +17,10 @@ from outfall.testing import SinkConformance, SinkHarness, run_conformance
 
 ROOT = Path(__file__).parents[2]
 UNFENCED = "the sink takes no writer context, so that a task of an older attempt that wakes late cannot be told apart"
+BLIND = "the sink has no SupportsTarget, so that another query writes over what it finds"
 WITHOUT_FENCE = {
+    "lost_log": BLIND,
+    "second_query": BLIND,
     "stalled_attempt": UNFENCED,
     "late_zombie": UNFENCED,
     "zombie_of_an_older_generation": UNFENCED,
@@ -79,7 +82,10 @@ def test_the_example_is_not_exactly_once_if_its_test_says_so(tmp_path: Path) -> 
 class TestBytewaxDirectory(SinkConformance):
     """`bytewax.connectors.files.DirSink`, unchanged."""
 
-    not_claimed = WITHOUT_FENCE
+    not_claimed = WITHOUT_FENCE | {
+        "attempt_after_the_winner": UNFENCED,
+        "loss_of_power": "the directory is never synced, so that the names of new files may be gone",
+    }
 
     @pytest.fixture(autouse=True)
     def bytewax(self) -> None:
