@@ -17,6 +17,7 @@ class InKafka(Files):
         "lost_log": "the check deletes a directory; it is about the sink, and runs on the checkpoint store",
         "memory_over_epochs": "the broker and what it keeps is in this process; the check runs in tests/integration",
         "killed_at_every_step": "partitions in memory die with the process; the driver is killed in tests/integration",
+        "loss_of_power": "partitions in memory die with the process; it runs on the checkpoint store",
     }
 
     def make_recovery(self, directory: Path) -> RecoveryConfig:

@@ -122,7 +122,7 @@ class Staging(SinkHarness):
     """Staging areas, published by a committer."""
 
     # In this process's memory: nothing of it can be killed, synced or deleted.
-    strict = False
+    strict: bool | None = False
 
     def new_target(self, directory: Path) -> Any:
         return SharedWarehouse()
@@ -179,7 +179,7 @@ class InPlace(SinkHarness):
     """Files that are appended to."""
 
     # As above.
-    strict = False
+    strict: bool | None = False
 
     def new_target(self, directory: Path) -> Any:
         return SharedShelf()
