@@ -2,29 +2,36 @@
 
     python -m benchmarks.bench_recovery --rows 1000 --pairs 15
     python -m benchmarks.bench_recovery --rows 1000 --pairs 15 --epochs 10000
+    python -m benchmarks.bench_recovery --rows 1 --pairs 51 --checkpoint
 
 Runs on the local engine, without Spark. `--rows` is how many parts the sink has, each with one row and a state of forty
 bytes per epoch. `--epochs` also runs so many epochs of one part on each store and prints its size along the way.
+`--checkpoint` also measures what it costs an epoch to make Spark's checkpoint durable before BEGIN.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
 
 from benchmarks.common import Given, finish, machine, parse, seconds
 from benchmarks.results import Result, now
+from outfall.epoch.coordinator import EpochOptions
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig, SqliteRecoveryConfig
+from outfall.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.testing import LocalDriver
 from outfall.testing.benchmark.scratch import Scratch
 from outfall.testing.recovery_sinks import CountingSink
 
 DEFAULT = Given(rows=1000, pairs=15)
+CHUNK = 512
+"""Bytes to a checksum in Hadoop's files."""
 MARKS = (100, 200, 1_000, 2_000, 5_000, 10_000)
 
 
@@ -91,14 +98,65 @@ def growth(epochs: int, scratch: Scratch) -> dict[str, dict[int, int]]:
     return sizes
 
 
+class Planned:
+    """A query whose checkpoint gets the files that Spark writes for each batch, as it does: without a sync."""
+
+    def __init__(self, place: Path, partitions: int, *, durable: bool) -> None:
+        for name in ("offsets", "commits", "sources/0", *(f"state/0/{number}" for number in range(partitions))):
+            (place / name).mkdir(parents=True)
+        self._place = place
+        self._partitions = partitions
+        checkpoint = SparkCheckpoint(str(place))
+        options = EpochOptions(make_source_durable=checkpoint.make_durable if durable else None)
+        self._driver = LocalDriver(CountingSink(1), str(place), options=options)
+        self._epochs = count()
+        self._write("metadata", 50)
+
+    def seconds(self) -> float:
+        """Run an epoch; return what it took from before BEGIN to COMPLETED."""
+        epoch = next(self._epochs)
+        for number in range(self._partitions):
+            self._write(f"state/0/{number}/{epoch}.delta", 1000)
+        if epoch:
+            self._write(f"commits/{epoch - 1}", 30)
+        self._write(f"sources/0/{epoch}", 80)
+        self._write(f"offsets/{epoch}", 1200)
+        start = time.perf_counter()
+        self._driver.run_epoch(epoch, [[("0", 1)]])
+        return time.perf_counter() - start
+
+    def _write(self, name: str, size: int) -> None:
+        sums = b"crc\0" + CHUNK.to_bytes(4, "big") + bytes(4 * -(-size // CHUNK))
+        for path, content in ((self._place / name, bytes(size)), (self._place / checksum_of(name), sums)):
+            aside = path.with_name(f".{path.name}.tmp")
+            aside.write_bytes(content)
+            aside.rename(path)
+
+
+def durability(pairs: int, scratch: Scratch) -> Iterator[str]:
+    """Run epochs with and without making the checkpoint durable, in turn; say what the difference is."""
+    for partitions in (0, 200):
+        queries = [Planned(Path(scratch.new()), partitions, durable=durable) for durable in (False, True)]
+        found = [[query.seconds() for query in queries] for _ in range(pairs + 1)][1:]
+        without, durable = (statistics.median(figures) for figures in zip(*found, strict=True))
+        more = statistics.median(after - before for before, after in found)
+        state = f"{partitions} partitions of state" if partitions else "no state"
+        yield f"{state}: {without * 1000:.1f} ms an epoch without, {durable * 1000:.1f} ms with, {more * 1000:.1f} more"
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure, and print how the stores grew where that was asked for."""
     rest = list(arguments)
     epochs = int(rest[rest.index("--epochs") + 1]) if "--epochs" in rest else 0
     if epochs:
         del rest[rest.index("--epochs") : rest.index("--epochs") + 2]
+    if is_checkpoint := "--checkpoint" in rest:
+        rest.remove("--checkpoint")
     with Scratch() as scratch:
-        finish(measure(parse(__doc__.splitlines()[0], DEFAULT, rest), scratch))
+        given = parse(__doc__.splitlines()[0], DEFAULT, rest)
+        for line in durability(given.pairs, scratch) if is_checkpoint else ():
+            sys.stdout.write(f"{line}{os.linesep}")
+        finish(measure(given, scratch))
         for name, sizes in growth(epochs, scratch).items() if epochs else ():
             for epoch, size in sizes.items():
                 sys.stdout.write(f"{name}: {size:,} bytes after {epoch:,} epochs{os.linesep}")

@@ -17,6 +17,7 @@ from outfall.cli.commands.app import outfall
 from outfall.file import FileSink
 from outfall.testing import LocalDriver
 from tests.unit.support.command import done, rows
+from tests.unit.support.spark_checkpoint import MadeCheckpoint
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
 BLOCKS = re.findall(r"^(<!-- not executed: [^\n]+ -->\n)?```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -25,7 +26,9 @@ BLOCKS = re.findall(r"^(<!-- not executed: [^\n]+ -->\n)?```bash\n(.*?)^```$", P
 def test_the_commands_of_the_page_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     driver = LocalDriver(FileSink(f"{tmp_path}/flights"), f"{tmp_path}/chk/flights")
+    checkpoint = MadeCheckpoint(tmp_path / "chk" / "flights")
     for epoch in range(3):
+        checkpoint.whole(epoch)
         driver.run_epoch(epoch, rows(epoch))
     lines = [line for reason, block in BLOCKS if not reason for line in block.splitlines()]
     for line in lines:

@@ -62,6 +62,12 @@ def test_a_step_that_was_moved_says_where_to(store: RecoveryConfig) -> None:
         Past(store).run("moved", 1)
 
 
+def test_a_step_whose_checkpoint_was_repaired_goes_on(store: RecoveryConfig) -> None:
+    past = Past(store)
+    assert past.run("repaired", 0)
+    assert not past.run("repaired", 1)
+
+
 def test_every_value_that_sinks_store_is_read(release: Path) -> None:
     written = json.loads((release / "values.json").read_text())
     found = {

@@ -21,6 +21,7 @@ from outfall.recovery.entries import (
     Entry,
     Moved,
     Prepared,
+    Repaired,
     Skipped,
 )
 from outfall.recovery.history import EpochSummary, summaries
@@ -101,7 +102,7 @@ def read_status(recovery: RecoveryConfig, step_id: str, *, last: int) -> StepSta
     begin = view.begin
     return StepStatus(
         step=step_id,
-        state=_STATES[type(entries[-1])],
+        state=_STATES[next(type(entry) for entry in reversed(entries) if not isinstance(entry, Repaired))],
         epoch=view.open_epoch if view.open_epoch is not None else _recorded(view.unfinished, view.completed),
         completed=view.completed,
         changed_at=entries[-1].time,

@@ -74,6 +74,10 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+MakeSourceDurable = Callable[[int | None, bool], None]
+"""Takes the batch, `None` where only the tasks learn it, and whether this is the first time since the log began or was
+written by another release, which may have left earlier batches as they were."""
+
 TAKEOVER_ATTEMPTS = 20
 """How often a starting driver reads the log anew because an older one still writes to it."""
 
@@ -99,6 +103,9 @@ class EpochOptions:
     """When this run of the query was started, in seconds since 1970; `None` where that is not known."""
     final: bool = False
     """Whether the recovery data is thrown away after this epoch, as by batch jobs that are never resumed."""
+    make_source_durable: MakeSourceDurable | None = None
+    """Makes durable what the engine has recorded of a batch, so that it can bring the same one after any crash. Called
+    before BEGIN, once the log was read."""
 
 
 class EpochCoordinator:
@@ -354,6 +361,10 @@ class EpochCoordinator:
                 )
             _log.info("step %s: batch %d is completed; its rows are skipped", self._step_id, batch)
             return replace(self._ticket(view, epoch, ()), began_at=self._clock.time())
+        if self._options.make_source_durable is not None:
+            first = view.begin is None or view.begin.outfall != outfall_version()
+            reached("before the source is durable")
+            self._options.make_source_durable(batch, first)
         return self._begin_epoch(view, self._expected(view, epoch), query_id, drain=False)
 
     def _take_over_to_drain(self, *, first: bool) -> Ticket | None:

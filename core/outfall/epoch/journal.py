@@ -19,6 +19,7 @@ from outfall.recovery.entries import (
     Entry,
     Moved,
     Prepared,
+    Repaired,
     Skipped,
     StoredValue,
     decode_entry,
@@ -125,7 +126,7 @@ class JournalView:
                 return self._completed(entry)
             case Abandoned():
                 return replace(self.before or self, open_epoch=entry.epoch, before=None)
-            case Skipped():
+            case Skipped() | Repaired():
                 return self
             case Moved():
                 return replace(self, moved_to=entry.to)

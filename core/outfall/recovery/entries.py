@@ -203,8 +203,24 @@ class Moved(_Entry):
     """The URL of the other store."""
 
 
+class Repaired(_Entry):
+    """`outfall repair` moves files of Spark's checkpoint aside; a driver that still runs is fenced.
+
+    One is appended before the first file is moved, and one when all are.
+    """
+
+    kind: Literal["repaired"] = "repaired"
+    checkpoint: str
+    files: list[str]
+    """Below the checkpoint, without their checksums."""
+    aside: str
+    """The directory that they are moved to, below the checkpoint."""
+    done: bool
+
+
 Entry = Annotated[
-    Begin | Prepared | Committing | Committed | Completed | Abandoned | Skipped | Moved, Field(discriminator="kind")
+    Begin | Prepared | Committing | Committed | Completed | Abandoned | Skipped | Moved | Repaired,
+    Field(discriminator="kind"),
 ]
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)

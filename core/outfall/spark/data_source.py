@@ -32,6 +32,7 @@ from outfall.spark.arrow_schema import check_schema
 from outfall.spark.stream import checkpoint_recovery
 from outfall.spark.task_context import task_identity
 from outfall.spark.unresumed import end_failed, make_recovery, remove_recovery
+from outfall.spark_checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,11 +124,13 @@ class _Door:
     def _coordinator(
         self, recovery: RecoveryConfig, *, any_later: bool = False, final: bool = False
     ) -> EpochCoordinator:
+        checkpoint = SparkCheckpoint.at(self._door.checkpoint_location)
         options = EpochOptions(
             commit=self._door.commit_policy(),
             adopt_checkpoint=self._door.adopt_checkpoint,
             any_later=any_later,
             final=final,
+            make_source_durable=None if checkpoint is None else checkpoint.make_durable,
         )
         return EpochCoordinator(self._sink, self._door.step_id, recovery, options=options)
 

@@ -17,9 +17,10 @@ from outfall.sink_shape import is_fixed
 from outfall.spark.columns import Columns
 from outfall.spark.map_in_arrow import map_in_arrow
 from outfall.spark.routing import route
-from outfall.spark.running_query import is_connect
+from outfall.spark.running_query import NO_QUERY, RunningQuery, is_connect
 from outfall.spark.settings import WriteSettings
 from outfall.spark.task_function import ANSWER_SCHEMA, PART_COLUMN, EpochFunction
+from outfall.spark_checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,37 +65,37 @@ class EpochWriter:
         self._final = final
         self._started = time.time()
 
-    def write(self, df: DataFrame, epoch: int, *, query_id: str | None = None, run: str | None = None) -> EpochResult:
+    def write(self, df: DataFrame, epoch: int, *, query: RunningQuery = NO_QUERY) -> EpochResult:
         """Write one epoch, or skip it when it is completed. Called on the driver.
 
         Args:
             df: the rows, not streaming.
             epoch: their number.
-            query_id: Spark's query id, where known.
-            run: identifies this run of the query; see `EpochCoordinator`.
+            query: which query they are a batch of.
         """
         self._settings.check(self._sink, df)
-        result = self._write(df, epoch, query_id, run)
+        result = self._write(df, epoch, query)
         if self._end_of_input and isinstance(self._sink, SupportsHeldRows):
             # Parts that had no rows now may hold some of an earlier job or query.
-            drain(lambda: self.coordinator(run))
+            drain(lambda: self.coordinator(query))
         return result
 
-    def _write(self, df: DataFrame, epoch: int, query_id: str | None, run: str | None) -> EpochResult:
+    def _write(self, df: DataFrame, epoch: int, query: RunningQuery) -> EpochResult:
         for _ in range(REWRITES):
             try:
-                return self._write_once(df, epoch, query_id, run)
+                return self._write_once(df, epoch, query)
             except EpochAbandonedError as error:
                 _log.warning("%s Writing it anew.", error)
-        return self._write_once(df, epoch, query_id, run)
+        return self._write_once(df, epoch, query)
 
-    def _write_once(self, df: DataFrame, epoch: int, query_id: str | None, run: str | None) -> EpochResult:
-        with closing(self.coordinator(run)) as coordinator:
-            ticket = coordinator.begin(epoch, query_id=query_id)
+    def _write_once(self, df: DataFrame, epoch: int, query: RunningQuery) -> EpochResult:
+        with closing(self.coordinator(query)) as coordinator:
+            ticket = coordinator.begin(epoch, query_id=query.query_id)
             return coordinator.finish(ticket, self._run_tasks(df, ticket, epoch))
 
-    def coordinator(self, run: str | None = None) -> EpochCoordinator:
+    def coordinator(self, query: RunningQuery = NO_QUERY) -> EpochCoordinator:
         """Make a coordinator of the step. Called on the driver."""
+        checkpoint = SparkCheckpoint.at(query.checkpoint)
         options = EpochOptions(
             commit=self._settings.commit,
             adopt_checkpoint=self._settings.adopt_checkpoint,
@@ -104,8 +105,9 @@ class EpochWriter:
             key=self._settings.key,
             started=self._started,
             final=self._final,
+            make_source_durable=None if checkpoint is None else checkpoint.make_durable,
         )
-        return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=run)
+        return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=query.run)
 
     def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskAnswer]:
         skips = ticket.skips(ticket.epoch_of(epoch))

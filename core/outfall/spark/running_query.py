@@ -20,10 +20,16 @@ JOB_GROUP = "spark.jobGroup.id"
 class RunningQuery:
     """What tells a batch's query from others."""
 
-    query_id: str
-    """Spark's id, which stands in the checkpoint and survives restarts."""
+    query_id: str | None
+    """Spark's id, which stands in the checkpoint and survives restarts; `None` for a batch job."""
     run: str | None
     """Differs between the runs of a query in this process."""
+    checkpoint: str | None = None
+    """Where its checkpoint is, as far as that is known."""
+
+
+NO_QUERY = RunningQuery(None, None)
+"""What a batch job is of."""
 
 
 def running_query(df: DataFrame) -> RunningQuery:
@@ -43,13 +49,16 @@ def running_query(df: DataFrame) -> RunningQuery:
             do="call it on the thread of foreachBatch; or give the other thread pyspark.inheritable_thread_target(…),"
             " made inside the foreachBatch function; or write what is no stream with outfall.spark.write",
         )
-    return RunningQuery(query_id, _run_of(df, query_id) or context.getLocalProperty(JOB_GROUP))
+    active = _active(df, query_id)
+    if active is None:
+        return RunningQuery(query_id, context.getLocalProperty(JOB_GROUP))
+    return RunningQuery(query_id, *active)
 
 
-def _run_of(df: DataFrame, query_id: str) -> str | None:
-    """The run that Spark itself has among the active queries; `None` where a platform does not let us look there.
+def _active(df: DataFrame, query_id: str) -> tuple[str, str] | None:
+    """Run and checkpoint that Spark itself has of an active query; `None` where a platform does not let us look there.
 
-    The stream's thread has it as its job group, which is the user's to set.
+    The stream's thread has the run as its job group, which is the user's to set.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -58,7 +67,7 @@ def _run_of(df: DataFrame, query_id: str) -> str | None:
     try:
         active = frame._jdf.sparkSession().sharedState().activeStreamingQueries()
         query = active.get(gateway.java.util.UUID.fromString(query_id))
-        return None if query is None else str(query.runId().toString())
+        return None if query is None else (str(query.runId().toString()), str(query.resolvedCheckpointRoot()))
     except Py4JError:
         return None
 

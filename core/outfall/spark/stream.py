@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -34,7 +35,9 @@ class ForEachBatch:
         if not isinstance(batch_id, int):
             raise ConfigurationError(f"the batch id is {batch_id!r}", do="pass Spark's batch id on as it came")
         query = self._query_on_connect(df) if is_connect(df) else running_query(df)
-        self._writer.write(df, batch_id, query_id=query.query_id, run=query.run)
+        if query.checkpoint is None:
+            query = replace(query, checkpoint=self._checkpoint)
+        self._writer.write(df, batch_id, query=query)
 
     def _query_on_connect(self, df: DataFrame) -> RunningQuery:
         """The server runs the function in one process per started query and tells it no id."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from outfall.testing.conformance.faults import NotApplicableError
 
 _EXT4_SHUTDOWN = 0x8004587D
+_LOG_FLUSH = 1
 _NO_LOG_FLUSH = 2
 _LOOP = "loop,commit=3600"
 """No commit by age: what is durable must not depend on how slow the test is."""
@@ -48,11 +49,16 @@ class LoopDisk:
     image: Path
     path: Path
 
-    def cut_power(self) -> None:
-        """Lose, as a power loss does, what has not reached the disk. Nothing works afterwards until `restart`."""
+    def cut_power(self, *, names_reach_disk: bool = False) -> None:
+        """Lose, as a power loss does, what has not reached the disk. Nothing works afterwards until `restart`.
+
+        Args:
+            names_reach_disk: whether the journal is written out at the last moment: names and lengths are there then,
+                and content that was not synced is not.
+        """
         fd = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.ioctl(fd, _EXT4_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
+            fcntl.ioctl(fd, _EXT4_SHUTDOWN, struct.pack("I", _LOG_FLUSH if names_reach_disk else _NO_LOG_FLUSH))
         finally:
             os.close(fd)
 

@@ -30,9 +30,9 @@ def memory_disk(path: Path, options: str) -> Iterator[Memory]:
 
 
 @contextmanager
-def loop_disk(path: Path) -> Iterator[Disk]:
+def loop_disk(path: Path, *, size: int = 16 << 20) -> Iterator[Disk]:
     """Mount a new ext4, or skip the test."""
-    with _or_skip(disks.loop_disk(path)) as disk:
+    with _or_skip(disks.loop_disk(path, size=size)) as disk:
         yield disk
 
 

@@ -17,6 +17,9 @@ from outfall.file import FileSink
 from outfall.spark import write_stream
 from tests.integration.support.flights import SCHEMA
 
+STATEFUL = ("stateful", "stateful in rocksdb")
+STATE = "org.apache.spark.sql.execution.streaming.state.{}StateStoreProvider"
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
@@ -39,6 +42,10 @@ def session(given: argparse.Namespace) -> SparkSession:
         .config("spark.sql.shuffle.partitions", given.shuffle)
         .config("spark.sql.files.maxPartitionBytes", given.split)
         .config("spark.task.maxFailures", "6")
+        .config(
+            "spark.sql.streaming.stateStore.providerClass",
+            STATE.format("RocksDB" if "rocksdb" in given.mode else "HDFSBacked"),
+        )
         .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         .getOrCreate()
     )
@@ -110,6 +117,8 @@ def main() -> None:
     given = arguments()
     spark = session(given)
     df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).csv(given.input)
+    if given.mode in STATEFUL:
+        df = df.dropDuplicates(["id"])
     query = writer(df, given).trigger(availableNow=True).start()
     print("started", flush=True)
     query.awaitTermination()

@@ -54,8 +54,17 @@ class Job:
     """The steps at which a process died as it was told."""
 
     @property
+    def place(self) -> Path:
+        """Where checkpoint and target are."""
+        return self.root
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.place / "checkpoint"
+
+    @property
     def out(self) -> Path:
-        return self.root / "out"
+        return self.place / "out"
 
     @property
     def order(self) -> Path:
@@ -72,7 +81,7 @@ class Job:
         settings = {
             "input": self.root / "input",
             "out": self.out,
-            "checkpoint": self.root / "checkpoint",
+            "checkpoint": self.checkpoint,
             "local": self.root / "local",
             "mode": self.mode,
             "door": self.door,
@@ -149,7 +158,7 @@ class Job:
         A checkpoint that died earlier, between its directories and its first offset, is one that Spark refuses to go
         on from: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY.
         """
-        first = self.root / "checkpoint" / "offsets" / "0"
+        first = self.checkpoint / "offsets" / "0"
         until(lambda: first.exists() or process.poll() is not None, "Spark's first offset")
 
     def _kill_later(self, process: subprocess.Popen[str], life: float, over: threading.Event) -> None:

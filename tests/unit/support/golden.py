@@ -10,7 +10,7 @@ import json
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,8 +23,10 @@ from outfall.capabilities import (
     SupportsWriterContext,
     WriterInitContext,
 )
-from outfall.epoch.clock import Clock
+from outfall.epoch.clock import Clock, SystemClock
+from outfall.epoch.journal import Journal
 from outfall.recovery import RecoveryConfig, SqliteRecoveryConfig, copy_step, recovery_config
+from outfall.recovery.entries import Repaired
 from outfall.recovery.kafka.partition import Record
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
@@ -35,7 +37,7 @@ from tests.unit.support.hoarding import HoardingInParts, LedgerWarehouse
 from tests.unit.support.kafka_partition import MemoryKafka, Topic
 
 LARGE = "x" * 70_000
-STEPS = ("held", "prepared", "abandoned", "shared", "moved")
+STEPS = ("held", "prepared", "abandoned", "shared", "moved", "repaired")
 
 
 def stores(directory: Path) -> dict[str, RecoveryConfig]:
@@ -147,7 +149,7 @@ class Past:
     def write(self) -> None:
         """Complete, skip and drain epochs; leave one step held, one recorded and not completed, one abandoned.
 
-        And one of two sinks of which one has committed, and one that was moved.
+        And one of two sinks of which one has committed, one that was moved, and one whose checkpoint was repaired.
         """
         self._write_parts()
         self.share(0)
@@ -156,6 +158,28 @@ class Past:
         self.setup.warehouse = LedgerWarehouse()
         self.run("moved", 0)
         copy_step(self.recovery, Elsewhere(), "moved")
+        self.setup.warehouse = LedgerWarehouse()
+        self.run("repaired", 0)
+        self.repair()
+
+    def repair(self) -> None:
+        """Mark the step `repaired` as after a loss of power."""
+        clock = self.clock or SystemClock()
+        with closing(self.recovery.open("repaired")) as log:
+            journal = Journal(log, "repaired", clock)
+            incarnation = journal.read().incarnation or ""
+            for done in (False, True):
+                files, aside = ["commits/0"], "outfall-repair/20261122T050000.000000Z"
+                journal.append(
+                    Repaired(
+                        step="repaired",
+                        incarnation=incarnation,
+                        checkpoint="/chk",
+                        files=files,
+                        aside=aside,
+                        done=done,
+                    )
+                )
 
     def _write_parts(self) -> None:
         self.run("held", 0)

@@ -11,6 +11,7 @@ from outfall.cli.commands.copy import copy
 from outfall.cli.commands.doctor import doctor
 from outfall.cli.commands.drain import drain
 from outfall.cli.commands.gc import gc
+from outfall.cli.commands.repair import repair
 from outfall.cli.commands.reset import reset
 from outfall.cli.commands.show import show
 from outfall.cli.commands.status import status
@@ -55,5 +56,5 @@ def outfall(debug: bool) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-for _command in (status, show, drain, gc, copy, reset, doctor):
+for _command in (status, show, drain, gc, copy, repair, reset, doctor):
     outfall.add_command(_command)
