@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from outfall.capabilities import WriterInitContext
 from outfall.epoch.driver_memory import DriverMemory, Position
 from outfall.errors import AnswersError, FencedError, OutfallError, SealError, StaleWriterError, StepInUseError
+from outfall.file import FileSink
+from outfall.recovery import recovery_config
 from outfall.steps import listen
 from outfall.testing import LocalDriver
 from tests.unit.support.journals import entries
@@ -186,6 +189,20 @@ def test_the_second_write_of_a_step_in_one_epoch_is_an_error() -> None:
     with pytest.raises(StepInUseError, match="step_id of its own"):
         setup.run(driver, 0)
     assert setup.found() == counted(content(0))
+
+
+@pytest.mark.parametrize("scheme", ["", "sqlite://"])
+def test_the_second_write_of_a_step_under_another_spelling_of_its_location_is_an_error(
+    tmp_path: Path, scheme: str
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    driver = LocalDriver(FileSink(tmp_path / "out"), f"{scheme}{tmp_path}/real")
+    driver.run_epoch(0, [[{"id": 1}]])
+    driver.recovery = recovery_config(f"{scheme}{tmp_path}/link")
+    # It would be taken for a replay, and its rows be dropped.
+    with pytest.raises(StepInUseError):
+        driver.run_epoch(0, [[{"id": 2}]])
 
 
 def test_the_second_write_after_a_skipped_one_is_an_error() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from outfall.errors import ConfigurationError, TargetError, TargetNotEmptyError, TransientError
 from outfall.file import FileSink
+from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,
@@ -86,6 +87,21 @@ def test_a_directory_that_stands_is_not_synced_again_once_an_epoch_is_completed(
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))))
     driver.begin()
     assert synced == [f"{driver.incarnation}.json"]
+
+
+@pytest.mark.parametrize("parts", [None, 1])
+@pytest.mark.parametrize("spelling", ["{0}/link", "{0}/x/../out", "file:{0}/out", "file://localhost{0}//out/", "out/."])
+def test_a_lost_checkpoint_and_another_spelling_of_the_path_are_first_contact_with_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str, parts: int | None
+) -> None:
+    (tmp_path / "link").symlink_to("out")
+    monkeypatch.chdir(tmp_path)
+    batch: list[list[Any]] = [[("1", {"id": 1}) if parts else {"id": 1}]]
+    LocalDriver(FileSink(tmp_path / "out", parts=parts), MemoryRecoveryConfig()).run_epoch(0, batch)
+    same = FileSink(spelling.format(tmp_path), parts=parts)
+    with pytest.raises(TargetNotEmptyError):
+        LocalDriver(same, MemoryRecoveryConfig()).run_epoch(0, batch)
+    assert same.place() == FileSink(tmp_path / "out").place()
 
 
 @pytest.mark.parametrize("on_existing", ["error", "overwrite"])

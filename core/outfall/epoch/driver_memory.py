@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 
@@ -33,18 +34,24 @@ class DriverMemory:
     def recall(self, url: str, step_id: str, run: str) -> Position | None:
         """Return this run's position; another run's is of no use."""
         with self._lock:
-            return self._positions.get((url, step_id, run))
+            return self._positions.get((_place(url), step_id, run))
 
     def remember(self, url: str, step_id: str, position: Position) -> None:
         """Keep the position in place of the run's former one."""
         with self._lock:
-            self._positions[(url, step_id, position.run)] = position
+            self._positions[(_place(url), step_id, position.run)] = position
 
     def warns(self, url: str, step_id: str, run: str, period: int) -> bool:
         """Whether this run is to warn of something now: at first, and then once in each period of time."""
         with self._lock:
             before, self._warned[url, step_id, run] = self._warned.get((url, step_id, run)), period
             return before != period
+
+
+def _place(url: str) -> str:
+    """Name a location by what it is: two spellings of a path are one log."""
+    scheme, separator, path = url.rpartition("://")
+    return f"{scheme}{separator}{os.path.realpath(path)}" if path.startswith("/") else url
 
 
 PROCESS_MEMORY = DriverMemory()
