@@ -130,7 +130,9 @@ def _steps_in_sources() -> tuple[set[str], set[str]]:
     """
     import outfall
 
-    own = [path for root in outfall.__path__ for path in Path(root).rglob("*.py")]
+    # Of two copies of a module the first on the path is the one that is imported.
+    roots = reversed([Path(root) for root in outfall.__path__])
+    own = {path.relative_to(root): path for root in roots for path in root.rglob("*.py")}.values()
     modules = [module for module in list(sys.modules.values()) if getattr(module, "__dict__", {}).get("reached")]
     others = {Path(file) for module in modules if (file := getattr(module, "__file__", None))} - set(own)
     names: set[str] = set()

@@ -84,7 +84,10 @@ class FannedParts(FannedTables):
     """Offsets by parts, and staging beside them."""
 
     repeatable_source = True
-    not_claimed = NOT_CLAIMED | {"nothing_visible_before_commit": "parts are visible before the other table commits"}
+    not_claimed = Tables.not_claimed | {
+        "parts_reordered": NOT_CLAIMED["parts_reordered"],
+        "nothing_visible_before_commit": "parts are visible before the other table commits",
+    }
 
     def make_sink(self, target: Any) -> Any:
         parts = Tables.make_sink(_Parts(self.dsn), target)
