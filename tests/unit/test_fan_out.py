@@ -442,6 +442,7 @@ def of_s3(*endpoints: str | None) -> Any:
         of_postgres("service=eu dbname=app", "service=us dbname=app"),
         of_s3("https://eu.example", "https://us.example"),
         of_s3("https://eu.example", None),
+        of_s3("https://s3.cn-north-1.amazonaws.com.cn", None),
         of_s3("http://127.0.0.1:9000", "http://127.0.0.1:9001"),
     ],
 )
@@ -466,6 +467,12 @@ def test_a_server_under_two_names_is_one(sink: Any) -> None:
     with pytest.raises(ConfigurationError, match="0 and 1 write to the same target") as refused:
         LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[]])
     assert "secret" not in str(refused.value)
+
+
+def test_an_endpoint_of_the_environment_is_the_same_as_one_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")
+    with pytest.raises(ConfigurationError, match="0 and 1 write to the same target"):
+        LocalDriver(of_s3(None, "http://127.0.0.1:9000"), MemoryRecoveryConfig()).run_epoch(0, [[]])
 
 
 class Asked(PlainSink, SupportsTarget[Any]):

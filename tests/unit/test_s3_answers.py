@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import ssl
 from typing import Any
+from unittest.mock import Mock
 
 import boto3
 import pytest
@@ -12,6 +13,7 @@ import urllib3.exceptions
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import (
+    ClientError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
@@ -22,7 +24,7 @@ from botocore.exceptions import (
 from urllib3.util.ssl_match_hostname import CertificateError
 
 from outfall.errors import TargetError, TransientError
-from outfall.s3.answers import FAILURES, Answer, classify
+from outfall.s3.answers import FAILURES, Answer, asked, classify
 from outfall.s3.failures import translated
 
 
@@ -158,3 +160,84 @@ def test_a_certificate_that_is_not_trusted_is_told_as_such() -> None:
 
 def test_missing_credentials_are_told_as_such() -> None:
     assert "credentials that boto3 finds" in str(translated("completing s3://b/k", NoCredentialsError()))
+
+
+# --- whether a response is whole, and the one that was asked for
+
+ETAG = '"d41d8cd98f00b204e9800998ecf8427e"'
+PAGE = {"Name": "b", "Prefix": "p/", "KeyCount": 1, "IsTruncated": False, "Contents": [{"Key": "p/a"}]}
+LISTED = {"Bucket": "b", "Prefix": "p/"}
+OBJECTS = {"Delete": {"Objects": [{"Key": "a"}, {"Key": "c"}]}}
+
+
+def head(**headers: str) -> dict[str, Any]:
+    return {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": headers}}
+
+
+WHOLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("list_objects_v2", LISTED, PAGE),
+    ("list_objects_v2", LISTED | {"Bucket": "arn:aws:s3:x:accesspoint/y"}, PAGE),
+    ("list_objects_v2", LISTED, {"Name": "b", "Prefix": "p/", "IsTruncated": False}),  # rclone counts no keys
+    ("list_objects_v2", LISTED | {"Prefix": "p%20/"}, PAGE | {"Prefix": "p /", "Contents": [{"Key": "p%20/a"}]}),
+    ("upload_part", {}, {"ETag": ETAG, "ChecksumCRC32": "AAAAAA=="}),
+    ("upload_part", {}, {"ETag": "not quoted"}),
+    ("get_object", {}, head(**{"content-length": "0"}) | {"ETag": ETAG}),
+    ("get_object", {}, head(**{"transfer-encoding": "chunked"}) | {"ETag": ETAG}),
+    ("get_bucket_versioning", {}, head(**{"content-length": "90"})),
+    ("delete_objects", OBJECTS, {"Deleted": [{"Key": "a"}], "Errors": [{"Key": "c"}]}),
+    ("delete_object", {}, {}),
+]
+
+
+@pytest.mark.parametrize(("request_", "sent", "answer"), WHOLE)
+def test_a_response_that_is_whole_is_returned(request_: str, sent: dict[str, Any], answer: dict[str, Any]) -> None:
+    assert asked(lambda: answer, request_, sent) is answer
+
+
+@pytest.mark.parametrize(
+    ("request_", "sent", "answer", "flaw"),
+    [
+        ("list_objects_v2", LISTED, {}, "Name is missing"),
+        ("list_objects_v2", LISTED, PAGE | {"IsTruncated": None}, "IsTruncated is missing"),
+        ("list_objects_v2", LISTED, PAGE | {"Name": "other"}, "Name is 'other'"),
+        ("list_objects_v2", LISTED, PAGE | {"Prefix": "q/"}, "Prefix is 'q/'"),
+        ("list_objects_v2", LISTED, PAGE | {"KeyCount": 2}, "it holds 1 keys, and KeyCount is 2"),
+        ("list_objects_v2", LISTED, PAGE | {"IsTruncated": True}, "NextContinuationToken is missing"),
+        ("list_objects_v2", LISTED, PAGE | {"Contents": [{"Key": "q/a"}]}, "it holds 'q/a'"),
+        ("list_objects_v2", LISTED | {"StartAfter": "p/b"}, PAGE, "it holds 'p/a'"),
+        ("list_multipart_uploads", LISTED, {}, "Bucket is missing"),
+        ("list_parts", {"Key": "k", "UploadId": "u"}, {"Key": "k", "UploadId": "v"}, "UploadId is 'v'"),
+        ("create_multipart_upload", {"Key": "k"}, {"Key": "l", "UploadId": "u"}, "Key is 'l'"),
+        ("create_multipart_upload", {"Key": "k"}, {"Key": "k"}, "UploadId is missing"),
+        ("complete_multipart_upload", {"Key": "k"}, {}, "Key is missing"),
+        ("upload_part", {}, {}, "ETag is missing"),
+        ("upload_part", {}, {"ETag": ETAG[:20]}, "ETag is cut off"),
+        ("upload_part", {}, {"ETag": '"'}, "ETag is cut off"),
+        ("upload_part", {}, {"ETag": ETAG, "ChecksumSHA256": "AAAAAA"}, "ChecksumSHA256 is cut off"),
+        ("upload_part_copy", {}, {}, "CopyPartResult is missing"),
+        ("upload_part_copy", {}, {"CopyPartResult": {"LastModified": 0}}, "ETag is missing"),
+        ("put_object", {}, {}, "ETag is missing"),
+        ("get_object", {}, head() | {"ETag": ETAG}, "its head is cut off"),
+        ("get_object", {}, head(**{"content-length": ""}) | {"ETag": ETAG}, "its head is cut off"),
+        ("head_object", {}, {"ETag": ETAG}, "ContentLength is missing"),
+        ("delete_objects", OBJECTS, {}, "it does not tell what became of 'a'"),
+        ("delete_objects", OBJECTS, {"Deleted": [{"Key": "a"}]}, "it does not tell what became of 'c'"),
+        ("get_bucket_versioning", {}, head(**{"content-length": "0"}), "it is empty"),
+        ("get_bucket_versioning", {}, head(), "its head is cut off"),
+    ],
+)
+def test_a_response_that_is_not_whole_or_of_another_request_says_nothing(
+    request_: str, sent: dict[str, Any], answer: dict[str, Any], flaw: str
+) -> None:
+    with pytest.raises(FAILURES, match=flaw) as caught:
+        asked(lambda: answer, request_, sent)
+    assert classify(caught.value) is Answer.UNCLEAR
+
+
+def test_a_status_whose_head_is_cut_off_says_nothing_either() -> None:
+    for headers, meant in (({}, Answer.UNCLEAR), ({"content-length": "0"}, Answer.GONE)):
+        response: Any = head(**headers) | {"Error": {"Code": "404", "Message": "Not Found"}}
+        send = Mock(side_effect=ClientError(response, "GetObject"))
+        with pytest.raises(FAILURES) as caught:
+            asked(send, "get_object", {})
+        assert classify(caught.value) is meant

@@ -130,6 +130,7 @@ def test_what_a_query_has_found_out_is_taken_from_its_marker() -> None:
     fake.calls.clear()
     found = check(fake)[-1]
     assert "does not honour If-None-Match" in found
+    assert "does not honour If-Match" in found
     assert "as the step 'sink' found out at 20" in found
     assert fake.requests("put_object") == []
 

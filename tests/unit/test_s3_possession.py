@@ -16,7 +16,7 @@ from outfall.errors import FencedError, OutfallError, TargetLostError, TargetNot
 from outfall.s3 import S3Sink
 from outfall.steps import listen
 from outfall.testing import LocalDriver, crash_at
-from tests.unit.support.fake_s3 import FakeS3, answer
+from tests.unit.support.fake_s3 import FakeS3, answer, timed_out
 
 
 @dataclass
@@ -256,6 +256,32 @@ def test_a_marker_that_cannot_be_read_is_no_older_one() -> None:
         live.go_on()
         assert isinstance(live.error, TargetLostError)
         assert fake.objects[key].body == body
+
+
+def test_where_if_match_is_ignored_manifests_decide_what_is_behind() -> None:
+    """A driver that is late may put its marker over a newer one there."""
+    fake = Bucket(conditional=False)
+    live = fake.query()
+    live.go_on()
+    (key,) = filter(is_marker, fake.objects)
+    older = fake.objects[key]
+    live.go_on(2)
+    fake.objects[key] = older
+    live.go_on()
+    assert live.error is None
+    fake.objects = {key: found for key, found in fake.objects.items() if "/0000000003" not in key}
+    live.go_on()
+    assert isinstance(live.error, TargetLostError)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_marker_whose_writing_was_not_answered_for_is_known_again(times: int) -> None:
+    fake = Bucket()
+    live = fake.query()
+    for _ in range(3):
+        fake.fail("put_object", timed_out(), after=True, times=times, key=".json")
+        live.go_on()
+        assert live.error is None
 
 
 STEPS_OF_AN_EPOCH = (

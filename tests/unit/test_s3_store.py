@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from botocore.exceptions import FlexibleChecksumError
 from botocore.response import StreamingBody
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
+from outfall.capabilities import Metrics
 from outfall.errors import TransientError
-from tests.unit.support.fake_s3 import FakeS3
+from tests.unit.support.fake_s3 import FakeS3, answer
 
 BODY = b"the whole of it"
 
@@ -58,10 +61,10 @@ def test_a_body_that_breaks_off_is_read_again(
     bodies = [body(), body()]
     whole = fake._get_object
 
-    def answer(**arguments: Any) -> Any:
+    def some(**arguments: Any) -> Any:
         return {"Body": bodies.pop(), "ETag": '"e"'} if bodies else whole(**arguments)
 
-    monkeypatch.setattr(fake, "_get_object", answer)
+    monkeypatch.setattr(fake, "_get_object", some)
     assert fake.sink().store.get("out/k") == BODY
     assert len(fake.requests("get_object")) == 3
 
@@ -74,3 +77,33 @@ def test_a_body_that_breaks_off_until_the_deadline_is_told(fake: FakeS3, monkeyp
 
 def test_an_object_that_is_not_there_is_none(fake: FakeS3) -> None:
     assert fake.sink().store.get("out/other") is None
+
+
+def test_an_outage_shows_itself_by_one_warning_and_is_counted(fake: FakeS3, caplog: pytest.LogCaptureFixture) -> None:
+    """950 requests were made again without a word."""
+    fake.fail("get_object", answer(503, "SlowDown", "Please reduce your request rate."), times=3)
+    metrics = Metrics()
+    store = replace(fake.sink("outage", retry_deadline="60 seconds").store, metrics=metrics)
+    assert store.get("out/k") == BODY
+    assert metrics.counts == {"retries": 3}
+    (record,) = caplog.records
+    assert re.fullmatch(
+        r"s3://bkt/outage: reading s3://bkt/out/k failed \(attempt 1, 60 s left\) and is tried again: SlowDown"
+        r" \(HTTP 503\): Please reduce your request rate\.",
+        record.getMessage(),
+    )
+
+
+def test_an_object_that_says_it_is_another_one_is_read_again(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a proxy mixes responses up."""
+    store = fake.sink().store
+    store.put("out/_outfall/a.json", b"a")
+    store.put("out/_outfall/b.json", b"b")
+    whole, wrong = fake._get_object, [True, True]
+
+    def mixed_up(*, Key: str, **rest: Any) -> Any:  # noqa: N803
+        return whole(Key="out/_outfall/b.json" if wrong and wrong.pop() else Key, **rest)
+
+    monkeypatch.setattr(fake, "_get_object", mixed_up)
+    assert store.get("out/_outfall/a.json") == b"a"
+    assert wrong == []

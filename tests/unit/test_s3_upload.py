@@ -270,6 +270,21 @@ def test_an_upload_that_was_aborted_meanwhile_fails_its_attempt_which_may_be_tri
     part.close()
 
 
+def test_a_part_whose_checksum_is_not_confirmed_is_sent_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the head may have been cut off, and S3 wants the checksum back; a store that has none is let be."""
+    fake = FakeS3()
+    begin, put = fake._create_multipart_upload, fake._upload_part
+
+    def unconfirmed(**arguments: Any) -> Any:
+        return {name: value for name, value in put(**arguments).items() if not name.startswith("Checksum")}
+
+    monkeypatch.setattr(fake, "_create_multipart_upload", lambda **sent: begin(**sent) | {"ChecksumAlgorithm": "CRC32"})
+    monkeypatch.setattr(fake, "_upload_part", unconfirmed)
+    (found,) = written(fake, text(MIB), format="text")
+    assert [part.checksum for part in found.parts] == [{}]
+    assert len(fake.requests(PART)) == 2
+
+
 @pytest.mark.parametrize("newer", [{"generation": 4}, {"generation": 3, "token": "another log's"}])
 def test_an_old_attempt_that_wakes_and_misses_its_upload_is_told_that_it_is_old(newer: dict[str, Any]) -> None:
     """It asked somebody to correct the options, the bucket or its policy."""

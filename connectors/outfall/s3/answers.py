@@ -199,8 +199,9 @@ def _flaw(request: str, sent: Mapping[str, Any], answer: Mapping[str, Any]) -> s
         # SeaweedFS does not encode what boto3 then decodes.
         if name in answer and answer[name] not in (asked_for, unquote_plus(asked_for)):
             return f"it is of another request: {name} is {answer[name]!r}"
-    result = answer.get("CopyPartResult", answer) if request == "upload_part_copy" else answer
-    if _is_cut(result.get("ETag", "")):
+    if request == "upload_part_copy":
+        return None if answer["CopyPartResult"].get("ETag") else "ETag is missing"
+    if _is_cut(answer.get("ETag", "")):
         return "ETag is cut off"
     for name, size in CHECKSUMS.items() if request == "upload_part" else ():
         if 0 < len(answer.get(name, "")) < size:

@@ -108,12 +108,13 @@ class Connection:
         seen = (markers.find(incarnation) for incarnation in markers.incarnations())
         known = next((found.marker for found in seen if found is not None and found.marker.created), None)
         if known is not None:
-            text = _HONOURED if known.conditional else _IGNORED
+            text = _told(conditional=known.conditional, matching=known.matching is not False)
             return f"{text}, as the step {known.step!r} found out at {known.created}"
         if obstacle:
             return f"whether the store honours If-None-Match is found out by the query's first start: {obstacle}"
         with _undoing(self._delete, lambda: self._abort(self._under_way())):
-            return _HONOURED if markers.refuses_to_replace(self._key) else _IGNORED
+            conditional = markers.refuses_to_replace(self._key)
+            return _told(conditional=conditional, matching=markers.refuses_another_version(self._key))
 
     def _delete(self) -> None:
         self._ask("removing what else stays,", "delete_object")
@@ -124,6 +125,11 @@ class Connection:
             return self._store.call(doing, request, Key=self._key, **arguments)
         except FAILURES as error:
             raise translated(doing, error) from error
+
+
+def _told(*, conditional: bool, matching: bool) -> str:
+    text = _HONOURED if conditional else _IGNORED
+    return text if matching else f"{text}; it does not honour If-Match: let one query at a time take a prefix"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import logging
 import re
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
@@ -142,10 +142,15 @@ class Markers:
         """
         current: FoundMarker | None = found
         while current is not None:
-            marker = current.marker
-            check_opening(self._store.options.url(), marker.record(), context)
+            marker, record = current.marker, current.marker.record()
+            if not marker.matching and record.generation < min(context.begun, default=0):
+                # A driver that was late has put it over a newer one; `check_target` has looked at the manifests.
+                record = replace(record, token=None)
+            check_opening(self._store.options.url(), record, context)
             if marker.matching is None:
-                marker = marker.model_copy(update={"matching": self._matches(self._probe(context.incarnation))})
+                marker = marker.model_copy(
+                    update={"matching": self.refuses_another_version(self._probe(context.incarnation))}
+                )
             update = {"generation": context.generation, "token": context.token, "opened": True}
             after = marker.model_copy(update=update)
             if after == current.marker or (self.write(after, current) and after.matching):
@@ -242,7 +247,7 @@ class Markers:
             step=context.step_id,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             conditional=self.refuses_to_replace(probe),
-            matching=self._matches(probe),
+            matching=self.refuses_another_version(probe),
             opened=False,
             generation=context.generation,
             token=context.token,
@@ -293,8 +298,15 @@ class Markers:
             with suppress(*FAILURES):
                 self._store.ask("delete_object", Key=key)
 
-    def _matches(self, key: str) -> bool:
-        """Put an object over another version than there is, which is none, and remove it again if that was done."""
+    def refuses_another_version(self, key: str) -> bool:
+        """Put an object over a version that there is none of, and remove it again if that was done.
+
+        Args:
+            key: the key, below `_outfall/`.
+
+        Raises:
+            TransientError, TargetError: the store refuses for another reason.
+        """
         if self._refused("put_object", Key=key, Body=b"4", IfMatch=f'"{"0" * 32}"'):
             return True
         with suppress(*FAILURES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,8 @@ _ACCESS_POINT = re.compile(
     r"arn:aws[^:]*:s3:[a-z0-9-]+:[0-9]{12}:accesspoint[/:][a-zA-Z0-9.-]{1,63}"
     r"|arn:aws[^:]*:s3-outposts:[a-z0-9-]+:[0-9]{12}:outpost[/:][a-zA-Z0-9-]{1,63}[/:]accesspoint[/:][a-zA-Z0-9-]{1,63}"
 )
-_AWS = "amazonaws.com"
+_AWS = ("amazonaws.com", "amazonaws.com.cn")
+"""In China bucket names are those of a partition of its own."""
 _HERE = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -43,13 +45,16 @@ def bucket_and_prefix(path: Any, bucket: Any, prefix: Any) -> tuple[str, str]:
 
 
 def store_name(endpoint_url: str | None) -> str:
-    """Return which store an endpoint is of: the same text for all endpoints of AWS, where a bucket's name is one."""
-    if endpoint_url is None:
-        return _AWS
-    parts = urlsplit(endpoint_url)
+    """Return which store an endpoint is of: the same text for all endpoints of AWS, where a bucket's name is one.
+
+    Without an endpoint it is the one that boto3 takes from the environment.
+    """
+    given = (endpoint_url, *map(os.environ.get, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")))
+    parts = urlsplit(next(filter(None, given), f"https://s3.{_AWS[0]}"))
     host = (parts.hostname or "").rstrip(".")
-    if host.endswith(f".{_AWS}"):
-        return _AWS
+    for aws in _AWS:
+        if host.endswith(f".{aws}"):
+            return aws
     # A hostname has no case, and this machine has one name.
     return f"{'localhost' if host in _HERE else host}:{parts.port or _PORTS[parts.scheme]}"
 
