@@ -51,6 +51,8 @@ class GrowingFileSink(
 
     _ahead: Records | None = None
     """The register as `check_target` saw it, if it is ahead."""
+    _listed: bool = False
+    """Whether all segments were looked at since the sink was made."""
     _new: Sequence[str] = ()
     """The parts that `check_target` found to be new in a directory of ours."""
 
@@ -113,16 +115,21 @@ class GrowingFileSink(
         Raises:
             TargetLostError: a file is shorter than its state says.
         """
-        segments, found = segments_among(self._names()), None
+        found = None
+        # Once: a directory may hold many. Later on only the next segment is looked at, which is taken back like ours.
+        listed = None if self._listed else segments_among(self._names())
         for part, state in context.states.items():
             files = PartFiles(self.layout.path, part)
             size = files.check(state.segment, state.offset)
-            later = [number for number in segments.get(part, []) if number >= following(state.segment)]
+            later: Sequence[int] = files.later(state.segment)
+            if listed is not None:
+                later = [number for number in listed.get(part, []) if number >= following(state.segment)]
             if size > state.offset or later:
                 path, expected = files.path(state.segment), state.offset
                 if size == state.offset:
                     path, size, expected = files.path(later[0]), files.size(later[0]) or 0, 0
                 found = found or _not_ours(path, size, expected, part, context)
+        self._listed = found is None
         return found
 
     def open_target(self, context: TargetContext[FileState]) -> None:
