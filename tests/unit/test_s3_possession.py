@@ -323,3 +323,21 @@ def test_the_driver_that_is_refused_by_the_other_copy_is_told_of_it() -> None:
         one.go_on()
     assert isinstance(one.error, FencedError)
     assert "the recovery data was copied" in str(one.error)
+
+
+def test_a_driver_whose_marker_was_written_between_its_look_and_its_put_is_refused() -> None:
+    fake = Bucket()
+    one = fake.query()
+    one.go_on()
+    other = one.copy()
+    waiting = [other]
+
+    def during(request: str) -> None:
+        if request == "put_object" and waiting:
+            waiting.pop().go_on()
+
+    with at("after BEGIN", lambda: setattr(fake, "during", during)):
+        one.go_on()
+    assert waiting == []
+    assert (other.done, other.error) == (2, None)
+    assert isinstance(one.error, FencedError)
