@@ -6,9 +6,9 @@ Their contexts (`outfall.contexts`) and committers (`outfall.committer`) can be 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from outfall.committer import CommitRequest, Committer, Outcome
 from outfall.contexts import (
@@ -23,6 +23,7 @@ from outfall.contexts import (
     WriterId,
     WriterInitContext,
 )
+from outfall.errors import ConfigurationError
 from outfall.serde import SimpleVersionedSerializer
 
 if TYPE_CHECKING:
@@ -39,7 +40,14 @@ W = TypeVar("W")
 C_co = TypeVar("C_co", covariant=True)
 S_co = TypeVar("S_co", covariant=True)
 
+SaveMode = Literal["error", "append", "overwrite"]
+"""What a batch job does with what the target holds."""
+
+OUTPUT_MODES = ("append", "update", "complete")
+"""Spark's output modes of a streaming query."""
+
 __all__ = [
+    "OUTPUT_MODES",
     "CommitRequest",
     "CommittableMessage",
     "Committer",
@@ -51,6 +59,7 @@ __all__ = [
     "Metrics",
     "Outcome",
     "PartSeal",
+    "SaveMode",
     "SealContext",
     "SnapshotsWriterState",
     "SupportsArrow",
@@ -79,6 +88,7 @@ __all__ = [
     "WriterId",
     "WriterInitContext",
     "class_name",
+    "no_save_mode",
 ]
 
 
@@ -336,6 +346,30 @@ class SupportsTarget(ABC, Generic[S]):
         """
         return {}
 
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        """Return a copy that does with what its target holds as a save mode of Spark's says.
+
+        Called on the driver for a batch job, before anything is begun. The default takes whatever comes to a target
+        that it does not look at.
+
+        Args:
+            mode: "error" refuses a target that holds data, by `TargetNotEmptyError`; "append" keeps the data,
+                "overwrite" replaces it. `None` is as the sink's options say, or "error".
+
+        Raises:
+            ConfigurationError: the sink cannot do that, or its options say otherwise.
+        """
+        if mode in ("error", "overwrite"):
+            raise no_save_mode(self, mode)
+        return self
+
+    def output_modes(self) -> Collection[str]:
+        """Return which output modes a streaming query may have whose rows come as they are.
+
+        In `update` a row comes again whenever it changes, in `complete` all rows come in every epoch.
+        """
+        return OUTPUT_MODES
+
     def open_target(self, context: TargetContext[S]) -> None:
         """Make what the tasks need: directories, markers, tables. Called after each BEGIN is written; idempotent."""
 
@@ -444,6 +478,15 @@ class DeclaresGuarantee(ABC):
         Such a sink is refused where a wrapper would choose which rows an epoch has.
         """
         return False
+
+
+def no_save_mode(sink: object, mode: str) -> ConfigurationError:
+    """Make the refusal of a save mode by a sink that adds rows and does not see what is there."""
+    return ConfigurationError(
+        f"{type(sink).__name__} cannot be written with mode={mode!r}",
+        why="it adds rows, and neither sees nor replaces what its target holds",
+        do='pass mode="append"',
+    )
 
 
 def class_name(sink: object) -> str:

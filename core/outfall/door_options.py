@@ -59,10 +59,10 @@ def split_options(options: Mapping[str, str]) -> tuple[DoorOptions, dict[str, st
     Raises:
         ConfigurationError: `sink` is missing, or an option of the door is wrong.
     """
-    own = {_plain(name) for name in DoorOptions.model_fields}
-    door = {name: value for name, value in options.items() if _plain(name) in own}
-    rest = {name: value for name, value in options.items() if _plain(name) not in own}
-    if not any(_plain(name) == "sink" for name in door):
+    own = {plain_name(name) for name in DoorOptions.model_fields}
+    door = {name: value for name, value in options.items() if plain_name(name) in own}
+    rest = {name: value for name, value in options.items() if plain_name(name) not in own}
+    if not any(plain_name(name) == "sink" for name in door):
         raise ConfigurationError(
             'the option "sink" is missing', do=f'add .option("sink", …), one of: {", ".join(BUILT_IN)}'
         )
@@ -157,7 +157,7 @@ def _wrappers() -> Any:
 
 def _divided(options: Mapping[str, str], belongs: Callable[[str], bool]) -> tuple[dict[str, str], dict[str, str]]:
     """The options whose plain name belongs, and the others."""
-    found = {name: value for name, value in options.items() if belongs(_plain(name))}
+    found = {name: value for name, value in options.items() if belongs(plain_name(name))}
     return found, {name: value for name, value in options.items() if name not in found}
 
 
@@ -190,5 +190,6 @@ def _unknown(name: str) -> ConfigurationError:
     return ConfigurationError(f"there is no sink {name!r}", do=f"use one of: {', '.join(BUILT_IN)}")
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """An option's name as it is compared: `onExisting` and `on_existing` are one option."""
     return name.replace("_", "").lower()

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
+from outfall.capabilities import SaveMode
 from outfall.errors import ConfigurationError
 from outfall.location import masked
 
@@ -95,6 +96,24 @@ def parse_options(model: type[O], options: Mapping[str, str]) -> O:
         else:
             values[name] = value
     return _validated(model, values, problems)
+
+
+def options_in_save_mode(options: O, mode: SaveMode | None) -> O:
+    """Return options whose `on_existing` is what a save mode of Spark's means; for `SupportsTarget.in_save_mode`.
+
+    Raises:
+        ConfigurationError: `on_existing` was given, and says otherwise.
+    """
+    given: str = getattr(options, "on_existing")  # noqa: B009 - only sinks that look at their target have one
+    is_default = given == type(options).model_fields["on_existing"].default
+    means = {"append": ("resume", "check"), "overwrite": ("overwrite",)}.get(mode or "error", ("error",))
+    if given in means or (mode is None and not is_default):
+        return options
+    if not is_default:
+        raise ConfigurationError(
+            f"mode={mode!r} and on_existing={given!r} contradict each other", do="leave one of them out"
+        )
+    return options.model_copy(update={"on_existing": means[0]})
 
 
 def options_table(model: type[SinkOptions]) -> str:

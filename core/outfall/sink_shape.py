@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from outfall.capabilities import (
+    OUTPUT_MODES,
     DeclaresGuarantee,
     Guarantee,
+    SaveMode,
     SupportsArrow,
     SupportsChildren,
     SupportsCommitter,
@@ -29,8 +31,9 @@ from outfall.capabilities import (
     SupportsWriterState,
     WithCompatibleState,
     class_name,
+    no_save_mode,
 )
-from outfall.errors import CapabilityError
+from outfall.errors import CapabilityError, ConfigurationError
 
 
 def is_fixed(sink: object) -> bool:
@@ -105,6 +108,36 @@ def owns_target(sink: object) -> bool:
         return False
     compares = type(sink).check_target is not SupportsTarget.check_target
     return compares or isinstance(sink, SupportsCommitter | SupportsSeal | SupportsSweep)
+
+
+def in_save_mode(sink: Any, mode: SaveMode | None) -> Any:
+    """Return a sink as a batch job writes it; see `SupportsTarget.in_save_mode`.
+
+    Raises:
+        ConfigurationError: the sink cannot do that, or its options say otherwise.
+    """
+    if isinstance(sink, SupportsTarget):
+        return sink.in_save_mode(mode)
+    if mode in ("error", "overwrite"):
+        raise no_save_mode(sink, mode)
+    return sink
+
+
+def check_output_mode(sink: Any, mode: str) -> None:
+    """Refuse a streaming query whose rows come again where the sink can only add them.
+
+    Raises:
+        ConfigurationError: saying what to use.
+    """
+    modes = sink.output_modes() if isinstance(sink, SupportsTarget) else OUTPUT_MODES
+    if mode not in modes:
+        raise ConfigurationError(
+            f"the query's output mode is {mode}, and {type(sink).__name__} takes {' and '.join(modes)} only",
+            why="rows that change come again, and would stand beside what they were before",
+            do='use .outputMode("append"), with a watermark where rows are aggregated; or a sink that upserts, as'
+            ' PostgresSink(…, write_mode="upsert", key_columns=…); or, in a foreachBatch function of your own, hand'
+            " rows that are to be added to for_each_batch(…)",
+        )
 
 
 def children_of(sink: object) -> dict[str, Any]:

@@ -200,14 +200,24 @@ def test_aggregates_in_update_mode_upsert_and_a_skipped_stateful_epoch_does_not_
     assert {path.name: path.read_text() for path in out.iterdir()} == {f"key-{i}": "6" for i in range(5)}
 
 
-def test_complete_mode_writes_the_whole_result_in_every_epoch(
-    spark: SparkSession, source: Path, out: Path, checkpoint: Path
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_rows_that_come_again_are_refused_by_a_sink_that_only_adds(
+    spark: SparkSession, source: Path, out: Path, checkpoint: Path, mode: str
 ) -> None:
     counts = read_stream(spark, source).groupBy("k").agg(sf.count("*").alias("rows"))
-    run(write_stream(counts, FileSink(out), checkpoint=checkpoint).outputMode("complete"))
-    assert sorted((row["k"], row["rows"]) for row in found(out)) == sorted(
-        (f"key-{key}", rows) for key in range(5) for rows in (2, 4)
-    )
+    with pytest.raises(StreamingQueryException, match=f"output mode is {mode}, and LocalWholeFileSink takes append"):
+        run(write_stream(counts, FileSink(out), checkpoint=checkpoint).outputMode(mode))
+    assert not out.exists()
+
+
+def test_in_complete_mode_a_function_may_hand_on_rows_of_its_own(
+    spark: SparkSession, source: Path, out: Path, checkpoint: Path
+) -> None:
+    write = for_each_batch(FileSink(out), recovery=str(checkpoint))
+    counts = read_stream(spark, source).groupBy("k").agg(sf.count("*").alias("rows"))
+    stream = counts.writeStream.foreachBatch(lambda df, epoch: write(df.where("k = 'key-1'"), epoch))
+    run(stream.option("checkpointLocation", str(checkpoint)).outputMode("complete"))
+    assert sorted(row["rows"] for row in found(out)) == [2, 4]
 
 
 class NothingSink(ReprSink, SupportsPreWriteTopology):
@@ -394,12 +404,41 @@ def test_a_batch_job_is_written_once_however_often_it_runs(spark: SparkSession, 
     assert found_ids(out) == list(range(20))
 
 
-def test_a_batch_job_without_an_epoch_refuses_a_filled_directory(spark: SparkSession, out: Path) -> None:
-    write(spark.range(10), FileSink(out))
-    with pytest.raises(TargetNotEmptyError):
-        write(spark.range(10), FileSink(out))
-    write(spark.range(10), FileSink(out, on_existing="resume"))
-    assert len(found_ids(out)) == 20
+@pytest.mark.parametrize("parts", [None, 2])
+def test_save_modes_mean_what_they_mean_in_spark(spark: SparkSession, out: Path, parts: int | None) -> None:
+    def save(start: int, mode: Any = None, on_existing: Any = "error") -> bool:
+        rows, key = spark.range(start, start + 3), None if parts is None else "id"
+        return write(rows, FileSink(out, parts=parts, on_existing=on_existing), key=key, mode=mode).skipped
+
+    assert not save(0, "ignore")
+    assert save(3, "ignore")
+    for mode in (None, "error", "errorifexists"):
+        with pytest.raises(TargetNotEmptyError) as caught:
+            save(3, mode)
+        assert 'mode="append" adds' in caught.value.__notes__[-1]
+    assert found_ids(out) == [0, 1, 2]
+    save(3, "append")
+    save(6, on_existing="resume")
+    assert found_ids(out) == list(range(9))
+    with pytest.raises(ConfigurationError, match="contradict each other"):
+        save(9, "append", on_existing="overwrite")
+    save(9, "overwrite")
+    assert found_ids(out) == [9, 10, 11]
+
+
+def test_save_modes_that_a_job_cannot_keep_are_refused(spark: SparkSession, out: Path, tmp_path: Path) -> None:
+    resumed = {"epoch": 1, "recovery": str(tmp_path / "recovery")}
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (FileSink(out), {"mode": "replace"}, "mode is 'replace'"),
+        (FileSink(out), {"mode": "overwrite", **resumed}, "does not go with epoch and recovery"),
+        (FileSink(out), {"mode": "ignore", **resumed}, "does not go with epoch and recovery"),
+        (ReprSink(out), {"mode": "overwrite"}, "ReprSink cannot be written with mode='overwrite'"),
+        (ReprSink(out), {"mode": "ignore"}, "ReprSink cannot be written with mode='error'"),
+    ]
+    for sink, arguments, text in cases:
+        with pytest.raises(ConfigurationError, match=text):
+            write(spark.range(1), sink, **arguments)
+    assert not out.exists()
 
 
 def test_a_dynamic_sink_gets_a_dict_per_row_or_one_columns_value(spark: SparkSession, tmp_path: Path) -> None:

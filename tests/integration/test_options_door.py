@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import LongType, StructField, StructType
 
-from outfall.errors import TargetNotEmptyError
+from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.recovery import history
 from outfall.spark import register
 from outfall.spark.data_source import OutfallDataSource
@@ -115,6 +115,48 @@ def test_a_batch_job_with_an_epoch_is_written_once_however_often_it_runs(spark: 
     assert found_ids(tmp_path / "out") == list(range(10))
 
 
+def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, tmp_path: Path) -> None:
+    def save(mode: str, start: int, **options: str) -> None:
+        rows = spark.range(start, start + 3).write.format("outfall").option("sink", "file")
+        rows.options(**options).mode(mode).save(str(tmp_path / "out"))
+
+    save("append", 0)
+    save("append", 3)
+    assert found_ids(tmp_path / "out") == list(range(6))
+    save("overwrite", 6)
+    assert found_ids(tmp_path / "out") == [6, 7, 8]
+    # What is raised on the way to the tasks comes out as itself.
+    with pytest.raises(PySparkException, match=r"errors\.TargetNotEmptyError: ") as caught:
+        save("append", 9, on_existing="error")
+    assert "PicklingError" not in str(caught.value)
+    for mode, options, text in [
+        ("append", {"on_existing": "overwrite"}, r'use \.mode\("overwrite"\)'),
+        ("overwrite", {"on_existing": "resume"}, "contradict each other"),
+        ("overwrite", {"epoch": "1", "recovery": str(tmp_path / "log")}, "does not go with epoch and recovery"),
+    ]:
+        with pytest.raises(PySparkException, match=text):
+            save(mode, 9, **options)
+    assert found_ids(tmp_path / "out") == [6, 7, 8]
+
+
+def test_rows_are_written_by_sql(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark passes on the options of an INSERT, and none of CREATE TABLE."""
+    spark.sql("CREATE TABLE by_sql (id BIGINT) USING outfall")
+    options = f"WITH (sink = 'file', path = '{tmp_path / 'out'}')"
+    try:
+        with pytest.raises(AnalysisException, match="INSERT INTO t WITH"):
+            spark.sql("INSERT INTO by_sql SELECT id FROM range(3)")
+        spark.sql(f"INSERT INTO by_sql {options} SELECT id FROM range(3)")
+        spark.sql(f"INSERT INTO by_sql {options} SELECT id FROM range(3, 6)")
+        assert found_ids(tmp_path / "out") == list(range(6))
+        spark.sql(f"INSERT OVERWRITE by_sql {options} SELECT id FROM range(2)")
+        assert found_ids(tmp_path / "out") == [0, 1]
+    finally:
+        spark.sql("DROP TABLE by_sql")
+    with pytest.raises(AnalysisException, match="name the columns"):
+        spark.sql("CREATE TABLE without_columns USING outfall")
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -155,8 +197,28 @@ def test_a_relative_checkpoint_is_refused(spark: SparkSession, tmp_path: Path, s
 def test_complete_mode_is_refused_with_the_way_out(spark: SparkSession, tmp_path: Path, source: Path) -> None:
     options = {"sink": "file", "path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
     counts = read_stream(spark, source).groupBy("k").count()
-    with pytest.raises(PySparkException, match="write_stream"):
+    with pytest.raises(PySparkException, match="with a sink that upserts"):
         run(counts.writeStream.format("outfall").options(**options).outputMode("complete"))
+
+
+def test_a_continuous_trigger_is_refused_before_anything_is_committed(spark: SparkSession, tmp_path: Path) -> None:
+    source, checkpoint = spark.readStream.format("rate").load(), tmp_path / "checkpoint"
+    options = {"sink": "file", "path": str(tmp_path / "out"), "checkpointLocation": str(checkpoint)}
+    query = source.writeStream.format("outfall").options(**options).trigger(continuous="1 second").start()
+    with pytest.raises(StreamingQueryException, match=r"use trigger\(processingTime=…\)"):
+        assert query.awaitTermination(60), "the query runs on"
+    assert not (tmp_path / "out").exists()
+    assert not list((checkpoint / "commits").glob("[0-9]*"))
+
+
+def test_an_epoch_that_no_task_answered_for_is_no_empty_one(tmp_path: Path) -> None:
+    """So it comes with a continuous trigger where the checkpoint could not be looked into."""
+    options = {"sink": "file", "path": str(tmp_path / "out"), "recovery": str(tmp_path / "log")}
+    source = OutfallDataSource(options)
+    made = source.streamWriter(StructType([StructField("id", LongType())]), overwrite=False)
+    with pytest.raises(ConfigurationError, match="continuous"):
+        made.commit([None, None], 0)
+    assert history(str(tmp_path / "log")) == []
 
 
 def test_reading_is_refused(spark: SparkSession) -> None:
@@ -177,18 +239,18 @@ def test_a_session_can_register_the_format_by_hand(spark: SparkSession, tmp_path
 
 
 def test_a_batch_job_that_cannot_begin_leaves_no_temporary_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark pickles the writer to send it to the tasks, and aborts nothing when that fails."""
+    """Spark aborts nothing when making the writer fails."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "theirs.jsonl").write_text("{}\n")
     source = OutfallDataSource({"sink": "file", "path": str(tmp_path / "out"), "on_existing": "error"})
-    made = source.writer(StructType([StructField("id", LongType())]), overwrite=False)
+    schema = StructType([StructField("id", LongType())])
     for _ in range(2):
         with pytest.raises(TargetNotEmptyError):
-            pickle.dumps(made)
+            source.writer(schema, overwrite=False)
     assert list((tmp_path / "tmp").iterdir()) == []
     (tmp_path / "out" / "theirs.jsonl").unlink()
-    pickle.dumps(made)
+    made = pickle.loads(pickle.dumps(source.writer(schema, overwrite=False)))
     made.abort([])
     assert list((tmp_path / "tmp").iterdir()) == []

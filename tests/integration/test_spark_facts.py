@@ -104,6 +104,8 @@ def test_stream_writer_is_pickled_twice_and_only_in_the_process_that_plans(
 ) -> None:
     calls = events(str(recorded[0]), "new writer", "pickle", "commit")
     assert [call["what"] for call in calls] == ["new writer", "pickle", "pickle", "new writer", "commit"] * 3
+    made = [call["source_is_made"] for call in calls if call["what"] == "new writer"]
+    assert made == [True, False] * 3, "the data source that commits was unpickled, the one that plans was not"
     assert all(calls[at]["process"] == calls[at + 1]["process"] == calls[at + 2]["process"] for at in (0, 5, 10))
     commits = events(str(recorded[0]), "commit")
     assert {message["pickle"] for commit in commits for message in commit["messages"]} == {1}
@@ -203,7 +205,7 @@ def test_in_a_batch_tasks_get_the_first_pickle_of_the_writer_and_commit_the_seco
 ) -> None:
     df = spark.range(20).repartition(2)
     df.write.format("facts").option("log", str(log)).mode("append").save("some/path")
-    assert len(events(str(log), "new writer")) == 1
+    assert [call["source_is_made"] for call in events(str(log), "new writer")] == [True]
     (commit,) = events(str(log), "commit")
     assert commit["pickle"] == 2
     assert commit["messages"] == [{"partition": at, "rows": 10, "pickle": 1} for at in range(2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import PurePath
 from typing import Any, Literal, Self, Unpack
@@ -14,6 +14,7 @@ import pyarrow as pa
 from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
+    SaveMode,
     SupportsSchemaCheck,
     SupportsTarget,
     SupportsWriterContext,
@@ -23,7 +24,7 @@ from outfall.capabilities import (
 from outfall.encode import FormatArguments, check_schema, suffix
 from outfall.errors import ConfigurationError
 from outfall.file.options import FileOptions, is_remote
-from outfall.options import make_options
+from outfall.options import make_options, options_in_save_mode
 from outfall.sinks import Sink
 from outfall.target_record import TargetRecord, is_ahead
 
@@ -124,6 +125,14 @@ class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSc
 
     def place(self) -> str:
         return f"{self.options.path}/" if self.options.remote else f"file:{identity(self.options.path)}"
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        changed = copy.copy(self)
+        changed.options = options_in_save_mode(self.options, mode)
+        return changed
+
+    def output_modes(self) -> Collection[str]:
+        return ("append",)
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE

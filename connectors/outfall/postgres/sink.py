@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Protocol, Self
 
@@ -11,8 +11,10 @@ import pyarrow as pa
 from psycopg import sql
 
 from outfall.capabilities import (
+    OUTPUT_MODES,
     DeclaresGuarantee,
     Guarantee,
+    SaveMode,
     SupportsConnectionCheck,
     SupportsSchemaCheck,
     SupportsTarget,
@@ -21,7 +23,7 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.errors import ConfigurationError
-from outfall.options import make_options
+from outfall.options import make_options, options_in_save_mode
 from outfall.postgres.columns import schema_of
 from outfall.postgres.connection import Connection, Database, max_connections
 from outfall.postgres.failures import explained
@@ -153,6 +155,14 @@ class PostgresSink(
     def place(self) -> str:
         found = TableName(self._found_in(starting=True), self.table.name)
         return f"{self.database.server()} {self.database.database_name()}/{found}"
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        changed = copy.copy(self)
+        changed.options = options_in_save_mode(self.options, mode)
+        return changed
+
+    def output_modes(self) -> Collection[str]:
+        return OUTPUT_MODES if self.options.write_mode == "upsert" else ("append",)
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Self, TypedDict, Unpack
@@ -18,6 +18,7 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
     HeldRows,
+    SaveMode,
     SupportsCommitter,
     SupportsConnectionCheck,
     SupportsHeldRows,
@@ -35,7 +36,7 @@ from outfall.capabilities import (
 )
 from outfall.encode import FormatArguments, check_schema
 from outfall.errors import ConfigurationError
-from outfall.options import make_options
+from outfall.options import make_options, options_in_save_mode
 from outfall.s3.answers import FAILURES
 from outfall.s3.attempt import Attempt
 from outfall.s3.client import SessionFactory
@@ -170,6 +171,14 @@ class S3Sink(
 
     def place(self) -> str:
         return f"{store_name(self.options.endpoint_url)} {self.options.url().rstrip('/')}/"
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        changed = copy.copy(self)
+        changed.options = options_in_save_mode(self.options, mode)
+        return changed
+
+    def output_modes(self) -> Collection[str]:
+        return ("append",)
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE

@@ -14,6 +14,7 @@ from pydantic import Field
 from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
+    SaveMode,
     SupportsDeadLetters,
     SupportsDeadLetterSink,
     SupportsSchemaCheck,
@@ -194,6 +195,9 @@ class SeenSink(
                     do=f"select it, or name another one; the columns are {', '.join(schema.names)}",
                 )
         check_types(self._options, schema)
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        return self  # nothing of it is in a target
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE

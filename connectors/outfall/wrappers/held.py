@@ -14,6 +14,7 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
     HeldRows,
+    SaveMode,
     SupportsHeldRows,
     SupportsTarget,
     SupportsWriterContext,
@@ -122,6 +123,9 @@ class BufferSink(
 
     def held_rows(self, state: HeldBatch) -> HeldRows:
         return HeldRows(state.rows, state.oldest)
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        return self  # nothing of it is in a target
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import SupportsDeadLetterSink, SupportsPreWriteTopology
+from outfall.capabilities import (
+    OUTPUT_MODES,
+    SaveMode,
+    SupportsDeadLetterSink,
+    SupportsPreWriteTopology,
+    SupportsTarget,
+)
 from outfall.composite.partition import ChildPartition, CompositePartition, Opening
 from outfall.composite.sink import Composite
 from outfall.composite.tagged import OfChild
@@ -68,6 +74,14 @@ class DeadLetteringSink(Composite):
                 " dead_letters_to(take)",
             )
         super().__init__({SINK: sink, DEAD_LETTERS: dead_letter})
+
+    def save_mode_of(self, name: str, mode: SaveMode | None) -> SaveMode | None:
+        # The dead letters of former runs stay.
+        return "append" if name == DEAD_LETTERS and mode == "overwrite" else mode
+
+    def output_modes(self) -> Collection[str]:
+        sink = self.children()[SINK]
+        return sink.output_modes() if isinstance(sink, SupportsTarget) else OUTPUT_MODES
 
     def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
         return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else schema

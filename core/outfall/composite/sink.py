@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any, Self
@@ -11,8 +11,10 @@ from typing import Any, Self
 import pyarrow as pa
 
 from outfall.capabilities import (
+    OUTPUT_MODES,
     DeclaresGuarantee,
     Guarantee,
+    SaveMode,
     SupportsChildren,
     SupportsTarget,
     SupportsWriterContext,
@@ -26,6 +28,7 @@ from outfall.errors import ConfigurationError
 from outfall.sink_shape import (
     children_of,
     guarantee_of,
+    in_save_mode,
     is_fixed,
     kind_of,
     needs_same_rows,
@@ -120,6 +123,23 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
             step=context.step_id,
             epoch=context.epoch,
         )
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        changed = copy.copy(self)
+        changed._children = for_each(
+            self._children,
+            lambda name, child: in_save_mode(child, self.save_mode_of(name, mode)),
+            "several sinks cannot be written like this",
+        )
+        return changed
+
+    def save_mode_of(self, name: str, mode: SaveMode | None) -> SaveMode | None:
+        """Return the save mode of a child, where that of the whole is `mode`."""
+        return mode
+
+    def output_modes(self) -> Collection[str]:
+        targets = self._with(SupportsTarget).values()
+        return [mode for mode in OUTPUT_MODES if all(mode in child.output_modes() for child in targets)]
 
     def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
         """Return the columns of the rows that a child gets, where the sink gets those of `schema`."""

@@ -1,15 +1,17 @@
-"""Batch jobs with sink objects."""
+"""Batch jobs with sink objects, and what save modes mean."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from outfall.capabilities import SaveMode
 from outfall.epoch.committing import CommitPolicy
 from outfall.epoch.messages import EpochResult
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
+from outfall.sink_shape import in_save_mode
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import NullKey, WriteSettings
 from outfall.spark.unresumed import end_failed, make_recovery, remove_recovery
@@ -31,13 +33,14 @@ def write(
     order_by: Sequence[str] = (),
     workers: int | None = None,
     commit: CommitPolicy | None = None,
+    mode: Literal["append", "overwrite", "error", "errorifexists", "ignore"] | None = None,
 ) -> EpochResult:
     """Write a DataFrame through a sink, as one epoch: all or nothing where the sink can.
 
     With `epoch` and `recovery` the job may run again: what is written stays, what was left unfinished is finished.
-    Without them a second run is a new write, which sinks refuse or add as their options say; of a run that failed
-    nothing is left, or, where it was recorded already, the error says how to finish it. At the end the sink holds
-    nothing back any more, also of what a stream with the same recovery left.
+    Without them a second run is a new write, and `mode` says what becomes of the rows of the first; of a run that
+    failed nothing is left, or, where it was recorded already, the error says how to finish it. At the end the sink
+    holds nothing back any more, also of what a stream with the same recovery left.
 
     Args:
         df: the rows, not streaming.
@@ -51,12 +54,17 @@ def write(
         order_by: see `for_each_batch`.
         workers: see `for_each_batch`.
         commit: see `for_each_batch`.
+        mode: what to do with data that the target holds, as Spark's save modes say: "append" adds to it, "overwrite"
+            replaces it, "error" or "errorifexists" refuses it, "ignore" then writes nothing. Without it the sink's
+            `on_existing` says so where it is set; else data is refused by sinks that can see it, and others add. A job
+            with `epoch` and `recovery` adds its epoch to those before, and takes "append" only.
 
     Returns:
         What was written, or that it was skipped.
 
     Raises:
-        ConfigurationError: something does not fit together.
+        ConfigurationError: something does not fit together, or the sink cannot be written in this mode.
+        TargetNotEmptyError: the target holds data, and `mode` does not say what to do with it.
         OutfallError: see `EpochCoordinator`.
     """
     if df.isStreaming:
@@ -69,6 +77,8 @@ def write(
         raise ConfigurationError(
             "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
         )
+    if mode not in (None, *_SAVE_MODES):
+        raise ConfigurationError(f"mode is {mode!r}", do=f"give one of {', '.join(_SAVE_MODES)}, or leave it out")
     settings = WriteSettings(
         step_id=step_id,
         key=key,
@@ -80,12 +90,51 @@ def write(
     )
     if recovery is not None and epoch is not None:
         location = recovery_config(recovery)
+        if mode is not None:
+            check_resumed_mode(mode)
+            sink = in_save_mode(sink, "append")
         return EpochWriter(sink, location, settings, any_later=True, end_of_input=True).write(df, epoch)
-    return _write_unresumed(df, sink, settings)
+    settings.check(sink)
+    sink = in_save_mode(sink, None if mode is None else _SAVE_MODES[mode])
+    try:
+        return _write_unresumed(df, sink, settings)
+    except TargetNotEmptyError as error:
+        if mode == "ignore":
+            return EpochResult(epoch=0, generation=0, skipped=True, counts={}, seconds=0.0)
+        error.add_note(_HOLDS_DATA)
+        raise
+
+
+_SAVE_MODES: dict[str, SaveMode] = {
+    "append": "append",
+    "overwrite": "overwrite",
+    "error": "error",
+    "errorifexists": "error",
+    "ignore": "error",
+}
+"""Spark's names of its save modes, with what each asks of a sink."""
+
+_HOLDS_DATA = (
+    'Of a batch job, mode="append" adds to what is there and mode="overwrite" replaces it. A job that may be run twice'
+    " takes epoch= and recovery=: it then writes its rows once, however often it runs."
+)
+
+
+def check_resumed_mode(mode: str) -> None:
+    """Refuse a save mode for a job with recovery data that is not to append.
+
+    Raises:
+        ConfigurationError: saying what to do instead.
+    """
+    if mode != "append":
+        raise ConfigurationError(
+            f"mode={mode!r} does not go with epoch and recovery",
+            why="such a job adds its epoch to those before",
+            do='pass mode="append"; what the target held before the first epoch is a matter of the sink\'s on_existing',
+        )
 
 
 def _write_unresumed(df: DataFrame, sink: Any, settings: WriteSettings) -> EpochResult:
-    settings.check(sink)
     recovery = make_recovery()
     writer = EpochWriter(sink, recovery, settings, end_of_input=True, final=True)
     try:

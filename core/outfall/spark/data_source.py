@@ -1,9 +1,9 @@
 """The options door: a Python data source named `outfall`. Spark 4.1 and later.
 
-Spark makes the writer in a planning process, once per micro-batch, and pickles it there twice; tasks unpickle it. A
-stream's `commit` and `abort` get a new writer in yet another process, a batch job's the pickled one. So a writer's
-constructor has no side effect, BEGIN is written when the writer is first pickled, and commit learns the generation from
-the tasks' answers. Measured on PySpark 4.1.4 and 4.3.0.
+Spark makes data source and writer in a planning process, once per micro-batch, and pickles the writer there for its
+tasks. A stream's `commit` and `abort` get a new writer in yet another process, of a data source that was unpickled; a
+batch job's get the pickled one. So BEGIN is written by a data source that was made in this process, and commit learns
+the generation from the tasks' answers. Measured on PySpark 4.1.4 and 4.3.0.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from outfall.door_options import DoorOptions, make_sink, split_options
+from outfall.capabilities import SaveMode
+from outfall.door_options import DoorOptions, make_sink, plain_name, split_options
 from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
 from outfall.epoch.messages import TaskAnswer, Ticket
 from outfall.epoch.task import EpochTask
 from outfall.errors import AnswersError, ConfigurationError
+from outfall.recovery.checkpoint import has_open_batch
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
+from outfall.sink_shape import in_save_mode
 from outfall.spark.arrow_schema import check_schema
+from outfall.spark.batch import check_resumed_mode
 from outfall.spark.stream import checkpoint_recovery
 from outfall.spark.task_context import task_identity
 from outfall.spark.unresumed import end_failed, make_recovery, remove_recovery
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
+
+_INSERT = "INSERT INTO t WITH (sink = 'file', path = '…') SELECT …, with all options there"
 
 
 @dataclass(frozen=True)
@@ -56,30 +62,45 @@ class OutfallDataSource(DataSource):
         """The format's name."""
         return "outfall"
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._plans = True
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Forget that this process plans: who unpickles a data source commits or aborts."""
+        return self.__dict__ | {"_plans": False}
+
     def schema(self) -> StructType:
-        """Refuse reading."""
-        raise ConfigurationError('format("outfall") only writes', do="read the target with its own format")
+        """Refuse reading, and a table made by SQL without columns, which Spark asks for them."""
+        raise ConfigurationError(
+            'format("outfall") only writes',
+            do="read the target with its own format; to write by SQL, name the columns: CREATE TABLE t (id BIGINT)"
+            f" USING outfall, and then {_INSERT}",
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
-        """Make the writer of one micro-batch. Has no side effect."""
-        door, rest = split_options(dict(self.options))
+        """Make the writer of one micro-batch, and begin its epoch if this process plans it."""
+        door, rest = self._split()
         if overwrite:
             raise ConfigurationError(
-                'outputMode("complete") is not supported through options',
-                do="use outfall.spark.write_stream, where every output mode works",
+                'outputMode("complete") is not supported by format("outfall")',
+                why="each epoch would have to replace the rows of all former ones",
+                do="from outfall.spark import write_stream, with a sink that upserts, as PostgresSink(…,"
+                ' write_mode="upsert", key_columns=…)',
             )
         if door.epoch is not None:
             raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="leave epoch out")
         location = door.recovery or checkpoint_recovery(door.checkpoint_location)
-        return StreamWriter(self._checked_sink(door, rest, schema), door, recovery_config(location))
+        writer = StreamWriter(self._checked_sink(door, rest, schema), door, recovery_config(location))
+        if self._plans:
+            if door.checkpoint_location is not None and has_open_batch(door.checkpoint_location) is False:
+                raise _continuous(door.step_id)
+            writer.begin()
+        return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Make the writer of a batch job. Has no side effect."""
-        door, rest = split_options(dict(self.options))
-        if overwrite:
-            raise ConfigurationError(
-                'mode("overwrite") is not supported', do='use .mode("append") with .option("on_existing", "overwrite")'
-            )
+        """Make the writer of a batch job and begin it. Called in the planning process only."""
+        door, rest = self._split()
         if door.checkpoint_location is not None or door.adopt_checkpoint:
             raise ConfigurationError(
                 "checkpointLocation and adopt_checkpoint are for streams",
@@ -90,12 +111,34 @@ class OutfallDataSource(DataSource):
             raise ConfigurationError(
                 "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
             )
+        mode: SaveMode = "overwrite" if overwrite else "append"
         recovery = None if door.recovery is None else recovery_config(door.recovery)
-        return BatchWriter(self._checked_sink(door, rest, schema), door, recovery)
+        given = [value for name, value in rest.items() if plain_name(name.rpartition(".")[2]) == "onexisting"]
+        if recovery is not None:
+            check_resumed_mode(mode)
+        elif not overwrite and "overwrite" in given:
+            raise ConfigurationError(
+                'mode("append") and on_existing=overwrite contradict each other', do='use .mode("overwrite")'
+            )
+        sink = self._checked_sink(door, rest, schema)
+        # Spark takes no mode("error") for a data source in Python: on_existing=error is the way to say it.
+        writer = BatchWriter(sink if given and not overwrite else in_save_mode(sink, mode), door, recovery)
+        writer.begin()
+        return writer
 
     def make_sink(self, name: str, options: Mapping[str, str]) -> Any:
         """Make the sink that is named; for a test kit to override, whose sinks have no name."""
         return make_sink(name, options)
+
+    def _split(self) -> tuple[DoorOptions, dict[str, str]]:
+        options = dict(self.options)
+        if not options:
+            raise ConfigurationError(
+                'format("outfall") got no option at all',
+                why="of a table made by SQL, Spark hands those of CREATE TABLE to no data source in Python",
+                do=f'{_INSERT}; or df.write.format("outfall").option("sink", …).mode("append").save()',
+            )
+        return split_options(options)
 
     def _checked_sink(self, door: DoorOptions, options: Mapping[str, str], schema: StructType) -> Any:
         sink = self.make_sink(door.sink, options)
@@ -111,15 +154,6 @@ class _Door:
         self._door = door
         self._recovery = recovery
         self._ticket: Ticket | None = None
-
-    def __getstate__(self) -> Mapping[str, Any]:
-        """Begin the epoch when Spark first sends the writer to its tasks."""
-        if self._ticket is None:
-            self._ticket = self._begin()
-        return self.__dict__
-
-    def _begin(self) -> Ticket:
-        raise NotImplementedError
 
     def _coordinator(
         self, recovery: RecoveryConfig, *, any_later: bool = False, final: bool = False
@@ -141,6 +175,8 @@ class _Door:
         return AnswerMessage(task.run((None, batch) for batch in batches).encode())
 
     def _finish(self, coordinator: EpochCoordinator, messages: list[AnswerMessage | None]) -> None:
+        if None in messages:
+            raise _continuous(self._door.step_id)
         answers = [TaskAnswer.decode(message.answer) for message in messages if message is not None]
         coordinator.finish(coordinator.resume(answers), answers)
 
@@ -148,9 +184,10 @@ class _Door:
 class StreamWriter(_Door, DataSourceStreamArrowWriter):
     """Writes one micro-batch."""
 
-    def _begin(self) -> Ticket:
+    def begin(self) -> None:
+        """Begin the epoch. Called in the planning process."""
         with closing(self._coordinator(self._log())) as coordinator:
-            return coordinator.begin(None)
+            self._ticket = coordinator.begin(None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AnswerMessage:
         """Write the rows of one task. Called in a task."""
@@ -176,13 +213,14 @@ class StreamWriter(_Door, DataSourceStreamArrowWriter):
 class BatchWriter(_Door, DataSourceArrowWriter):
     """Writes one batch job."""
 
-    def _begin(self) -> Ticket:
+    def begin(self) -> None:
+        """Begin the job. Called in the planning process."""
         if self._recovery is None:
             # For a job that is never resumed; planning and commit run on one host.
             self._recovery = make_recovery()
         try:
             with closing(self._begun(self._recovery)) as coordinator:
-                return coordinator.begin(self._epoch())
+                self._ticket = coordinator.begin(self._epoch())
         except BaseException as error:
             # Spark asks neither to commit nor to abort what never began.
             self._note_end(error)
@@ -234,3 +272,12 @@ class BatchWriter(_Door, DataSourceArrowWriter):
 
     def _epoch(self) -> int:
         return self._door.epoch or 0
+
+
+def _continuous(step_id: str) -> ConfigurationError:
+    return ConfigurationError(
+        'format("outfall") cannot be written with trigger(continuous=…)',
+        step=step_id,
+        why="with it Spark calls no writer in Python for its tasks, and drops the rows",
+        do="use trigger(processingTime=…) or trigger(availableNow=True)",
+    )

@@ -13,7 +13,7 @@ from outfall.epoch.draining import REWRITES, drain
 from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
 from outfall.errors import CapabilityError, EpochAbandonedError
 from outfall.recovery.config import RecoveryConfig
-from outfall.sink_shape import is_fixed
+from outfall.sink_shape import check_output_mode, is_fixed
 from outfall.spark.columns import Columns
 from outfall.spark.map_in_arrow import map_in_arrow
 from outfall.spark.routing import route
@@ -72,7 +72,12 @@ class EpochWriter:
             df: the rows, not streaming.
             epoch: their number.
             query: which query they are a batch of.
+
+        Raises:
+            ConfigurationError: the sink cannot keep the query's output mode.
         """
+        if query.output_mode is not None:
+            check_output_mode(self._sink, query.output_mode)
         self._settings.check(self._sink, df)
         result = self._write(df, epoch, query)
         if self._end_of_input and isinstance(self._sink, SupportsHeldRows):

@@ -26,6 +26,8 @@ class RunningQuery:
     """Differs between the runs of a query in this process."""
     checkpoint: str | None = None
     """Where its checkpoint is, as far as that is known."""
+    output_mode: str | None = None
+    """Its output mode, where that is known and the rows are the query's as they come."""
 
 
 NO_QUERY = RunningQuery(None, None)
@@ -55,10 +57,11 @@ def running_query(df: DataFrame) -> RunningQuery:
     return RunningQuery(query_id, *active)
 
 
-def _active(df: DataFrame, query_id: str) -> tuple[str, str] | None:
-    """Run and checkpoint that Spark itself has of an active query; `None` where a platform does not let us look there.
+def _active(df: DataFrame, query_id: str) -> tuple[str, str, str | None] | None:
+    """Run, checkpoint and output mode that Spark itself has of an active query; `None` where it cannot be asked.
 
-    The stream's thread has the run as its job group, which is the user's to set.
+    The stream's thread has the run as its job group, which is the user's to set. The mode is told only of rows that
+    nobody has changed: a function of the user's may make something else of them.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -67,7 +70,11 @@ def _active(df: DataFrame, query_id: str) -> tuple[str, str] | None:
     try:
         active = frame._jdf.sparkSession().sharedState().activeStreamingQueries()
         query = active.get(gateway.java.util.UUID.fromString(query_id))
-        return None if query is None else (str(query.runId().toString()), str(query.resolvedCheckpointRoot()))
+        if query is None:
+            return None
+        unchanged = frame._jdf.queryExecution().logical().nodeName() == "LogicalRDD"
+        mode = str(query.outputMode().toString()).lower() if unchanged else None
+        return str(query.runId().toString()), str(query.resolvedCheckpointRoot()), mode
     except Py4JError:
         return None
 

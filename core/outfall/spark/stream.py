@@ -70,6 +70,9 @@ def for_each_batch(
 ) -> ForEachBatch:
     """Make a function for `df.writeStream.foreachBatch`, or to be called inside one of your own.
 
+    On a classic session the query's output mode is compared with what the sink can keep, unless the function is called
+    with other rows than came. On Spark Connect the mode is not seen: `update` and `complete` need a sink that upserts.
+
     Several writes in one function need a `step_id` each. On another thread the function must be called through
     `pyspark.inheritable_thread_target`, made inside the function that Spark calls: so the thread knows the query.
 
@@ -146,7 +149,8 @@ def write_stream(
         commit: see `for_each_batch`.
 
     Returns:
-        A `DataStreamWriter`: go on with `trigger`, `queryName`, `outputMode` and `start` as ever.
+        A `DataStreamWriter`: go on with `trigger`, `queryName`, `outputMode` and `start` as ever. Sinks that only add
+        rows refuse `update` and `complete`, on a classic session before the first row; on Spark Connect it is not seen.
 
     Raises:
         ConfigurationError: something does not fit together; nothing was started.

@@ -29,11 +29,18 @@ class Written(WriterCommitMessage):
 
 
 class _Recorder:
-    def __init__(self, options: Mapping[str, str], overwrite: bool) -> None:
+    def __init__(self, options: Mapping[str, str], overwrite: bool, source_is_made: bool) -> None:
         self.log = options["log"]
         self.fail = options.get("fail")
         self.pickles = 0
-        record(self.log, "new writer", options=dict(options), overwrite=overwrite, directory=os.getcwd())
+        record(
+            self.log,
+            "new writer",
+            options=dict(options),
+            overwrite=overwrite,
+            directory=os.getcwd(),
+            source_is_made=source_is_made,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         if self.fail == "pickle":
@@ -76,12 +83,20 @@ class BatchRecorder(_Recorder, DataSourceArrowWriter):
 class DefaultSource(DataSource):
     """Takes the options `log`, a file, and `fail`: pickle, write, once or commit."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        """Remember that it was made in this process."""
+        super().__init__(options)
+        self.is_made = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"is_made": False}
+
     @classmethod
     def name(cls) -> str:
         return "facts"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return StreamRecorder(self.options, overwrite)
+        return StreamRecorder(self.options, overwrite, self.is_made)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return BatchRecorder(self.options, overwrite)
+        return BatchRecorder(self.options, overwrite, self.is_made)
