@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,13 @@ class CommitRequest(Generic[C]):
     def committable(self) -> C:
         """What is to be committed."""
         return self._committable
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the committable stands for, where its `rows` says so."""
+        committable: Any = self._committable
+        rows = committable.get("rows") if isinstance(committable, Mapping) else getattr(committable, "rows", None)
+        return rows if type(rows) is int else None
 
     @property
     def number_of_retries(self) -> int:

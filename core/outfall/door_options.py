@@ -45,7 +45,9 @@ class DoorOptions(SinkOptions):
     )
     commit_deadline: float = Field(default=600.0, gt=0, description="Seconds for which committing is tried.")
     on_known_failure: Literal["fail", "drop"] = Field(
-        default="fail", description="What a committable does that the target refuses for a known reason."
+        default="fail",
+        description="What to do when the target refuses written data: `fail`, or `drop` all rows of that task or"
+        " epoch.",
     )
 
     def commit_policy(self) -> CommitPolicy:

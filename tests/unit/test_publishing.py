@@ -14,9 +14,12 @@ from outfall.capabilities import (
     CommitterInitContext,
     SweepContext,
 )
+from outfall.cli.step_status import read_status
 from outfall.epoch.committing import CommitPolicy
 from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import CapabilityError, CommitError, CommitRefusedError, EpochAbandonedError, LostCommittableError
+from outfall.recovery import history
+from outfall.recovery.url import recovery_config
 from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.journals import kinds
 from tests.unit.support.setups import Bundling, InPlace, Setup, Staging, content, counted
@@ -212,7 +215,7 @@ def test_lost_at_prepared_without_revoking_is_refused() -> None:
 def test_a_refused_committable_fails_until_it_is_dropped() -> None:
     class Refusing(StagingCommitter):
         def _commit_one(self, request: CommitRequest[Staged]) -> None:
-            if "-w1-" in request.committable.name:
+            if refuses and "-w1-" in request.committable.name:
                 request.signal_failed_with_known_reason(ValueError("no such column"))
             else:
                 super()._commit_one(request)
@@ -221,7 +224,7 @@ def test_a_refused_committable_fails_until_it_is_dropped() -> None:
         def create_committer(self, context: CommitterInitContext) -> Committer[Any]:
             return Refusing(self.warehouse)
 
-    setup = Staging()
+    setup, refuses = Staging(), True
     sink = Sink(setup.warehouse)
     with pytest.raises(CommitRefusedError):
         setup.run(LocalDriver(sink, setup.recovery), 0)
@@ -231,6 +234,12 @@ def test_a_refused_committable_fails_until_it_is_dropped() -> None:
     setup.run(LocalDriver(sink, setup.recovery, options=dropping), 0)
     rows = content(0)
     assert setup.found() == counted([rows[0], rows[2]])
+    # It is told, for ever: a later epoch that drops nothing does not bring the guarantee back.
+    refuses = False
+    setup.run(LocalDriver(sink, setup.recovery), 1)
+    status = read_status(recovery_config(setup.recovery), "sink", last=9)
+    assert (status.dropped_rows, status.dropped_committables, status.guarantee) == (2, 1, "NONE")
+    assert [(epoch.rows, epoch.dropped) for epoch in history(setup.recovery) if epoch.rows] == [(6, 2), (6, 0)]
 
 
 def test_post_commit_hears_only_of_what_was_committed() -> None:

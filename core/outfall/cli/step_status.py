@@ -63,7 +63,10 @@ class StepStatus:
     children: dict[str, str] = field(default_factory=dict)
     """The targets of the sinks that the sink consists of, by name."""
     guarantee: str | None = None
-    """That of the last completed epoch."""
+    """That of the last completed epoch; `NONE` once rows were dropped."""
+    dropped_rows: int = 0
+    """Rows that were dropped since the first epoch, as the query's `CommitPolicy` said."""
+    dropped_committables: int = 0
     outfall: str | None = None
     """The version that began the newest epoch."""
     query_id: str | None = None
@@ -112,6 +115,8 @@ def read_status(recovery: RecoveryConfig, step_id: str, *, last: int) -> StepSta
         target=None if begin is None or begin.target is None else without_credentials(begin.target),
         children={} if begin is None else _children(begin),
         guarantee=_guarantee(entries),
+        dropped_rows=view.dropped_rows,
+        dropped_committables=view.dropped_committables,
         outfall=None if begin is None else begin.outfall,
         query_id=view.query_id,
         driver=None if begin is None else begin.driver,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outfall.committer import CommitRequest
 from outfall.errors import SerializationError
 from outfall.serde import SimpleVersionedSerializer
 
@@ -17,6 +18,11 @@ class OfChild:
 
     child: str
     value: Any
+
+    @property
+    def rows(self) -> int | None:
+        """Of a committable how many rows it stands for, where it says so."""
+        return CommitRequest(self.value).rows
 
     def __str__(self) -> str:
         """Name both, for texts."""

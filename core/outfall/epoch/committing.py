@@ -21,13 +21,23 @@ _retries = RetryLog(_log)
 
 @dataclass(frozen=True)
 class CommitPolicy:
-    """How long committing is tried, and what a known failure does. Times in seconds. Checked on construction."""
+    """How long committing is tried, and what is done with data that the target refuses. Times in seconds.
+
+    A committable is all rows that one task wrote in one epoch, or one file or object of them; in PostgreSQL one refused
+    row refuses the rows of the whole epoch.
+
+    Raises:
+        ConfigurationError: a value is none of those that can be.
+    """
 
     deadline: float = 600.0
     """From the first offer to the last. What is unresolved then fails the query, and the next run goes on with it."""
     first_wait: float = 0.1
     longest_wait: float = 30.0
     on_known_failure: Literal["fail", "drop"] = "fail"
+    """`fail` stops the query, and its next run tries again. `drop` throws all rows of the committable away, the good
+    ones too. The record then counts them, `outfall status` shows them, and the step has no guarantee any more. A sink
+    that keeps refused rows as dead letters, as PostgreSQL's `dead_letter_table`, loses none."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -222,11 +232,14 @@ class CommitLoop:
             raise CommitRefusedError(
                 "the target refused a committable",
                 why=str(error),
-                do='mend the target and start the query again, or drop such committables with on_known_failure="drop"',
+                do="mend the target or the rows, and start the query again: it commits what is recorded",
                 **self._where(),
             ) from error
         self._metrics.add("dropped_committables")
-        _log.error("step %s, epoch %d: dropped a committable: %s", self._place.step_id, self._place.epoch, error)
+        self._metrics.add("dropped_rows", request.rows or 0)
+        rows = "an unknown number of" if request.rows is None else f"{request.rows:,}"
+        place = self._place
+        _log.error("step %s, epoch %d: dropped a committable of %s rows: %s", place.step_id, place.epoch, rows, error)
 
     def _out_of_time(self) -> None:
         for group in self._groups:

@@ -70,6 +70,9 @@ class JournalView:
     """When it was completed, by the clock of the driver that did."""
     published: Mapping[str, int] = field(default_factory=dict)
     """The newest epoch published to each target: see `Completed.published`."""
+    dropped_rows: int = 0
+    """How many rows were dropped since the first epoch: see `Completed.dropped_rows`."""
+    dropped_committables: int = 0
     moved_to: str | None = None
     """Where the step goes on instead of here."""
     before: JournalView | None = field(default=None, repr=False)
@@ -160,6 +163,8 @@ class JournalView:
             drains=entry.drains + entry.drain,
             begun={number: token for number, token in self.begun.items() if number >= entry.generation},
             published=entry.published,
+            dropped_rows=entry.dropped_rows,
+            dropped_committables=entry.dropped_committables,
         )
 
     def _begun(self, number: int, entry: Begin) -> JournalView:

@@ -216,18 +216,22 @@ class Publisher:
 
     def _record_completed(self) -> Completed:
         reached("before COMPLETED")
-        view = self._journal.view
+        view, counts = self._journal.view, self._metrics.counts
+        dropped_rows = view.dropped_rows + counts.get("dropped_rows", 0)
+        dropped_committables = view.dropped_committables + counts.get("dropped_committables", 0)
         entry = Completed(
             epoch=self._prepared.epoch,
             generation=self._prepared.generation,
             prepared=view.prepared,
-            counts=self._metrics.counts,
+            counts=counts,
             seconds=self._prepared.seconds + self._clock.now() - self._started,
-            guarantee=guarantee_of(self._sink).name,
+            guarantee="NONE" if dropped_committables else guarantee_of(self._sink).name,
             drain=view.drain_unfinished,
             drains=view.drains,
             held_since=view.held.oldest,
             published={**view.published, **dict.fromkeys(self._published, self._prepared.epoch)},
+            dropped_rows=dropped_rows,
+            dropped_committables=dropped_committables,
             step=self._step_id,
             incarnation=self._prepared.incarnation,
         )

@@ -175,6 +175,10 @@ class Completed(_Entry):
     published: dict[str, int] = {}
     """The newest epoch that was published to each target, carried forward: by the name of a child, as `children` in
     BEGIN has it; by the empty name for a sink that consists of no others."""
+    dropped_rows: int = 0
+    """How many rows of the step were dropped since its first epoch, as its `CommitPolicy` said; carried forward."""
+    dropped_committables: int = 0
+    """How many committables these were in, carried forward; of some the number of rows is not known."""
 
 
 class Abandoned(_Entry):

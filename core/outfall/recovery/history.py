@@ -33,6 +33,8 @@ class EpochSummary:
     dead_letters: int
     skipped: int
     """Rows that were read again and dropped, since their epoch was completed."""
+    dropped: int
+    """Rows among `rows` that the target refused and that were thrown away, as the query's `CommitPolicy` said."""
     rows_held: int
     """Rows that the sink holds back after this epoch."""
     held_since: datetime | None
@@ -76,6 +78,7 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
         retries=counts.get("retries", 0),
         dead_letters=counts.get("dead_letters", 0),
         skipped=counts.get("skipped", 0),
+        dropped=counts.get("dropped_rows", 0),
         rows_held=counts.get("rows_held", 0),
         held_since=entry.held_since if isinstance(entry, Completed) else None,
         counts=counts,

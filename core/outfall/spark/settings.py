@@ -52,7 +52,7 @@ class WriteSettings:
             )
         if not isinstance(self.commit, CommitPolicy):
             raise ConfigurationError(
-                f"commit is a {type(self.commit).__name__}", do="give a CommitPolicy of outfall.epoch.committing"
+                f"commit is a {type(self.commit).__name__}", do="give an outfall.spark.CommitPolicy"
             )
 
     def check(self, sink: Any, df: DataFrame | None = None) -> None:

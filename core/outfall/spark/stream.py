@@ -91,7 +91,7 @@ def for_each_batch(
         workers: how many tasks write; left to Spark when `None`.
         adopt_checkpoint: begin at the batch id that comes although nothing is recorded yet, for a query that wrote
             elsewhere before.
-        commit: how long committing is tried.
+        commit: how long committing is tried, and what is done with data that the target refuses: `CommitPolicy`.
 
     Raises:
         ConfigurationError: something does not fit together.

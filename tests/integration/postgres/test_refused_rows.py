@@ -13,8 +13,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from outfall.cli.step_status import read_status
+from outfall.epoch.committing import CommitPolicy
+from outfall.epoch.coordinator import EpochOptions
 from outfall.epoch.task import EpochTask, TaskIdentity
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
+from outfall.recovery import history
+from outfall.recovery.url import recovery_config
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, rows, run
@@ -137,6 +142,24 @@ def test_a_row_that_is_refused_is_named_by_its_primary_key(dsn: str, recovery: s
     for told in ('the row with key {"id":3}', case.reason, f"SQLSTATE {case.code}" if case.code else "What to do"):
         assert told in str(caught.value)
     assert target.ids() == there
+
+
+def test_rows_that_are_dropped_for_one_that_is_refused_are_counted_and_end_the_guarantee(
+    dsn: str, recovery: str
+) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint NOT NULL, name text)")
+    refused = [*rows(1, 2), {"id": None, "name": "x"}]
+    with pytest.raises(CommitRefusedError) as caught:
+        run(target.sink(), recovery, 0, refused)
+    assert "dead_letter_table" in str(caught.value)
+    assert "drop" not in str(caught.value)
+    dropping = EpochOptions(commit=CommitPolicy(on_known_failure="drop"))
+    LocalDriver(target.sink(), recovery, options=dropping).run_epoch(0, [refused])
+    run(target.sink(), recovery, 1, rows(4))
+    assert target.ids() == [4]
+    assert [(epoch.rows, epoch.dropped) for epoch in history(recovery)] == [(3, 3), (0, 0), (1, 0)]
+    status = read_status(recovery_config(recovery), "sink", last=0)
+    assert (status.dropped_rows, status.guarantee) == (3, "NONE")
 
 
 @BY_NAME

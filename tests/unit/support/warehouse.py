@@ -41,6 +41,10 @@ class Staged(BaseModel):
     name: str
     count: int
 
+    @property
+    def rows(self) -> int:
+        return self.count
+
 
 class Bundle(BaseModel):
     """A committable made of several write results."""

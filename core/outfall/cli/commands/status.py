@@ -115,6 +115,8 @@ def _print_step(out: Console, step: StepStatus, location: str) -> None:
         if value not in (None, ""):
             out.print(f"  {name:<12} {value}")
     if step.epochs:
+        # Nearly always nothing is dropped, and the table is wide.
+        columns = (*_COLUMNS, "dropped") if step.dropped_committables else _COLUMNS
         rows = [
             (
                 epoch.epoch,
@@ -127,10 +129,11 @@ def _print_step(out: Console, step: StepStatus, location: str) -> None:
                 epoch.dead_letters,
                 f"{epoch.skipped:,}",
                 f"{epoch.rows_held:,}",
-            )
+                f"{epoch.dropped:,}",
+            )[: len(columns)]
             for epoch in step.epochs
         ]
-        out.print(table(_COLUMNS, rows, right=set(_COLUMNS) - {"completed"}))
+        out.print(table(columns, rows, right=set(columns) - {"completed"}))
 
 
 def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None]]:
@@ -140,6 +143,8 @@ def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None]]:
     for name, target in step.children.items():
         yield f"  {name}", target
     yield "guarantee", step.guarantee
+    dropped = f"{step.dropped_rows:,} rows, in {step.dropped_committables:,} committables that the target refused"
+    yield "dropped", dropped if step.dropped_committables else None
     yield "incarnation", step.incarnation
     yield "generation", f"{step.generation}, by {step.driver}, outfall {step.outfall}" if step.driver else None
     yield "query", step.query_id
