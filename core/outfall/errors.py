@@ -6,10 +6,12 @@ A `TransientError` may succeed when the same call is made again; a `TerminalErro
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any, Self
 
 
 class OutfallError(Exception):
@@ -36,11 +38,30 @@ class OutfallError(Exception):
     ) -> None:
         """Compose the text from its four parts."""
         sentences = [_where(step, epoch, part) + what, why, f"What to do: {do}" if do else None]
-        super().__init__(" ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence))
+        super().__init__(" ".join(_sentence(text) for text in sentences if text))
         self.what = what
+        self.why = why
+        self.do = do
         self.step = step
         self.epoch = epoch
         self.part = part
+
+    @classmethod
+    def because_of(cls, error: BaseException, what: str, *, do: str | None = None, **where: Any) -> Self:
+        """Make the error that another one led to, which says each thing once.
+
+        Args:
+            error: what led to it. One of our own is taken over with all that it says, and with its own cause.
+            what: what happened, one sentence without its full stop.
+            do: what to do about it where `error` does not say it.
+            where: step, epoch and part, as far as known.
+        """
+        why, remedy = told(error)
+        made = cls(what, why=why, do=remedy or do, **where)
+        made.__cause__ = error.__cause__ if isinstance(error, OutfallError) else error
+        for note in getattr(error, "__notes__", ()):
+            made.add_note(note)
+        return made
 
     def locate(self, *, step: str, epoch: int) -> None:
         """Say where it happened, in an error that does not say it: for who knows, of one who could not know.
@@ -52,6 +73,48 @@ class OutfallError(Exception):
         if self.step is None and self.epoch is None:
             self.step, self.epoch = step, epoch
             self.args = (_where(step, epoch, None) + str(self),)
+
+
+def told(error: BaseException) -> tuple[str, str | None]:
+    """Return what an error says has happened and why, without where, and what to do about it if it says so."""
+    if not isinstance(error, OutfallError):
+        return f"{type(error).__name__}: {error}", None
+    return " ".join(_sentence(text) for text in (error.what, error.why) if text), error.do
+
+
+def reason(error: BaseException | None) -> str:
+    """Return why a query or job has failed in one line, without the stack traces that Spark puts around it.
+
+    Takes whatever Spark raises and returns, on classic sessions and Connect: `query.exception()`, a
+    `StreamingQueryException`, a `PythonException`, a `Py4JJavaError`, our own errors.
+
+    Returns:
+        The text of our error with its notes; of an error that is not ours the line that names it; nothing for `None`.
+    """
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    for found in chain:
+        if isinstance(found, OutfallError):
+            return " ".join([str(found), *getattr(found, "__notes__", ())])
+    # Of what a classic session raises, a cause may stand in the stack trace alone.
+    texts = [text for found in chain for text in (str(found), getattr(found, "_stackTrace", None) or "")]
+    for pattern in (_OURS, _PYTHON):
+        for text in texts:
+            if lines := pattern.findall(text):
+                return " ".join(lines[-1].split("\n")).strip()
+    return next((line for text in texts for line in text.splitlines() if line.strip()), "")
+
+
+_OURS = re.compile(r"^outfall(?:\.\w+)*\.[A-Z]\w*: (.*(?:\n(?![\s=]|JVM stacktrace:|Caused by: ).+)*)", re.MULTILINE)
+"""One of our errors and its notes, at the end of a traceback: until more of a traceback, an empty line or what Spark
+writes after it."""
+_PYTHON = re.compile(r"^(?!org\.|java)(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$", re.MULTILINE)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(("?", "!", "…")) else f"{text.rstrip('.')}."
 
 
 def _where(step: str | None, epoch: int | None, part: str | None) -> str:
@@ -187,8 +250,10 @@ def raise_together(
         kinds = {type(error) for error in errors.values()}
         for kind in kinds if len(kinds) == 1 else ():
             family = kind if issubclass(kind, OutfallError) else family
-        why = "; ".join(f"{name}: {error}" for name, error in errors.items())
-        raise family(what, step=step, epoch=epoch, why=why) from ExceptionGroup(what, list(errors.values()))
+        parts = {name: told(error) for name, error in errors.items()}
+        why = "; ".join(f"{name}: {text.rstrip('.')}" for name, (text, _) in parts.items())
+        do = "; ".join(dict.fromkeys(f"{name}: {remedy}" for name, (_, remedy) in parts.items() if remedy))
+        raise family(what, step=step, epoch=epoch, why=why, do=do) from ExceptionGroup(what, list(errors.values()))
 
 
 def missing_extra(package: str, extra: str) -> ImportError:

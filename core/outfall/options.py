@@ -177,16 +177,18 @@ def _validated(model: type[O], values: Mapping[str, Any], problems: list[str]) -
     else:
         if not problems:
             return made
-    raise ConfigurationError(
-        "options are wrong: " + "; ".join(problems),
-        do=f"correct them; the options are {', '.join(model.model_fields)}",
-    )
+    # Whoever gave a wrong value knows the names, and a near miss is told.
+    lost = any(problem.endswith(_UNKNOWN) for problem in problems)
+    names = f"; the options are {', '.join(model.model_fields)}" if lost else ""
+    raise ConfigurationError("options are wrong: " + "; ".join(problems), do=f"correct them{names}")
 
 
 def _problem(model: type[SinkOptions], item: ErrorDetails) -> str:
-    name = str(item["loc"][0]) if item["loc"] else "options"
+    name = str(item["loc"][0]) if item["loc"] else None
     cause = item.get("ctx", {}).get("error")
     text = str(cause) if isinstance(cause, ValueError) else item["msg"]
+    if name is None:
+        return text
     field = model.model_fields.get(name)
     if field is None and item["type"] == "extra_forbidden":
         return _unknown(name, {_plain(known): known for known in model.model_fields})
@@ -200,10 +202,12 @@ def _shown(value: Any) -> Any:
     return masked(value) if isinstance(value, str) and ":/" in value else value
 
 
+_UNKNOWN = ": unknown"
+
+
 def _unknown(given: str, known: Mapping[str, str]) -> str:
     nearest = difflib.get_close_matches(_plain(given), known, n=1)
-    hint = f", did you mean {known[nearest[0]]}?" if nearest else ""
-    return f"{given}: unknown{hint}"
+    return f"{given}: unknown, did you mean {known[nearest[0]]}?" if nearest else f"{given}{_UNKNOWN}"
 
 
 def _plain(name: str) -> str:

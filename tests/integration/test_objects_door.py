@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.errors import ConfigurationError, ForeignRecordsError, TargetNotEmptyError, UnexpectedEpochError
+from outfall.errors import ConfigurationError, ForeignRecordsError, TargetNotEmptyError, UnexpectedEpochError, reason
 from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.sinks import DynamicSink, StatelessSinkPartition
@@ -388,8 +389,9 @@ def test_a_stable_order_is_kept_within_each_part(spark: SparkSession, out: Path)
 
 def test_a_null_key_is_refused_unless_it_counts_as_empty(spark: SparkSession, out: Path) -> None:
     df = spark.createDataFrame([(1, "a"), (2, None)], "id int, k string")
-    with pytest.raises(Exception, match="key is NULL"):
+    with pytest.raises(Exception, match="key is NULL") as caught:
         write(df, FileSink(out / "a", parts=2), key="k")
+    assert reason(caught.value).startswith("[step 'sink', epoch 0] a row's key is NULL. What to do: ")
     assert write(df, FileSink(out / "b", parts=2), key="k", null_key="empty").counts["rows"] == 2
     assert found_ids(out / "b") == [1, 2]
 
@@ -499,5 +501,6 @@ def test_another_target_under_the_same_checkpoint_is_refused(
 ) -> None:
     run(write_stream(read_stream(spark, source), FileSink(out), checkpoint=checkpoint))
     write_source(source, files=1, start=2)
-    with pytest.raises(StreamingQueryException, match=ForeignRecordsError.__name__):
+    with pytest.raises(StreamingQueryException, match=ForeignRecordsError.__name__) as caught:
         run(write_stream(read_stream(spark, source), FileSink(out.with_name("other")), checkpoint=checkpoint))
+    assert re.fullmatch(r"\[step 'sink'\] the recovery data is of .* another step_id\.", reason(caught.value))

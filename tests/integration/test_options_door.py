@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import tempfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import LongType, StructField, StructType
 
-from outfall.errors import ConfigurationError, TargetNotEmptyError
+from outfall.errors import ConfigurationError, TargetNotEmptyError, reason
 from outfall.recovery import history
 from outfall.spark import register
 from outfall.spark.data_source import OutfallDataSource
@@ -129,6 +130,7 @@ def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, tm
     with pytest.raises(PySparkException, match=r"errors\.TargetNotEmptyError: ") as caught:
         save("append", 9, on_existing="error")
     assert "PicklingError" not in str(caught.value)
+    assert re.fullmatch(r"\[step 'sink'\] .* is not empty\. .* to delete it\.", reason(caught.value))
     for mode, options, text in [
         ("append", {"on_existing": "overwrite"}, r'use \.mode\("overwrite"\)'),
         ("overwrite", {"on_existing": "resume"}, "contradict each other"),

@@ -13,10 +13,14 @@ from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
 from outfall.file.options import FileOptions
 from outfall.file.whole import WholeFileSink
+from outfall.http import HttpSink
 from outfall.http.options import HttpOptions
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
+from outfall.postgres import PostgresSink
 from outfall.postgres.options import PostgresOptions
+from outfall.s3 import S3Sink
 from outfall.s3.options import S3Options
+from outfall.wrappers import BatchingSink, ExactlyOnceSink
 
 
 class Options(SinkOptions):
@@ -161,6 +165,35 @@ def test_the_options_door_makes_whole_files() -> None:
 def test_the_options_door_refuses_parts_with_the_line_to_use_instead() -> None:
     with pytest.raises(ConfigurationError, match=r"write_stream\(df, FileSink\('/x', format='jsonl', parts=4\)"):
         sink_from_options({"path": "/x", "parts": "4"})
+
+
+@pytest.mark.parametrize(
+    ("sink", "arguments", "given", "meant"),
+    [
+        (FileSink, {"path": "/x"}, "on_exsting", "on_existing"),
+        (PostgresSink, {"dsn": "postgresql:///x", "table": "t"}, "on_exsting", "on_existing"),
+        (S3Sink, {"bucket": "b"}, "on_exsting", "on_existing"),
+        (HttpSink, {"url": "http://127.0.0.1:9"}, "max_batchsiz", "max_batch_size"),
+        (BatchingSink, {"sink": FileSink("/x")}, "batchsizes", "batch_size"),
+        (ExactlyOnceSink, {"target": FileSink("/x"), "offset": "o", "source_partition": "p"}, "windw", "window"),
+    ],
+)
+def test_constructors_name_the_nearest_option(sink: Any, arguments: dict[str, Any], given: str, meant: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"{given}: unknown, did you mean {meant}\? What to do: correct them\."
+    ):
+        sink(**arguments, **{given: 1})
+
+
+def test_one_wrong_value_does_not_list_the_names_of_all_options() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        FileSink("/x", parts=0)
+    assert str(caught.value).endswith("not 0. What to do: correct them.")
+    with pytest.raises(ConfigurationError) as caught:
+        PostgresSink("postgresql:///x", "t", write_mode="upsert")
+    assert "options are wrong: write_mode upsert needs key_columns. What" in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"qqq: unknown\. What to do: correct them; the options are path, "):
+        sink_from_options({"path": "/x", "qqq": "1"})
 
 
 def test_the_options_door_names_the_nearest_option() -> None:

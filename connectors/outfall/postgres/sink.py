@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Never, Protocol, Self
 
 import pyarrow as pa
 from psycopg import sql
@@ -123,8 +123,9 @@ class PostgresSink(
         connect_timeout: timedelta | float | str = 10,
         statement_timeout: timedelta | float | str = 600,
         retry_deadline: timedelta | float | str = 300,
+        **unknown: Never,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields}
+        given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields} | unknown
         self.options = make_options(PostgresOptions, given)
         self.table = TableName.parse(self.options.table)
         self.letters = dead_letters(self.options)

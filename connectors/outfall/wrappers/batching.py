@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Never
 
 from outfall.options import make_options, parse_options
 from outfall.sink_shape import check_sink
@@ -49,6 +49,7 @@ class BatchingSink:
         flush_interval: timedelta | float | str = timedelta(seconds=30),
         max_bytes: int | str | None = None,
         across_epochs: bool = False,
+        **unknown: Never,
     ) -> Any:
         given = {
             "batch_size": batch_size,
@@ -56,7 +57,7 @@ class BatchingSink:
             "max_bytes": max_bytes,
             "across_epochs": across_epochs,
         }
-        return with_batches(sink, Batching(make_options(BatchingOptions, given)))
+        return with_batches(sink, Batching(make_options(BatchingOptions, given | unknown)))
 
 
 def with_batches(sink: Any, batching: Batching) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -102,9 +102,10 @@ class ExactlyOnceSink(Composite, SupportsDeadLetterSink):
         parts: int = 1,
         window: int = 10_000,
         dead_letter: Any = None,
+        **unknown: Never,
     ) -> None:
         given = {"offset": offset, "source_partition": source_partition, "parts": parts, "window": window}
-        self.options = make_options(ExactlyOnceOptions, given)
+        self.options = make_options(ExactlyOnceOptions, given | unknown)
         super().__init__({TARGET: target, SEEN: SeenSink(self.options)})
 
     def requires(self) -> Sequence[str]:

@@ -29,7 +29,7 @@ def check_children(owner: str, children: Mapping[str, Any]) -> None:
         try:
             check_sink(child)
         except CapabilityError as error:
-            raise CapabilityError(f"the sink {name!r} of {owner} cannot be used", why=str(error)) from error
+            raise CapabilityError.because_of(error, f"the sink {name!r} of {owner} cannot be used") from error.__cause__
 
 
 def for_each(children: Mapping[str, Any], act: Callable[[str, Any], R], failed: str, **where: Any) -> dict[str, R]:

@@ -198,9 +198,9 @@ class CommitLoop:
         except OutfallError:
             raise
         except Exception as error:
-            raise CommitError(
+            raise CommitError.because_of(
+                error,
                 f"committing {len(pending)} committables failed",
-                why=f"{type(error).__name__}: {error}",
                 do="see the cause; the next run of the query commits what is recorded",
                 **self._where(),
             ) from error
@@ -219,27 +219,33 @@ class CommitLoop:
             case "known failure":
                 self._known_failure(request)
             case "unknown failure":
-                raise CommitError(
+                raise self._failed(
+                    CommitError,
+                    request,
                     "committing failed for an unknown reason",
-                    why=str(outcome.error),
-                    do="see the cause; the next run of the query commits what is recorded",
-                    **self._where(),
-                ) from outcome.error
+                    "see the cause; the next run of the query commits what is recorded",
+                )
 
     def _known_failure(self, request: CommitRequest[Any]) -> None:
-        error = request.outcome.error
         if self._policy.on_known_failure == "fail":
-            raise CommitRefusedError(
+            raise self._failed(
+                CommitRefusedError,
+                request,
                 "the target refused a committable",
-                why=str(error),
-                do="mend the target or the rows, and start the query again: it commits what is recorded",
-                **self._where(),
-            ) from error
+                "mend the target or the rows, and start the query again: it commits what is recorded",
+            )
         self._metrics.add("dropped_committables")
         self._metrics.add("dropped_rows", request.rows or 0)
         rows = "an unknown number of" if request.rows is None else f"{request.rows:,}"
         place = self._place
+        error = request.outcome.error
         _log.error("step %s, epoch %d: dropped a committable of %s rows: %s", place.step_id, place.epoch, rows, error)
+
+    def _failed(self, family: type[OutfallError], request: CommitRequest[Any], what: str, do: str) -> OutfallError:
+        error = request.outcome.error
+        if error is None:
+            return family(what, do=do, **self._where())
+        return family.because_of(error, what, do=do, **self._where())
 
     def _out_of_time(self) -> None:
         for group in self._groups:

@@ -163,12 +163,12 @@ class PartRunner:
         try:
             return [store_value(serializer, item) for item in committables]
         except SerializationError as error:
-            raise SerializationError(
+            raise SerializationError.because_of(
+                error,
                 f"a committable of {self._place()} cannot be stored",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
-                why=str(error),
-            ) from error
+            ) from error.__cause__
 
     def _returned(self, method: str, value: Any) -> Sequence[Any]:
         return returned_list(self._partition, method, value, step=self._context.step_id, part=self._context.part)
@@ -217,9 +217,9 @@ class PartRunner:
             stored = store_state(serializer, value, log=self._log, name=name, generation=self._context.generation)
             return stored.model_copy(update={"held": held}) if held else stored
         except SerializationError as error:
-            raise SerializationError(
-                f"the state of {self._place()} cannot be stored", step=self._context.step_id, why=str(error)
-            ) from error
+            raise SerializationError.because_of(
+                error, f"the state of {self._place()} cannot be stored", step=self._context.step_id
+            ) from error.__cause__
 
     def _place(self) -> str:
         return f"part {self._context.part!r}" if self._context.part else f"writer {self._context.worker_index}"

@@ -13,6 +13,7 @@ from pyspark.errors.exceptions.connect import SparkConnectException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from outfall.errors import reason
 from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.spark import write, write_stream
@@ -45,7 +46,7 @@ def another_query(root: Path, read: Callable[[], DataFrame]) -> list[str]:
         try:
             run(writer)
         except StreamingQueryException as error:
-            texts.append(str(error))
+            texts.append(reason(error))
     return texts
 
 
