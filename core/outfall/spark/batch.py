@@ -92,7 +92,6 @@ def write(
         location = recovery_config(recovery)
         if mode is not None:
             check_resumed_mode(mode)
-            sink = in_save_mode(sink, "append")
         return EpochWriter(sink, location, settings, any_later=True, end_of_input=True).write(df, epoch)
     settings.check(sink)
     sink = in_save_mode(sink, None if mode is None else _SAVE_MODES[mode])

@@ -114,15 +114,17 @@ class OutfallDataSource(DataSource):
         mode: SaveMode = "overwrite" if overwrite else "append"
         recovery = None if door.recovery is None else recovery_config(door.recovery)
         given = [value for name, value in rest.items() if plain_name(name.rpartition(".")[2]) == "onexisting"]
+        sink = self._checked_sink(door, rest, schema)
         if recovery is not None:
             check_resumed_mode(mode)
         elif not overwrite and "overwrite" in given:
             raise ConfigurationError(
                 'mode("append") and on_existing=overwrite contradict each other', do='use .mode("overwrite")'
             )
-        sink = self._checked_sink(door, rest, schema)
-        # Spark takes no mode("error") for a data source in Python: on_existing=error is the way to say it.
-        writer = BatchWriter(sink if given and not overwrite else in_save_mode(sink, mode), door, recovery)
+        elif overwrite or not given:
+            # Spark takes no mode("error") for a data source in Python: on_existing=error is the way to say it.
+            sink = in_save_mode(sink, mode)
+        writer = BatchWriter(sink, door, recovery)
         writer.begin()
         return writer
 
