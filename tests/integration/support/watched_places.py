@@ -27,8 +27,6 @@ class Place(ABC):
     """Whether completed epochs may wait in the recovery data, until there are more or a drain comes."""
     takes_back = False
     """Whether readers may see rows that are taken back."""
-    fences_copies = True
-    """Whether the target refuses one of two drivers that have copies of one log."""
     pause = 0.02
     """Seconds between two looks."""
 
@@ -88,7 +86,6 @@ class Table(Place):
         self._parts: int | None = options.get("parts")
         self._by_epoch = not options
         self.repeatable = not self._by_epoch
-        self.fences_copies = self._by_epoch or bool(self._parts)
         self._connection = psycopg.connect(dsn, autocommit=True)
 
     def rows(self) -> list[Row]:
