@@ -29,7 +29,7 @@ class Refusal:
     def of(cls, error: psycopg.Error | RefusedRowError) -> Refusal:
         """Take what the server or the encoder said."""
         if isinstance(error, RefusedRowError):
-            return cls(error.reason, do=error.do)
+            return cls(error.reason, do=error.do or cls.do)
         diagnosis = error.diag
         return cls(diagnosis.message_primary or str(error).strip(), error.sqlstate, diagnosis.message_detail)
 
