@@ -427,7 +427,8 @@ def test_directories_whose_names_begin_alike_are_two_targets(tmp_path: Path) -> 
 
 
 def of_postgres(*dsns: str) -> Any:
-    return FanOutSink([PostgresSink(dsn, "flights") for dsn in dsns])
+    # With its schema: without one the server says where the table is.
+    return FanOutSink([PostgresSink(dsn, "public.flights") for dsn in dsns])
 
 
 def of_s3(*endpoints: str | None) -> Any:

@@ -212,6 +212,8 @@ class PostgresSink(
 
     def _found_in(self, *, starting: bool = False) -> str | None:
         """The schema where the server finds the table. `starting`: as for `run`."""
+        if self.table.schema is not None:
+            return self.table.schema
         if self.schema_name is None:
             with explained(self.database, f"looking at {self.table}"):
                 self.schema_name = self.database.run(
