@@ -341,7 +341,7 @@ class Hunt:
         wrong = [text for epoch in completed for text in incomplete(self.query, epoch, rows)]
         wrong += check_reports(self.query, rows)
         self.check(not wrong, "\n".join(wrong))
-        self.counts |= Counter({"epochs": len(completed), "rows": len(rows)})
+        self.counts.update({"epochs": len(completed), "rows": len(rows)})
 
     def check(self, holds: bool, what: str) -> None:
         """Fail with all that is needed to look into it."""
@@ -512,7 +512,7 @@ def test_each_row_is_there_once_however_often_drivers_are_killed_and_stopped(
     steps = [set(life.steps()) for life in hunt.lives]
     for entry in ("BEGIN", "PREPARED", "COMPLETED"):
         counts[f"lives that came to {entry}"] = sum(f"after {entry}" in reached for reached in steps)
-    counts |= Counter({"lives": len(hunt.lives), "looks": reader.looks})
+    counts.update({"lives": len(hunt.lives), "looks": reader.looks})
     totals[name] += counts
     if kills >= STRETCH // 2:
         outside = counts["killed before BEGIN"] + counts["killed after COMPLETED"]
