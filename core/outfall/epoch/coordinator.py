@@ -334,7 +334,8 @@ class EpochCoordinator:
 
         A driver that lost a race looks at what the winner has done by then: to it the target is ahead, or data is gone.
         """
-        if isinstance(error, FencedError) or not isinstance(error, OutfallError):
+        # An entry that may be our own is no sign of another driver; and it may not be durable, so nothing goes on from it.
+        if isinstance(error, FencedError) or not isinstance(error, OutfallError) or self._journal.unclear:
             return False
         try:
             return self._journal.log.numbers()[-1:] > [self._journal.view.last]

@@ -26,7 +26,7 @@ from outfall.recovery.entries import (
     encode_entry,
 )
 from outfall.recovery.history import KEPT_EPOCHS
-from outfall.recovery.log import LogEntry, RecoveryLog
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
 
 TAIL = 12
 """Entries that are read at first; more only when the last completed epoch is not among them."""
@@ -191,6 +191,8 @@ class Journal:
         self._log = log
         self._step_id = step_id
         self.view = JournalView()
+        self.unclear = False
+        """Whether an append has failed in a way that leaves open whether its entry is there."""
         self._known: dict[int, tuple[bytes, Entry]] = {}
 
     @property
@@ -225,7 +227,13 @@ class Journal:
         """
         entry = entry.model_copy(update={"time": utc_time(self._clock)})
         data = encode_entry(entry)
-        number = self._log.append(data, after=self.view.last)
+        self.unclear = True
+        try:
+            number = self._log.append(data, after=self.view.last)
+        except EntryExistsError:
+            self.unclear = False
+            raise
+        self.unclear = False
         self._known[number] = data, entry
         self.view = self.view.after(number, entry)
         return number
