@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _ETAG = '"d41d8cd98f00b204e9800998ecf8427e"'
+_MARKER = '{"incarnation": "0000000000000000", "matching": true}'
+"""What is read is always the marker of the one step that there is."""
 _CHUNK = 1 << 20
 
 
@@ -33,19 +35,24 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self._discard()
-        if "uploads" in urlsplit(self.path).query.split("&"):
-            self._answer("<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+        url = urlsplit(self.path)
+        bucket, _, key = url.path.lstrip("/").partition("/")
+        named = f"<Bucket>{bucket}</Bucket><Key>{key}</Key>"
+        if "uploads" in url.query.split("&"):
+            self._answer(
+                f"<InitiateMultipartUploadResult>{named}<UploadId>u</UploadId></InitiateMultipartUploadResult>"
+            )
             return
         time.sleep(self._delay)
         etag = "<ETag>&quot;d41d8cd98f00b204e9800998ecf8427e-1&quot;</ETag>"
-        self._answer(f"<CompleteMultipartUploadResult>{etag}</CompleteMultipartUploadResult>")
+        self._answer(f"<CompleteMultipartUploadResult>{named}{etag}</CompleteMultipartUploadResult>")
 
     def do_PUT(self) -> None:
         self._discard()
         self._answer("")
 
     def do_GET(self) -> None:
-        self._answer("{}")
+        self._answer(_MARKER)
 
     def do_HEAD(self) -> None:
         self._answer("")

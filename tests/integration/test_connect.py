@@ -35,7 +35,7 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "report.json").read_text())
     kept = report.pop("kept")
     assert kept["ids"] == list(range(20))
-    assert all(text.startswith("[step 'sink'] ") and "\n" not in text for text in kept["texts"])
+    assert all("What to do: " in text and "\n" not in text for text in kept["texts"])
     assert ["belongs to Spark query" in kept["texts"][0], "pass the same location" in kept["texts"][1]] == [True, True]
     assert {name: item["ids"] for name, item in report.items()} == {
         **{name: list(range(20)) for name in names},
