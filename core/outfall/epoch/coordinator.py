@@ -334,7 +334,7 @@ class EpochCoordinator:
 
         A driver that lost a race looks at what the winner has done by then: to it the target is ahead, or data is gone.
         """
-        # An entry that may be our own is no sign of another driver; and it may not be durable, so nothing goes on from it.
+        # An entry that may be our own is no sign of another driver. It may not be durable: nothing goes on from it.
         if isinstance(error, FencedError) or not isinstance(error, OutfallError) or self._journal.unclear:
             return False
         try:
