@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +22,19 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.epoch.coordinator import EpochOptions
-from outfall.errors import FencedError, OutfallError, TargetAheadError, TargetLostError, UnexpectedEpochError
+from outfall.errors import (
+    FencedError,
+    OutfallError,
+    TargetAheadError,
+    TargetLostError,
+    TransientError,
+    UnexpectedEpochError,
+)
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
+from outfall.steps import listen
 from outfall.target_record import TargetRecord, check_opening, check_publishing, check_record, check_writing
-from outfall.testing import LocalDriver, crash_at
+from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import FanOutSink
 
 BEGUN = {5: "five", 9: "nine"}
@@ -240,6 +249,23 @@ def test_a_driver_whose_batch_another_one_has_left_behind_is_fenced(moment: str)
         sink.shop.before_check = meanwhile
     with pytest.raises(FencedError):
         late.run_epoch(1, [[2]])
+
+
+@pytest.mark.parametrize("entry", [1, 2], ids=["BEGIN", "PREPARED"])
+def test_an_entry_of_its_own_that_may_not_be_durable_stops_a_driver_and_is_no_rival(entry: int) -> None:
+    created = itertools.count(1)
+
+    def fail(step: str) -> None:
+        if step == "log: entry created" and next(created) == entry:
+            raise TransientError("syncing the directory of the log failed")
+
+    driver = LocalDriver(ShopSink(uuid.uuid4().hex), MemoryRecoveryConfig())
+    stop = listen(fail)
+    try:
+        with pytest.raises(TransientError, match="syncing the directory"):
+            driver.run_epoch(0, [[1]])
+    finally:
+        stop()
 
 
 def test_a_checkpoint_that_was_rewound_is_no_rival() -> None:
