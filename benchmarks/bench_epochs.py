@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from benchmarks.common import Given, machine, main, seconds
 from benchmarks.results import Result, now
 from outfall.file import FileSink
-from outfall.spark.requirement import OLDEST_FOR_OPTIONS, pyspark_version
+from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
 from outfall.testing.benchmark import EmptySink
 from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
 from outfall.testing.benchmark.epochs import seconds_per_epoch, small_epochs

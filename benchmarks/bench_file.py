@@ -14,7 +14,7 @@ from benchmarks.inputs import flights, mixed
 from benchmarks.results import Line, Result, now
 from outfall.file import FileSink
 from outfall.recovery import history
-from outfall.spark.requirement import OLDEST_FOR_OPTIONS, pyspark_version
+from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
 from outfall.testing.benchmark import EmptySink, in_turn
 from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
 from outfall.testing.benchmark.processes import cpu_seconds

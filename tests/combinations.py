@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from outfall.capabilities import Guarantee, SupportsHeldRows, SupportsSchemaCheck
-from outfall.composite import DeadLetteringSink
-from outfall.encode import rows_to_batch
-from outfall.epoch.coordinator import EpochOptions
+from outfall.capability_checks import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows
 from outfall.errors import CapabilityError, ConfigurationError, OutfallError
-from outfall.sink_shape import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows
+from outfall.formats import rows_to_batch
+from outfall.protocol.coordinator import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
+from outfall.wrappers.composite import DeadLetteringSink
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.refusing import RefusingSink
 from tests.unit.support.warehouse import Warehouse, rows_of

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.encode import FormatOptions, rows_to_batch
-from outfall.encode.jsonl import JsonlEncoder
-from outfall.encode.types import check_json_type
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
+from outfall.formats import FormatOptions, rows_to_batch
+from outfall.formats.jsonl import JsonlEncoder
+from outfall.formats.types import check_json_type
 
 EXCERPT_CHARACTERS = 1000
 """How much of an answer is kept; a body may be a page of HTML."""

@@ -26,7 +26,7 @@ from benchmarks.render import markdown, plot, tables
 from benchmarks.results import Result
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
-from outfall.spark.requirement import OLDEST_FOR_OPTIONS, pyspark_version
+from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
 from outfall.testing.benchmark.comparison import EMPTY, SINK, Size, compare
 from outfall.testing.benchmark.doors import OptionsDoor
 from outfall.testing.benchmark.report import table

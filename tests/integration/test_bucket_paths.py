@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from outfall.buckets import BucketOptions, Buckets
+from outfall.formats.partition_paths import BucketOptions, Buckets
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outfall.capabilities import Guarantee
+from outfall.capability_checks import guarantee_of
 from outfall.recovery import history
-from outfall.sink_shape import guarantee_of
 from outfall.spark import write_stream
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source
 

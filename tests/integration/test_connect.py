@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.conftest import spark_environment
 from tests.integration.support import connect_doors
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.documents import PAGES, Block, blocks, unchanged_environment
 
 pytestmark = pytest.mark.spark

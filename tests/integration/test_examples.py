@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from examples import my_sink
 from outfall.recovery import history
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.documents import ROOT
 
 pytestmark = pytest.mark.spark

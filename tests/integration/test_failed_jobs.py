@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from outfall.epoch.coordinator import EpochCoordinator
 from outfall.file import FileSink
 from outfall.file.commit import FileCommitter
+from outfall.protocol.coordinator import EpochCoordinator
 from outfall.spark import write
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.support.reading import found_ids
 
 pytestmark = pytest.mark.spark

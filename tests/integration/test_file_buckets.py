@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from outfall.file import FileSink
 from outfall.spark import write, write_stream
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.support.reading import run
 
 pytestmark = pytest.mark.spark

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from outfall.encode.compression import member
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
+from outfall.formats.compression import member
 from outfall.spark import write
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.support.killed_driver import make_job
 from tests.integration.support.reading import found, visible
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from outfall.file.append_partition import FileState, GrowingPart
 from outfall.file.growing import GrowingFileSink
-from outfall.file.growing_part import FileState, GrowingPart
 from outfall.spark import write
 
 pytestmark = pytest.mark.spark

@@ -25,7 +25,7 @@ from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.spark import for_each_batch, write, write_stream
 from outfall.spark.routing import route
 from outfall.spark.task_function import PART_COLUMN
-from outfall.steps import listen
+from outfall.trace_points import listen
 from tests.integration.support.reading import (
     forget_commit,
     found,

@@ -18,7 +18,7 @@ from outfall.errors import ConfigurationError, TargetNotEmptyError, reason
 from outfall.recovery import history
 from outfall.spark import register
 from outfall.spark.data_source import OutfallDataSource
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.support.reading import forget_commit, found_ids, read_stream, run, visible, write_source
 
 pytestmark = [

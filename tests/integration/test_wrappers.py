@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.spark import drain, write_stream
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
 from tests.integration.support.reading import found_ids, read_stream, run, write_source
 

@@ -19,7 +19,7 @@ from outfall.async_sink import (
     Outcome,
     Request,
 )
-from outfall.async_sink.mailbox import Letter
+from outfall.async_sink.event_queue import Letter
 from outfall.async_sink.workers import Workers
 from outfall.errors import CapabilityError, TargetError, TransientError, ValueRefusedError
 from tests.unit.support.async_destination import Letters

@@ -9,9 +9,9 @@ import pytest
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, FixedLimiter, Outcome
 from outfall.capabilities import Guarantee
+from outfall.capability_checks import check_sink, guarantee_of, keeps_writer_state
 from outfall.errors import CapabilityError, ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.options import make_options
-from outfall.sink_shape import check_sink, guarantee_of, keeps_writer_state
 from outfall.testing.virtual_time import VirtualMailbox
 from tests.unit.support.async_destination import Answer, Destination, Letters, TextSink, accept, opened
 

@@ -15,7 +15,6 @@ from botocore.exceptions import ClientError
 
 from outfall.async_sink import AsyncSink
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.composite import DeadLetteringSink
 from outfall.contexts import WriterInitContext
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.file import FileSink
@@ -23,6 +22,7 @@ from outfall.http import Answer, HttpSink
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.kinesis.aws import AwsSink
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig
+from outfall.wrappers.composite import DeadLetteringSink
 from tests.unit.support.async_destination import Destination, Letters, TextPartition, TextSink
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.http_in_time import TimedSink, opened

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 
 from outfall.async_sink import Outcome
-from outfall.composite import DeadLetteringSink
+from outfall.capability_checks import keeps_writer_state
 from outfall.recovery import history
-from outfall.sink_shape import keeps_writer_state
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
+from outfall.wrappers.composite import DeadLetteringSink
 from tests.unit.support.async_destination import Answer, Destination, TextSink
 
 

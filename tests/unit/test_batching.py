@@ -18,21 +18,21 @@ from hypothesis import strategies as st
 from pydantic import ByteSize
 
 from outfall.capabilities import CommittingSinkPartition, SupportsArrow, SupportsCommitter, SupportsDeadLetters
-from outfall.composite import DeadLetteringSink
-from outfall.encode import rows_to_batch
-from outfall.epoch.coordinator import EpochOptions
-from outfall.epoch.task import EpochTask, TaskIdentity
+from outfall.capability_checks import guarantee_of, kind_of, requirements_of, target_of
 from outfall.errors import CapabilityError, ConfigurationError, ForeignRecordsError, SerializationError
 from outfall.file import FileSink
 from outfall.file.local_whole import LocalWholeFileSink
+from outfall.formats import rows_to_batch
+from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.history import history
-from outfall.sink_shape import guarantee_of, kind_of, requirements_of, target_of
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
 from outfall.wrappers.batched import Batching
 from outfall.wrappers.batching import with_batches
 from outfall.wrappers.buffer import ArrowChunk, Buffer, ValueChunk
+from outfall.wrappers.composite import DeadLetteringSink
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingSink
 from tests.unit.support.warehouse import Warehouse, rows_of
@@ -555,7 +555,7 @@ def test_a_sink_that_needs_the_same_rows_again_gets_no_batches_across_epochs() -
 def test_what_waits_comes_back_from_its_bytes_and_damage_is_seen() -> None:
     from datetime import UTC, datetime
 
-    from outfall.wrappers.held import HeldBatch, HeldBatchSerializer
+    from outfall.wrappers.cross_epoch_batching import HeldBatch, HeldBatchSerializer
 
     value = HeldBatch((batch(1, 2), pa.RecordBatch.from_pylist([{"ä": "€"}])), datetime(2026, 11, 21, tzinfo=UTC))
     serializer = HeldBatchSerializer()

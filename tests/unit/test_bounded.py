@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.epoch.driver_memory import DriverMemory
+from outfall.protocol.run_registry import DriverMemory
 from outfall.recovery import history
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.testing import LocalDriver
@@ -28,7 +28,7 @@ def run_in_place(driver: LocalDriver, epochs: range) -> None:
 
 
 def test_entries_are_bounded_over_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outfall.epoch.journal.KEPT_EPOCHS", 10)
+    monkeypatch.setattr("outfall.protocol.journal.KEPT_EPOCHS", 10)
     setup = InPlace(str(tmp_path))
     driver = setup.driver()
     run_in_place(driver, range(20))

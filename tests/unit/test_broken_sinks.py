@@ -51,14 +51,16 @@ def test_a_sink_that_does_what_it_claims_passes(harness: type[SinkHarness], tmp_
 
 
 def test_an_engine_that_forgets_parts_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("outfall.epoch.coordinator.listed_parts", lambda step, sink, recorded: tuple(sink.list_parts()))
+    monkeypatch.setattr(
+        "outfall.protocol.coordinator.listed_parts", lambda step, sink, recorded: tuple(sink.list_parts())
+    )
     (result,) = run_conformance(conforming.InPlace(), tmp_path, checks=["parts_removed"]).results
     assert result.outcome == "failed"
     assert "vanished from list_parts()" in result.text
 
 
 def test_an_engine_that_takes_any_epoch_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("outfall.epoch.coordinator.check_batch", lambda *arguments, **options: None)
+    monkeypatch.setattr("outfall.protocol.coordinator.check_batch", lambda *arguments, **options: None)
     (result,) = run_conformance(conforming.Staging(), tmp_path, checks=["epoch_rewound_or_ahead"]).results
     assert result.outcome == "failed"
     assert "Spark brought batch" in result.text

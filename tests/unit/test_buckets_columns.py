@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.buckets import BucketOptions, Buckets
 from outfall.errors import ConfigurationError
+from outfall.formats.partition_paths import BucketOptions, Buckets
 
 SCHEMA = pa.schema(
     [

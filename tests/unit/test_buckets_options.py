@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outfall.buckets import BucketOptions, Buckets
 from outfall.errors import ConfigurationError
+from outfall.formats.partition_paths import BucketOptions, Buckets
 from outfall.options import make_options, options_table, parse_options
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.buckets import BucketOptions, Buckets
-from outfall.buckets.distinct import Distinct, combined
+from outfall.formats.partition_paths import BucketOptions, Buckets
+from outfall.formats.partition_paths.distinct import Distinct, combined
 
 NOW = datetime(2026, 11, 21, 23, 59, tzinfo=UTC)
 PARIS = ZoneInfo("Europe/Paris")

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.buckets import BucketOptions, Buckets
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.formats.partition_paths import BucketOptions, Buckets
 
 NOW = datetime(2026, 11, 21, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
 

@@ -26,9 +26,9 @@ from outfall.capabilities import (
     WithCompatibleState,
     WriterInitContext,
 )
+from outfall.capability_checks import check_partition, check_sink, guarantee_of, kind_of, requirements_of
 from outfall.errors import CapabilityError
 from outfall.serde import JsonSerializer
-from outfall.sink_shape import check_partition, check_sink, guarantee_of, kind_of, requirements_of
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import LocalDriver
 from outfall.wrappers import FanOutSink

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.capabilities import SupportsLeftovers
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import FencedError
 from outfall.file import FileSink
+from outfall.protocol.coordinator import EpochOptions
 from outfall.recovery import copy_step
 from outfall.s3 import S3Sink
 from outfall.testing import LocalDriver, crash_at

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outfall.epoch.messages import TaskAnswer, Ticket
 from outfall.errors import AnswersError, FencedError, TerminalError
+from outfall.protocol.messages import TaskAnswer, Ticket
 from tests.unit.support.journals import entries, kinds
 from tests.unit.support.setups import InPlace, Setup, Staging, content, counted
 

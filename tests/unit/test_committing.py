@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
-from outfall.composite import OfChild
-from outfall.epoch.committing import CommitLoop, CommitPlace, CommitPolicy, closing
 from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, TerminalError
+from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing
 from outfall.testing import FakeClock
+from outfall.wrappers.composite import OfChild
 
 Reply = Callable[[CommitRequest[str]], None]
 

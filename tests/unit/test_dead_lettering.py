@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 from outfall.capabilities import Guarantee, SupportsDeadLetterSink, SupportsSchemaCheck
-from outfall.composite import DeadLetteringSink
+from outfall.capability_checks import guarantee_of, is_fixed
 from outfall.dead_letter import DEAD_LETTER_SCHEMA
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.file import FileSink
+from outfall.protocol.coordinator import EpochOptions
 from outfall.recovery.history import history
-from outfall.sink_shape import guarantee_of, is_fixed
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatelessSinkPartition
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import FanOutSink
+from outfall.wrappers.composite import DeadLetteringSink
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingShelf, RefusingSink
 from tests.unit.support.shelf import Shelf, values_on

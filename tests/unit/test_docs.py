@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from outfall import errors
-from outfall.door_options import BUILT_IN
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
+from outfall.source_options import BUILT_IN
 from tests.documents import PAGES, ROOT, blocks, unchanged_environment
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

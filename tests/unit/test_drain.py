@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import HeldRows, SupportsHeldRows
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import CapabilityError, FencedError, UnexpectedEpochError
+from outfall.protocol.coordinator import EpochOptions
 from outfall.recovery import history
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.hoarding import OLDEST, Hoarding, HoardingInParts, HoardingPartition, HoardingParts

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.encode import FormatOptions, last_byte, member, suffix
+from outfall.formats import FormatOptions, last_byte, member, suffix
 
 CODECS: list[Any] = ["gzip", "zstd"]
 

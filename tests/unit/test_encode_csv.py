@@ -14,8 +14,8 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from outfall.encode import FormatOptions, check_schema, encoder, shape
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.formats import FormatOptions, check_schema, encoder, shape
 
 KEPT = {"ignore_leading_white_space": False, "ignore_trailing_white_space": False}
 

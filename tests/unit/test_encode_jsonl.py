@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.encode import FormatOptions, check_schema, encoder, rows_to_batch
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.formats import FormatOptions, check_schema, encoder, rows_to_batch
 
 
 def encode(batch: pa.RecordBatch, **options: Any) -> bytes:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.encode import FormatOptions, check_schema
 from outfall.errors import ConfigurationError
+from outfall.formats import FormatOptions, check_schema
 from tests.unit.test_encode_jsonl import ROWS, SCHEMA, TYPES, column, encode
 
 

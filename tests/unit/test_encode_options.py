@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from outfall.encode import FormatArguments, FormatOptions
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
+from outfall.formats import FormatArguments, FormatOptions
 from outfall.options import make_options
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.encode import FormatOptions, can_grow, check_schema, encoder, parquet, suffix
 from outfall.errors import ConfigurationError
+from outfall.formats import FormatOptions, can_grow, check_schema, encoder, parquet, suffix
 
 
 def encode(*batches: pa.RecordBatch, **options: Any) -> pa.Buffer:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.encode.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ, Pattern
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.formats.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ, Pattern
 
 KNOWN = {
     "yyyy-MM-dd HH:mm:ss": "{0:%Y-%m-%d %H:%M:%S}",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.encode import FormatOptions, check_schema, encoder, suffix
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.formats import FormatOptions, check_schema, encoder, suffix
 
 
 def encode(values: pa.Array) -> bytes:

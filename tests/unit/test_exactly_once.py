@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outfall.capabilities import Guarantee
-from outfall.composite import DeadLetteringSink
-from outfall.epoch.coordinator import EpochOptions
-from outfall.epoch.task import EpochTask, TaskIdentity
+from outfall.capability_checks import guarantee_of, requirements_of
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
+from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.serde import ModelSerializer
-from outfall.sink_shape import guarantee_of, requirements_of
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import ExactlyOnceSink, FanOutSink
+from outfall.wrappers.composite import DeadLetteringSink
+from outfall.wrappers.dedup_filter import sieve
 from outfall.wrappers.exactly_once import SeenSink
-from outfall.wrappers.seen import MOST_RANGES, SeenOffsets, SeenState
-from outfall.wrappers.sieve import sieve
+from outfall.wrappers.offset_set import MOST_RANGES, SeenOffsets, SeenState
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.warehouse import Warehouse, rows_of
 from tests.unit.test_dead_lettering import Letters

@@ -29,7 +29,7 @@ from outfall.capabilities import (
     SupportsWriterState,
     TargetContext,
 )
-from outfall.epoch.coordinator import EpochOptions
+from outfall.capability_checks import check_sink, guarantee_of, is_dynamic, is_fixed, owns_target, requirements_of
 from outfall.errors import (
     CapabilityError,
     CommitError,
@@ -45,10 +45,10 @@ from outfall.file import FileSink
 from outfall.http import HttpSink
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.postgres import PostgresSink
+from outfall.protocol.coordinator import EpochOptions
 from outfall.recovery.entries import Committed, decode_entry
 from outfall.recovery.history import history
 from outfall.s3 import S3Sink
-from outfall.sink_shape import check_sink, guarantee_of, is_dynamic, is_fixed, owns_target, requirements_of
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import BatchingSink, FanOutSink

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from outfall.async_sink import Outcome
-from outfall.epoch.task import EpochTask, TaskIdentity
 from outfall.errors import (
     OutfallError,
     TransientError,
 )
+from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.sinks import DynamicSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.wrappers import FanOutSink

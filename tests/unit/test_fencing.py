@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from outfall.capabilities import WriterInitContext
-from outfall.epoch.driver_memory import DriverMemory, Position
 from outfall.errors import AnswersError, FencedError, OutfallError, SealError, StaleWriterError, StepInUseError
 from outfall.file import FileSink
+from outfall.protocol.run_registry import DriverMemory, Position
 from outfall.recovery import recovery_config
-from outfall.steps import listen
 from outfall.testing import LocalDriver
+from outfall.trace_points import listen
 from tests.unit.support.journals import entries
 from tests.unit.support.points import points
 from tests.unit.support.setups import EXACTLY_ONCE, InPlace, Setup, Staging, content, counted

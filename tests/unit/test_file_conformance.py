@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from outfall.file import FileSink
-from outfall.file.locked import Patience
+from outfall.file.flock import Patience
 from outfall.testing import SinkConformance
 from outfall.testing.conformance import run_check
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from outfall.errors import ConfigurationError, TargetNotEmptyError, ValueRefusedError
-from outfall.file.growing_part import FileState
+from outfall.file.append_partition import FileState
 from outfall.file.names import FileName
 from tests.unit.support.file_target import GrowingDriver, WholeDriver, growing, rows, visible, whole
 
@@ -97,7 +97,7 @@ def test_a_file_of_somebody_else_is_continued_only_if_it_is_whole(out: Path, com
     sink = growing(out, compression=compression, on_existing="resume")
     path = out / sink.list_parts()[0]
     if damage == "no line end":
-        from outfall.encode import member
+        from outfall.formats import member
 
         path.write_bytes(b"".join(member(compression, [pa.py_buffer(b'{"id":1}')])))
     elif damage == "cut":

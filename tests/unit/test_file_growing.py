@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import Guarantee
+from outfall.capability_checks import check_sink, guarantee_of
 from outfall.errors import (
     FencedError,
     OutfallError,
@@ -21,10 +22,9 @@ from outfall.errors import (
     UnsharedTargetError,
 )
 from outfall.file import FileSink
+from outfall.file.append_partition import FileState
 from outfall.file.growing import GrowingFileSink
 from outfall.file.growing_names import file_name
-from outfall.file.growing_part import FileState
-from outfall.sink_shape import check_sink, guarantee_of
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.support.file_target import (

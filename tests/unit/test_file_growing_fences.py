@@ -21,8 +21,8 @@ from outfall.errors import (
     TransientError,
     UnsharedTargetError,
 )
-from outfall.file.locked import LINE
-from outfall.file.register import Records
+from outfall.file.flock import LINE
+from outfall.file.writer_registry import Records
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,

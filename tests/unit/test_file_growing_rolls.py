@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from outfall.errors import SealError, StaleWriterError, TargetAheadError, TargetLostError, TargetNotEmptyError
+from outfall.file.append_partition import FileState
 from outfall.file.growing import GrowingFileSink
 from outfall.file.growing_names import file_name, part_name, segments_among
-from outfall.file.growing_part import FileState
 from outfall.file.rolling import Rolling
-from outfall.steps import listen
 from outfall.testing.crash_points import crash_at
+from outfall.trace_points import listen
 from tests.unit.support.file_target import OTHERS, GrowingDriver, growing, ids, meanwhile, open_files, rows, visible
 
 PART, OTHER = "part-00000.jsonl", "part-00001.jsonl"

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from outfall import steps
+from outfall import trace_points
 from outfall.errors import RecordError, TransientError
 from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, LogEntry
 from tests.unit.support.logs import files, filled, numbers, once_at, opened
@@ -146,7 +146,7 @@ def all_at_once(step: str, level: threading.Barrier) -> Iterator[None]:
         if reached == step:
             level.wait()
 
-    remove = steps.listen(listener)
+    remove = trace_points.listen(listener)
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from outfall.capabilities import CommitRequest, Guarantee
+from outfall.capability_checks import check_sink, guarantee_of, requirements_of
 from outfall.errors import (
     CommitRefusedError,
     ConfigurationError,
@@ -28,7 +29,6 @@ from outfall.errors import (
 )
 from outfall.file import FileSink, sink_from_options
 from outfall.file.remote_whole import RemoteWholeFileSink
-from outfall.sink_shape import check_sink, guarantee_of, requirements_of
 from outfall.target_record import TargetRecord
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at

@@ -80,7 +80,7 @@ def test_each_file_has_its_header_and_its_compression(out: Path) -> None:
 
 
 def test_parquet_files_roll_by_what_they_will_take(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outfall.encode.parquet._GROUP_BYTES", 400_000)
+    monkeypatch.setattr("outfall.formats.parquet._GROUP_BYTES", 400_000)
     driver = WholeDriver(whole(out, format="parquet", roll_bytes=60_000))
     driver.begin()
     part = driver.file()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import CommitRequest, Guarantee
+from outfall.capability_checks import check_sink, guarantee_of
 from outfall.errors import (
     CommitRefusedError,
     LostCommittableError,
@@ -21,7 +22,6 @@ from outfall.file import FileSink
 from outfall.file.local_whole import LocalWholeFileSink
 from outfall.file.names import FileName
 from outfall.file.store import StagedFile
-from outfall.sink_shape import check_sink, guarantee_of
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from outfall.capability_checks import is_fixed
 from outfall.errors import FencedError, OutfallError
-from outfall.sink_shape import is_fixed
 from outfall.testing import crash_at
 from tests.unit.support.hoarding import Hoarding, HoardingInParts
 from tests.unit.test_random_schedules import POINTS, ROUTES, Begun, Schedules, run

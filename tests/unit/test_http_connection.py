@@ -14,9 +14,9 @@ import pytest
 
 from outfall.http.connection import Connection
 from outfall.http.direct import DirectTransport
-from outfall.http.exchange import Answer, Call, ExchangeError, Fault
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
+from outfall.http.transport import Answer, Call, ExchangeError, Fault
 
 CHUNKED = b"HTTP/1.1 429 Too Many\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n"
 ENOUGH = 60.0

@@ -11,11 +11,11 @@ import requests
 from requests.auth import HTTPDigestAuth
 
 from outfall.capabilities import Guarantee, SupportsPreWriteTopology, WriterInitContext
-from outfall.door_options import check_for_options
+from outfall.capability_checks import check_sink, guarantee_of, requirements_of
 from outfall.errors import ConfigurationError
 from outfall.http import HttpSink, sink_from_options
 from outfall.http.options import HttpOptions
-from outfall.sink_shape import check_sink, guarantee_of, requirements_of
+from outfall.source_options import check_for_options
 
 URL = "https://api.example/events"
 CONTEXT = WriterInitContext("sink", "i" * 16, generation=1, epoch=0, part=None, attempt=0)

@@ -15,7 +15,7 @@ from outfall.async_sink import FixedLimiter, HostState
 from outfall.contexts import WriterInitContext
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.http import Answer, HttpSink
-from outfall.http.exchange import ExchangeError, Fault
+from outfall.http.transport import ExchangeError, Fault
 from outfall.testing.virtual_time import VirtualMailbox
 from tests.unit.support.http_in_time import TimedSink, opened
 

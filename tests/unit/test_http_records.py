@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from outfall.contexts import WriterInitContext
 from outfall.errors import SerializationError, ValueRefusedError
-from outfall.http.bodies import BodyMaker
 from outfall.http.keys import ContentKeys, header_value, user_key
 from outfall.http.options import HttpOptions
+from outfall.http.payload import BodyMaker
 from outfall.http.records import Record, RecordMaker, RecordSerializer
 from outfall.http.templates import UrlTemplate
 

@@ -14,13 +14,13 @@ from pydantic import SecretStr
 
 from outfall.async_sink import Outcome
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
-from outfall.http.answers import AnswerReader
 from outfall.http.auth import Anonymous, Credentials, OAuth2, TokenCache, _Fetch, credentials
-from outfall.http.exchange import Answer, Call, ExchangeError, Fault, Headers
 from outfall.http.options import HttpOptions
 from outfall.http.records import Record
+from outfall.http.response_mapping import AnswerReader
 from outfall.http.sender import Sender
 from outfall.http.statuses import Statuses
+from outfall.http.transport import Answer, Call, ExchangeError, Fault, Headers
 
 URL = "https://api.example/events"
 LATER = float("inf")

@@ -10,9 +10,9 @@ import requests
 from requests import exceptions
 from requests.adapters import BaseAdapter
 
-from outfall.http.exchange import Call, ExchangeError, Fault
 from outfall.http.options import HttpOptions
 from outfall.http.session import SessionTransport
+from outfall.http.transport import Call, ExchangeError, Fault
 
 URL = "http://api.example/events"
 

@@ -1,4 +1,4 @@
-"""Arrows point one way: connectors to core; spark to epoch to capabilities and recovery to sinks and serde."""
+"""Arrows point one way: tools to connectors to core, and within core from spark to protocol to recovery to the rest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core" / "outfall"
 CONNECTORS = ROOT / "connectors" / "outfall"
+TOOLS = ROOT / "tools" / "outfall"
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -30,7 +31,7 @@ def imported(file: Path) -> Iterator[str]:
         unseen.extend(ast.iter_child_nodes(node))
 
 
-BENCHMARK = CORE / "testing" / "benchmark"
+BENCHMARK = TOOLS / "testing" / "benchmark"
 """Measures sinks on Spark, and so knows it where the rest of the test support runs without."""
 
 
@@ -49,55 +50,55 @@ def offences(place: Path, forbidden: tuple[str, ...]) -> list[str]:
     ]
 
 
-DOORS = ("pyspark", "py4j", "outfall.spark", "pyspark_outfall")
-CONNECTOR_NAMES = sorted(path.name for path in CONNECTORS.iterdir() if path.is_dir() and not path.name.startswith("_"))
-CONNECTOR_MODULES = tuple(f"outfall.{name}" for name in CONNECTOR_NAMES)
+def packages(root: Path) -> tuple[str, ...]:
+    return tuple(
+        f"outfall.{path.stem}" for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith("_")
+    )
+
+
+SPARK = ("pyspark", "py4j", "outfall.spark", "pyspark_outfall")
+SHARED = ("outfall.async_sink", "outfall.formats", "outfall.wrappers")
+"""Bases that connectors share."""
+DESTINATIONS = tuple(name for name in packages(CONNECTORS) if name not in SHARED)
+
+
+def test_the_core_knows_nothing_above_it() -> None:
+    assert offences(CORE, (*packages(CONNECTORS), *packages(TOOLS))) == []
 
 
 @pytest.mark.parametrize(
-    ("package", "forbidden"),
+    ("place", "forbidden"),
     [
-        ("epoch", (*DOORS, "outfall.testing")),
-        ("recovery", (*DOORS, "outfall.epoch", "outfall.testing", "outfall.sinks")),
-        ("testing", DOORS),
-        ("door_options", (*DOORS, "outfall.testing")),
-        ("cli", (*DOORS, "outfall.testing")),
-        ("composite", (*DOORS, "outfall.testing")),
-        ("buckets", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
-        ("encode", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.buckets")),
-        ("async_sink", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.testing", "outfall.buckets")),
-        ("values", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
-        ("capabilities", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.sinks")),
-        ("sinks", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities")),
-        ("serde", (*DOORS, "outfall.epoch", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
-        ("errors", (*DOORS, "outfall")),
-        ("steps", (*DOORS, "outfall")),
+        ("protocol", SPARK),
+        ("recovery", (*SPARK, "outfall.protocol", "outfall.sinks")),
+        ("capabilities", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.sinks")),
+        ("sinks", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.capabilities")),
+        ("serde", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
+        ("errors", (*SPARK, "outfall")),
+        ("steps", (*SPARK, "outfall")),
     ],
 )
-def test_core_knows_only_what_lies_below(package: str, forbidden: tuple[str, ...]) -> None:
-    assert sources(CORE / package)
-    assert offences(CORE / package, forbidden) == []
+def test_within_the_core_each_package_knows_only_what_lies_below(place: str, forbidden: tuple[str, ...]) -> None:
+    assert sources(CORE / place)
+    assert offences(CORE / place, forbidden) == []
 
 
-def test_core_knows_no_connector() -> None:
-    # The options door looks connectors up by name, in importlib; it imports none.
-    assert offences(CORE, CONNECTOR_MODULES) + offences(BENCHMARK, CONNECTOR_MODULES) == []
+@pytest.mark.parametrize("name", [*SHARED, *DESTINATIONS])
+def test_connectors_know_neither_spark_nor_tools_nor_each_other(name: str) -> None:
+    others = tuple(module for module in DESTINATIONS if module != name)
+    assert offences(CONNECTORS / name.removeprefix("outfall."), (*SPARK, *packages(TOOLS), *others)) == []
 
 
-def test_the_benchmark_kit_is_imported_by_nothing_else_in_core() -> None:
-    assert offences(CORE, ("outfall.testing.benchmark",)) == []
+def test_formats_and_the_asynchronous_base_know_no_protocol() -> None:
+    above = ("outfall.protocol", "outfall.recovery", "outfall.wrappers")
+    assert offences(CONNECTORS / "formats", (*above, "outfall.async_sink")) == []
+    assert offences(CONNECTORS / "async_sink", above) == []
 
 
-def test_only_tests_know_the_test_support() -> None:
-    places = [path for path in CORE.iterdir() if path.is_dir() and path.name not in {"testing", "__pycache__"}]
-    assert [line for place in [*places, CONNECTORS] for line in offences(place, ("outfall.testing",))] == []
-
-
-@pytest.mark.parametrize("name", CONNECTOR_NAMES)
-def test_connectors_know_neither_spark_nor_each_other(name: str) -> None:
-    others = tuple(module for module in CONNECTOR_MODULES if module != f"outfall.{name}" and name != "wrappers")
-    assert offences(CONNECTORS / name, (*DOORS, *others)) == []
+def test_tools_know_spark_in_the_benchmark_kit_only() -> None:
+    assert offences(TOOLS, SPARK) == []
+    assert [line for place in (CORE, CONNECTORS) for line in offences(place, ("outfall.testing.benchmark",))] == []
 
 
 def test_pandas_is_never_needed() -> None:
-    assert [line for place in (CORE, BENCHMARK, CONNECTORS) for line in offences(place, ("pandas",))] == []
+    assert [line for root in (CORE, CONNECTORS, TOOLS) for line in offences(root, ("pandas",))] == []

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from outfall.errors import ConfigurationError
+from outfall.kafka import config as module
 from outfall.recovery import KafkaRecoveryConfig, recovery_config
-from outfall.recovery.kafka import config as module
 
 SECRET = "hunter2"
 

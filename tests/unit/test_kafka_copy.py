@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from outfall import steps
+from outfall import trace_points
 from outfall.errors import RecordError, TransientError
+from outfall.kafka.log import KafkaLog
 from outfall.recovery import LogEntry
-from outfall.recovery.kafka.log import KafkaLog
 from outfall.testing import crash_at
 from tests.unit.support.kafka_partition import Faults, Topic, memory_log
 
@@ -65,7 +65,7 @@ def named_steps() -> list[str]:
     """The steps of a copy, each with which time it is."""
     seen: list[str] = []
     target = Target()
-    remove = steps.listen(lambda step: seen.append(f"{step}#{sum(s.startswith(step + '#') for s in seen) + 1}"))
+    remove = trace_points.listen(lambda step: seen.append(f"{step}#{sum(s.startswith(step + '#') for s in seen) + 1}"))
     try:
         target.log().restore(ENTRIES, STATES)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outfall import steps
+from outfall import trace_points
 from outfall.errors import RecordError
 from outfall.recovery import LogEntry
 from outfall.testing import crash_at
@@ -54,7 +54,7 @@ def named_steps() -> list[str]:
     """The steps of an erasure, each with which time it is."""
     seen: list[str] = []
     log = Erased().log()
-    remove = steps.listen(lambda step: seen.append(f"{step}#{sum(s.startswith(step + '#') for s in seen) + 1}"))
+    remove = trace_points.listen(lambda step: seen.append(f"{step}#{sum(s.startswith(step + '#') for s in seen) + 1}"))
     try:
         log.erase()
     finally:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from outfall.kafka import idle
+from outfall.kafka.idle import IdleLogs
+from outfall.kafka.log import KafkaLog
 from outfall.recovery import KafkaRecoveryConfig
-from outfall.recovery.kafka import idle
-from outfall.recovery.kafka.idle import IdleLogs
-from outfall.recovery.kafka.log import KafkaLog
 from tests.unit.support.kafka_partition import MemoryPartition, Topic
 
 

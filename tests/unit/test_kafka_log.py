@@ -8,9 +8,9 @@ from collections.abc import Generator
 import pytest
 
 from outfall.errors import RecordError, TransientError
+from outfall.kafka.log import KafkaLog
+from outfall.kafka.partition import Record
 from outfall.recovery import EntryExistsError, LogEntry
-from outfall.recovery.kafka.log import KafkaLog
-from outfall.recovery.kafka.partition import Record
 from outfall.testing.by_reference import ByReference
 from outfall.testing.local_engine import LocalDriver
 from tests.unit.support.kafka_partition import Faults, MemoryKafka, MemoryPartition, Time, Topic, memory_log

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall import steps
+from outfall import trace_points
 from outfall.errors import RecordError, TransientError
+from outfall.kafka.log import KafkaLog
 from outfall.recovery import EntryExistsError, LogEntry
-from outfall.recovery.kafka.log import KafkaLog
 from tests.unit.support.kafka_partition import Faults, Topic, memory_log
 from tests.unit.support.schedules import Killed, Pause, every_schedule, play
 
@@ -195,7 +195,7 @@ def at_steps(job: Callable[[Pause], None]) -> Callable[[Pause], None]:
 
     def stepping(pause: Pause) -> None:
         me = threading.current_thread()
-        remove = steps.listen(lambda step: pause() if threading.current_thread() is me else None)
+        remove = trace_points.listen(lambda step: pause() if threading.current_thread() is me else None)
         try:
             job(lambda: None)
         finally:

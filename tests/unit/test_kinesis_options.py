@@ -21,7 +21,7 @@ from botocore.parsers import ResponseParserError
 
 from outfall.async_sink import AsyncSinkOptions, ErrorAction
 from outfall.capabilities import Guarantee
-from outfall.door_options import make_sink
+from outfall.capability_checks import check_sink, guarantee_of, keeps_writer_state
 from outfall.errors import ConfigurationError, SerializationError, TransientError, ValueRefusedError
 from outfall.kinesis import FirehoseSink, KinesisSink, sink_from_options
 from outfall.kinesis.aws import AwsPartition
@@ -29,7 +29,7 @@ from outfall.kinesis.firehose import FirehoseOptions
 from outfall.kinesis.records import RecordSerializer
 from outfall.kinesis.stream import KinesisOptions
 from outfall.options import options_table
-from outfall.sink_shape import check_sink, guarantee_of, keeps_writer_state
+from outfall.source_options import make_sink
 from tests.documents import ROOT
 
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "key": ["ä", "b"], "data": ["x", "yy"]})

@@ -14,7 +14,7 @@ from tests.unit.support.logs import files, filled, opened
 
 CHILD = """
 import os, signal, sys
-from outfall import steps
+from outfall import trace_points
 from outfall.recovery import CheckpointRecoveryConfig
 location, action, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
 log, seen = CheckpointRecoveryConfig(location).open("sink"), []
@@ -22,7 +22,7 @@ def listener(step):
     seen.append(step)
     if len(seen) == at:
         os.kill(os.getpid(), signal.SIGKILL)
-steps.listen(listener)
+trace_points.listen(listener)
 after = max((entry.number for entry in log.read()), default=0)
 if action == "append":
     log.append(b'{"by":"child"}', after=after)

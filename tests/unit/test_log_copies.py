@@ -25,9 +25,9 @@ from outfall.capabilities import (
 from outfall.errors import FencedError, OutfallError
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
-from outfall.steps import listen, reached
 from outfall.target_record import TargetRecord, check_opening, check_publishing, check_record
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.trace_points import listen, reached
 
 EPOCHS = (1, 2)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outfall.composite.children import ChildMetrics
 from outfall.contexts import Metrics
+from outfall.wrappers.composite.children import ChildMetrics
 
 
 def test_counts_are_summed_and_peaks_are_not() -> None:

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outfall.postgres.isolate import Refusal, isolate
+from outfall.postgres.bisect import Refusal, isolate
 
 REFUSAL = Refusal("no", "23514", "a detail")
 

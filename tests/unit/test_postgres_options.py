@@ -14,18 +14,18 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from outfall.capabilities import Guarantee
+from outfall.capability_checks import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres import PostgresSink, sink_from_options
 from outfall.postgres.connection import Database
 from outfall.postgres.failures import translated
 from outfall.postgres.names import TableName, staging_name
 from outfall.postgres.part_rows import PartRows
-from outfall.postgres.publish import statements
+from outfall.postgres.publish_sql import statements
+from outfall.postgres.read_timeout import WatchedConnection
 from outfall.postgres.sqlstate import may_pass
 from outfall.postgres.staging import StagedRows
-from outfall.postgres.watched import WatchedConnection
 from outfall.serde import ModelSerializer
-from outfall.sink_shape import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
 
 DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
 

@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from outfall.postgres import PostgresSink
-from outfall.postgres.watched import watched
+from outfall.postgres.read_timeout import watched
 
 READ = 1
 

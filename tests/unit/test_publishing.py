@@ -15,9 +15,9 @@ from outfall.capabilities import (
     SweepContext,
 )
 from outfall.cli.step_status import read_status
-from outfall.epoch.committing import CommitPolicy
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import CapabilityError, CommitError, CommitRefusedError, EpochAbandonedError, LostCommittableError
+from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.coordinator import EpochOptions
 from outfall.recovery import history
 from outfall.recovery.url import recovery_config
 from outfall.testing import LocalDriver, crash_at

@@ -27,7 +27,7 @@ def test_importing_the_module_that_spark_looks_into_never_fails_and_loads_no_con
 
 
 def test_everything_but_the_spark_package_works_without_pyspark() -> None:
-    run = run_without_pyspark("import outfall.file, outfall.testing, outfall.recovery, outfall.epoch.coordinator")
+    run = run_without_pyspark("import outfall.file, outfall.testing, outfall.recovery, outfall.protocol.coordinator")
     assert run.returncode == 0, run.stderr
 
 
@@ -38,7 +38,7 @@ def test_everything_but_the_spark_package_works_without_pyspark() -> None:
 def test_versions_are_compared_as_numbers(
     monkeypatch: pytest.MonkeyPatch, found: str, oldest: tuple[int, int], refused: bool
 ) -> None:
-    requirement = pytest.importorskip("outfall.spark.requirement", reason="the other tests need no pyspark at all")
+    requirement = pytest.importorskip("outfall.spark.version_check", reason="the other tests need no pyspark at all")
     fake = types.ModuleType("pyspark")
     fake.__version__ = found  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pyspark", fake)

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from outfall.epoch.coordinator import EpochCoordinator
-from outfall.epoch.messages import TaskAnswer, Ticket
 from outfall.errors import FencedError, OutfallError, StaleWriterError
+from outfall.protocol.coordinator import EpochCoordinator
+from outfall.protocol.messages import TaskAnswer, Ticket
 from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.setups import InPlace, Row, Setup, Staging
 

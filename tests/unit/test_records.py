@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outfall.epoch.journal import JournalView
 from outfall.errors import RecordError
+from outfall.protocol.journal import JournalView
 from outfall.recovery import LogEntry
 from outfall.recovery.entries import (
     FORMAT,

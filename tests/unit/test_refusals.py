@@ -177,7 +177,7 @@ def test_a_log_restored_from_an_older_copy_refuses_the_newer_batch(tmp_path: Pat
 def test_a_task_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Staging()
     ticket = setup.driver().coordinator().begin(0)
-    monkeypatch.setattr("outfall.epoch.task.outfall_version", lambda: "0.0.9")
+    monkeypatch.setattr("outfall.protocol.task.outfall_version", lambda: "0.0.9")
     with pytest.raises(TerminalError, match=r"a task runs outfall 0\.0\.9.*install the same version"):
         setup.driver().run_tasks(ticket, 0, content(0))
 

@@ -16,8 +16,8 @@ from outfall.errors import FencedError
 from outfall.file import FileSink
 from outfall.recovery import copy_step, recovery_config
 from outfall.spark_checkpoint import SparkCheckpoint
-from outfall.steps import listen
 from outfall.testing import LocalDriver, crash_at
+from outfall.trace_points import listen
 from outfall.wrappers import BatchingSink
 from tests.unit.support.command import done, failed, parsed, rows
 from tests.unit.support.journals import entries, kinds

@@ -24,7 +24,7 @@ from botocore.exceptions import (
 from urllib3.util.ssl_match_hostname import CertificateError
 
 from outfall.errors import TargetError, TransientError
-from outfall.s3.answers import FAILURES, Answer, asked, classify
+from outfall.s3.errors import FAILURES, Answer, asked, classify
 from outfall.s3.failures import translated
 
 

@@ -20,8 +20,8 @@ from outfall.errors import (
 )
 from outfall.s3.commit import S3Committer
 from outfall.s3.staged import StagedObject
-from outfall.steps import listen
 from outfall.testing import LocalDriver
+from outfall.trace_points import listen
 from tests.unit.support.fake_s3 import CRC, OURS, FakeS3, answer, timed_out
 
 

@@ -12,11 +12,11 @@ import boto3
 import pytest
 
 from outfall.capabilities import Guarantee
-from outfall.door_options import make_sink
+from outfall.capability_checks import check_sink, guarantee_of
 from outfall.errors import ConfigurationError
 from outfall.s3 import S3Sink, sink_from_options
 from outfall.s3.staged import StagedObject, UploadedPart
-from outfall.sink_shape import check_sink, guarantee_of
+from outfall.source_options import make_sink
 from outfall.testing import LocalDriver
 from tests.unit.support.fake_s3 import FakeS3
 

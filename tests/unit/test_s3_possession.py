@@ -14,8 +14,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from outfall.errors import FencedError, OutfallError, TargetLostError, TargetNotEmptyError
 from outfall.s3 import S3Sink
-from outfall.steps import listen
 from outfall.testing import LocalDriver, crash_at
+from outfall.trace_points import listen
 from tests.unit.support.fake_s3 import FakeS3, answer, timed_out
 
 

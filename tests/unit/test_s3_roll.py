@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from outfall.capabilities import CommitRequest, CommitterInitContext, SweepContext, WriterInitContext
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import FencedError, TargetAheadError, TargetLostError
+from outfall.protocol.coordinator import EpochOptions
 from outfall.recovery import history
 from outfall.s3 import S3Sink
-from outfall.s3.growing import MERGED, copied, merged
-from outfall.s3.held import WriterState
+from outfall.s3.buffered_object import MERGED, copied, merged
 from outfall.s3.staged import StagedObject
+from outfall.s3.state import WriterState
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.support.fake_s3 import OURS, FakeS3

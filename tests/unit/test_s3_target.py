@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import (
     ConfigurationError,
     RecordError,
@@ -19,6 +18,7 @@ from outfall.errors import (
     TargetLostError,
     TargetNotEmptyError,
 )
+from outfall.protocol.coordinator import EpochOptions
 from outfall.s3 import committed_keys, read_manifests, sweep_uploads
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import SaveMode
-from outfall.composite import DeadLetteringSink
+from outfall.capability_checks import check_output_mode, in_save_mode
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.http import HttpSink
 from outfall.postgres import PostgresSink
-from outfall.sink_shape import check_output_mode, in_save_mode
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
+from outfall.wrappers.composite import DeadLetteringSink
 
 
 def http() -> HttpSink:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from outfall import spark_checkpoint
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import RecordError, TransientError
 from outfall.file import FileSink
+from outfall.protocol.coordinator import EpochOptions
 from outfall.spark_checkpoint import SparkCheckpoint
-from outfall.steps import listen
 from outfall.testing import LocalDriver
+from outfall.trace_points import listen
 from tests.unit.support.journals import kinds
 from tests.unit.support.spark_checkpoint import MadeCheckpoint
 
@@ -167,7 +167,7 @@ def test_the_source_is_durable_before_begin_and_everything_at_first_only(
     stop()
     assert calls == [(0, True), (1, False)], "a batch that is skipped begins nothing"
     assert order == ["durable", "before BEGIN", "after BEGIN"] * 2
-    monkeypatch.setattr("outfall.epoch.coordinator.outfall_version", lambda: "99")
+    monkeypatch.setattr("outfall.protocol.coordinator.outfall_version", lambda: "99")
     LocalDriver(FileSink(str(tmp_path / "out")), recovery, options=options).coordinator().begin(2)
     assert calls[-1] == (2, True), "another release may not have done it"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from outfall import steps
+from outfall import trace_points
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
 from outfall.recovery import EntryExistsError, SqliteRecoveryConfig, recovery_config, sqlite_database, values
 from outfall.recovery.log import RecoveryLog
@@ -153,7 +153,7 @@ def test_a_mark_that_another_who_opens_takes_back_is_made_again(path: Path, tmp_
                 taken.append(step)
                 other.execute("UPDATE main_file SET behind = 0")
 
-        remove = steps.listen(take_back)
+        remove = trace_points.listen(take_back)
         try:
             log.append(b"4", after=3)
         finally:
@@ -323,7 +323,7 @@ def test_an_interruption_while_the_main_file_is_marked_is_not_taken_for_a_lost_w
         if reached == step:
             raise StopError
 
-    remove = steps.listen(interrupt)
+    remove = trace_points.listen(interrupt)
     try:
         with closing(opened(path)) as log, pytest.raises(StopError):
             log.append(b"4", after=3)
@@ -372,7 +372,7 @@ def test_tasks_never_open_the_database_and_large_states_lie_in_it_once(tmp_path:
 def test_more_states_than_tickets_carry_are_refused_before_they_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.epoch.travelling.CARRIED", 250_000)
+    monkeypatch.setattr("outfall.protocol.travelling.CARRIED", 250_000)
     config = SqliteRecoveryConfig(str(tmp_path))
     sink = CountingSink(parts=3, padding=100_000)
     Driver(sink, config).run_epoch(0, [[("0", 1), ("1", 1)]])
@@ -437,7 +437,7 @@ def test_a_driver_that_is_killed_while_it_migrates_leaves_the_database_as_it_was
     monkeypatch.setattr(sqlite_database, "MIGRATIONS", (*MIGRATIONS, SECOND))
     child = os.fork()
     if child == 0:
-        steps.listen(lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == "log: before commit" else None)
+        trace_points.listen(lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == "log: before commit" else None)
         with closing(opened(path)) as log:
             log.read()
         os._exit(1)

@@ -21,7 +21,6 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import (
     FencedError,
     OutfallError,
@@ -30,11 +29,12 @@ from outfall.errors import (
     TransientError,
     UnexpectedEpochError,
 )
+from outfall.protocol.coordinator import EpochOptions
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
-from outfall.steps import listen
 from outfall.target_record import TargetRecord, check_opening, check_publishing, check_record, check_writing
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.trace_points import listen
 from outfall.wrappers import FanOutSink
 
 BEGUN = {5: "five", 9: "nine"}

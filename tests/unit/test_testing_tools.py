@@ -15,10 +15,10 @@ import pytest
 
 from outfall.errors import ConfigurationError, RecordError
 from outfall.recovery import EntryExistsError, LogEntry
-from outfall.steps import reached
 from outfall.testing import ByReference, MemoryRecoveryConfig, crash_at, crash_environment, failing_call
 from outfall.testing.conformance.lines import watched
 from outfall.testing.conformance.stepping import Suspended, at_step, steps_of
+from outfall.trace_points import reached
 
 
 class Target(ByReference):
@@ -82,7 +82,7 @@ def child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-REACHING = "from outfall.steps import reached\nfor _ in range(3): reached('step'); print('reached', flush=True)"
+REACHING = "from outfall.trace_points import reached\nfor _ in range(3): reached('step'); print('reached', flush=True)"
 
 
 def test_a_process_dies_at_the_step_that_its_environment_names() -> None:
@@ -113,9 +113,9 @@ def test_a_process_that_does_not_import_the_testing_package_reads_no_variable() 
 
 def test_only_the_testing_package_names_the_variables() -> None:
     root = Path(__file__).parents[2]
-    files = [path for place in ("core", "connectors") for path in (root / place).rglob("*.py")]
+    files = [path for place in ("core", "connectors", "tools") for path in (root / place).rglob("*.py")]
     naming = {path.relative_to(root).as_posix() for path in files if "OUTFALL_TEST_" in path.read_text()}
-    assert {name for name in naming if not name.startswith("core/outfall/testing/")} == set()
+    assert {name for name in naming if not name.startswith("tools/outfall/testing/")} == set()
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import OutfallError, TransientError
 from outfall.file import FileSink
 from outfall.file.local_store import LocalStore
+from outfall.protocol.coordinator import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.wrappers import FanOutSink
 from tests.unit.support.fake_s3 import FakeS3

@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from outfall.capabilities import SupportsCommitter
-from outfall.composite import DeadLetteringSink
-from outfall.door_options import make_sink, split_options
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.options import SinkOptions, options_table
+from outfall.source_options import make_sink, split_options
 from outfall.wrappers import BatchingOptions, ExactlyOnceOptions, FanOutSink
+from outfall.wrappers.composite import DeadLetteringSink
 
 
 def made(**options: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outfall.file import FileSink
-from outfall.file.locked import Patience
+from outfall.file.flock import Patience
 from outfall.testing import SinkConformance
 from outfall.testing.conformance import run_check
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from outfall.door_options import split_options
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.file import FileSink
 from outfall.recovery import recovery_config
 from outfall.sinks import DynamicSink
+from outfall.source_options import split_options
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import WriteSettings
 

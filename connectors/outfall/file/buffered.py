@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from outfall.capabilities import Metrics
-from outfall.encode import Encoder, FormatOptions, encoder, member, rows_to_batch
-from outfall.encode.options import Compression
 from outfall.errors import TransientError, ValueRefusedError
+from outfall.formats import Encoder, FormatOptions, encoder, member, rows_to_batch
+from outfall.formats.options import Compression
 
 _PART_BYTES = 1 << 20
 """Encoded bytes that one file holds back: enough that locking, checking and writing cost nothing beside encoding."""

@@ -9,7 +9,7 @@ from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, LostCommittableError
 from outfall.file.disk import explained
 from outfall.file.store import FileStore, StagedFile
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 Request = CommitRequest[StagedFile]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from outfall.disk_errors import remedy
 from outfall.errors import OutfallError, TransientError
-from outfall.steps import reached
+from outfall.os_errors import remedy
+from outfall.trace_points import reached
 
 _IOV_MAX = 1024
 """Buffers per system call; Linux takes no more."""

@@ -19,25 +19,25 @@ from outfall.capabilities import (
     SweepContext,
     TargetContext,
 )
-from outfall.encode import last_byte
 from outfall.errors import StaleWriterError, TargetNotEmptyError, TransientError
+from outfall.file.append_partition import FileState, GrowingPart
 from outfall.file.disk import explained, sync_directory
-from outfall.file.fence import WriterRecord
 from outfall.file.growing_names import following, part_name, segments_among
-from outfall.file.growing_part import FileState, GrowingPart
-from outfall.file.kept import find_kept, record_kept
-from outfall.file.limits import allow_open_files
 from outfall.file.local import LocalFileSink
 from outfall.file.marker import check_shared
 from outfall.file.part_files import PartFiles
-from outfall.file.register import Records, Register
+from outfall.file.resume_base import find_kept, record_kept
+from outfall.file.rlimit import allow_open_files
 from outfall.file.rolling import Rolling
 from outfall.file.seal import seal_parts
 from outfall.file.sink import AHEAD, may_take_back
+from outfall.file.writer_record import WriterRecord
+from outfall.file.writer_registry import Records, Register
+from outfall.formats import last_byte
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
-from outfall.steps import reached
 from outfall.target_record import check_opening, check_record
+from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 

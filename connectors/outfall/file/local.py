@@ -9,12 +9,12 @@ from typing import Any
 
 from outfall.capabilities import SupportsConnectionCheck, SupportsWithdrawal, SweepContext, TargetContext
 from outfall.file.disk import explained, make_directories, sync_directory
-from outfall.file.existing import check_existing, check_usable, delete_existing
+from outfall.file.first_contact import check_existing, check_usable, delete_existing
+from outfall.file.flock import Patience, held
 from outfall.file.layout import Layout
-from outfall.file.locked import Patience, held
 from outfall.file.marker import check_marker, create_marker, remove_marker
 from outfall.file.sink import FileSink
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 class LocalFileSink(FileSink, SupportsConnectionCheck, SupportsWithdrawal):

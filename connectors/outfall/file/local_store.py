@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 
 from outfall.capabilities import CommitterInitContext
 from outfall.file.disk import sync_directory
+from outfall.file.flock import Patience, locked, read_line, write_line
 from outfall.file.layout import Layout
-from outfall.file.locked import Patience, locked, read_line, write_line
 from outfall.file.marker import advance_marker, check_shared, has_marker
 from outfall.file.names import FileName
 from outfall.file.store import FileStore, StagedFile
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 class LocalStore(FileStore):

@@ -8,13 +8,13 @@ from typing import Any
 
 from outfall.capabilities import TargetContext
 from outfall.file.disk import explained
+from outfall.file.flock import locked
 from outfall.file.local import LocalFileSink
 from outfall.file.local_store import LocalStore, last_publisher
-from outfall.file.locked import locked
 from outfall.file.marker import marker_held, read_marker
 from outfall.file.whole import WholeFileSink, last_epoch
-from outfall.steps import reached
 from outfall.target_record import check_opening
+from outfall.trace_points import reached
 
 
 class LocalWholeFileSink(LocalFileSink, WholeFileSink):

@@ -17,10 +17,10 @@ from typing import Any
 from outfall.capabilities import CommitterInitContext, TargetContext
 from outfall.errors import TargetLostError, UnsharedTargetError
 from outfall.file.disk import sync_directory
+from outfall.file.flock import HeldFile, Patience, held, peek
 from outfall.file.layout import Layout
-from outfall.file.locked import HeldFile, Patience, held, peek
-from outfall.steps import reached
 from outfall.target_record import TargetRecord, check_publishing
+from outfall.trace_points import reached
 
 
 @dataclass(frozen=True)

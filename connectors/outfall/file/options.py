@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
-from outfall.buckets import BucketOptions
 from outfall.durations import Duration
-from outfall.encode import FormatOptions, can_grow
 from outfall.errors import ConfigurationError
+from outfall.formats import FormatOptions, can_grow
+from outfall.formats.partition_paths import BucketOptions
 from outfall.location import OBJECT_STORES, Location, Purpose
 from outfall.options import SinkOptions
 

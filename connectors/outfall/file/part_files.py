@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from outfall.errors import TargetLostError, TargetNotEmptyError
 from outfall.file.disk import sync_directory
 from outfall.file.growing_names import file_name, following
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from outfall.file.names import FileName
 from outfall.file.store import FileStore, StagedFile
 from outfall.filesystems import open_filesystem
 from outfall.location import Location
-from outfall.steps import reached
 from outfall.store_clients import ExplainedClient
 from outfall.target_record import TargetRecord, check_publishing
+from outfall.trace_points import reached
 
 _PARALLEL = 16
 """Requests that are under way at once while an epoch is published; each waits, and none works."""

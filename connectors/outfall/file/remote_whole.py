@@ -12,15 +12,15 @@ from typing import Any
 from outfall.capabilities import SupportsConnectionCheck, SupportsWithdrawal, SweepContext, TargetContext
 from outfall.errors import ConfigurationError, FencedError, TargetNotEmptyError
 from outfall.file.disk import explained
-from outfall.file.existing import around_others, listed_by_spark, not_empty
+from outfall.file.first_contact import around_others, listed_by_spark, not_empty
 from outfall.file.layout import SUMMARIES
 from outfall.file.marker import Marker, missing_marker, new_marker
 from outfall.file.names import FileName
 from outfall.file.remote_store import RENAMES, RemoteStore
 from outfall.file.whole import WholeFileSink, last_epoch
 from outfall.location import Location
-from outfall.steps import reached
 from outfall.target_record import TargetRecord, check_opening
+from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 

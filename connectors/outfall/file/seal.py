@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from outfall.capabilities import PartSeal, SealContext, WriterId
 from outfall.errors import FencedError, SealError
+from outfall.file.append_partition import FileState
 from outfall.file.disk import explained
-from outfall.file.fence import WriterRecord, stale
 from outfall.file.growing_names import part_index
-from outfall.file.growing_part import FileState
 from outfall.file.part_files import PartFiles
-from outfall.file.register import Register
-from outfall.steps import reached
+from outfall.file.writer_record import WriterRecord, stale
+from outfall.file.writer_registry import Register
 from outfall.target_record import check_writing
+from outfall.trace_points import reached
 
 
 def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSeal[FileState]]) -> None:

@@ -21,9 +21,9 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.encode import FormatArguments, check_schema, suffix
 from outfall.errors import ConfigurationError
 from outfall.file.options import FileOptions, is_remote
+from outfall.formats import FormatArguments, check_schema, suffix
 from outfall.options import make_options, options_in_save_mode
 from outfall.sinks import Sink
 from outfall.target_record import TargetRecord, is_ahead

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.buckets import Buckets
 from outfall.capabilities import (
     CommitterInitContext,
     SupportsCommitter,
@@ -19,7 +18,6 @@ from outfall.capabilities import (
     SweepContext,
     TargetContext,
 )
-from outfall.encode import check_schema
 from outfall.file.commit import FileCommitter
 from outfall.file.disk import explained
 from outfall.file.marker import Marker
@@ -28,10 +26,12 @@ from outfall.file.rolling import Rolling
 from outfall.file.sink import AHEAD, FileSink, may_take_back
 from outfall.file.store import FileStore, StagedFile
 from outfall.file.whole_writer import WholeFileWriter
+from outfall.formats import check_schema
+from outfall.formats.partition_paths import Buckets
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
-from outfall.steps import reached
 from outfall.target_record import TargetRecord, check_record
+from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 

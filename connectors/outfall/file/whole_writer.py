@@ -8,18 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.buckets import Buckets
 from outfall.capabilities import WriterInitContext
-from outfall.encode import rows_to_batch
 from outfall.file.disk import explained
+from outfall.file.file_writer import WholeFile
 from outfall.file.names import FileName
 from outfall.file.open_files import OpenFiles
 from outfall.file.options import FileOptions
 from outfall.file.rolling import Rolling
 from outfall.file.store import FileStore, StagedFile
-from outfall.file.whole_part import WholeFile
+from outfall.formats import rows_to_batch
+from outfall.formats.partition_paths import Buckets
 from outfall.sinks import StatelessSinkPartition
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 _KEPT_BYTES = 256 << 20
 """Bytes that formats which keep rows for later (Parquet's row groups) may keep in all files of an attempt together."""

@@ -12,9 +12,9 @@ from outfall.options import parse_options
 if find_spec("requests") is None:
     raise missing_extra("requests", "http")
 
-from outfall.http.exchange import Answer
 from outfall.http.options import HttpOptions
 from outfall.http.sink import HttpSink
+from outfall.http.transport import Answer
 
 __all__ = ["Answer", "HttpSink", "sink_from_options"]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from outfall.errors import OutfallError, TransientError
-from outfall.http.exchange import Headers
 from outfall.http.headers import checked
 from outfall.http.options import HttpOptions
+from outfall.http.transport import Headers
 from outfall.options import resolve_secret
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from outfall.http.exchange import Answer, ExchangeError, Fault
 from outfall.http.sending import PIECE, SWITCHING_PROTOCOLS, Sending
+from outfall.http.transport import Answer, ExchangeError, Fault
 
 
 class Connection:

@@ -9,13 +9,13 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from outfall.http.connection import Connection
-from outfall.http.exchange import Answer, Call, ExchangeError, Fault, Headers
 from outfall.http.options import HttpOptions
 from outfall.http.pool import IdleConnections
 from outfall.http.reactor import AVAILABLE, Reactor
 from outfall.http.response import Read
 from outfall.http.templates import origin
 from outfall.http.tls import tls_context, trusted
+from outfall.http.transport import Answer, Call, ExchangeError, Fault, Headers
 
 Place = tuple[str, str, int]
 """Scheme, host and port."""

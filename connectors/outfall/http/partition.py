@@ -12,18 +12,18 @@ import requests
 
 from outfall.async_sink import BlockingSinkPartition, Outcome, Request, RequestResult
 from outfall.errors import OutfallError, TargetError
-from outfall.http.answers import AnswerReader
 from outfall.http.auth import credentials
-from outfall.http.bodies import BodyMaker
 from outfall.http.direct import DirectTransport, Work
-from outfall.http.exchange import Answer, Call, ExchangeError, Transport
-from outfall.http.hidden import in_proxies, in_session
 from outfall.http.keys import ContentKeys, fresh_key
+from outfall.http.payload import BodyMaker
 from outfall.http.records import Record, RecordMaker
+from outfall.http.redaction import in_proxies, in_session
+from outfall.http.response_mapping import AnswerReader
 from outfall.http.sender import Sender
 from outfall.http.session import SessionTransport
 from outfall.http.statuses import Statuses
-from outfall.steps import reached
+from outfall.http.transport import Answer, Call, ExchangeError, Transport
+from outfall.trace_points import reached
 
 if TYPE_CHECKING:
     from outfall.http.sink import HttpSink

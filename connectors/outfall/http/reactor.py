@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from outfall.http.connection import Connection
-from outfall.http.exchange import ExchangeError, Fault
 from outfall.http.response import Read, ResponseReader, Unusual
+from outfall.http.transport import ExchangeError, Fault
 
 _LONGEST_SLEEP = 0.25
 """Seconds by which a timeout may be noticed late."""

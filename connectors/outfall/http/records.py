@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from outfall.encode import Encoder, FormatOptions, encoder
 from outfall.errors import SerializationError
+from outfall.formats import Encoder, FormatOptions, encoder
 from outfall.http.columns import texts
 from outfall.http.keys import ContentKeys, user_key
 from outfall.http.options import HttpOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from outfall.http.exchange import Answer
+from outfall.http.transport import Answer
 
 LONGEST_HEAD = 1 << 16
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([2-5]\d\d)(?: [^\r\n]*)?")

@@ -10,13 +10,13 @@ import requests.utils
 
 from outfall.errors import TargetError
 from outfall.http.auth import Credentials
-from outfall.http.exchange import Answer, Call, ExchangeError, Fault, Headers, Transport
 from outfall.http.headers import checked
-from outfall.http.hidden import in_header, in_url, shown_location
 from outfall.http.keys import header_value
 from outfall.http.options import HttpOptions
+from outfall.http.redaction import in_header, in_url, shown_location
 from outfall.http.statuses import Statuses, Verdict
 from outfall.http.templates import origin
+from outfall.http.transport import Answer, Call, ExchangeError, Fault, Headers, Transport
 from outfall.options import resolve_secret
 from outfall.redaction import Redaction
 

@@ -13,10 +13,10 @@ from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
 from outfall.http.connection import causes_of, explained
-from outfall.http.exchange import Answer, Call, ExchangeError, Fault
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
 from outfall.http.tls import client_certificate, trusted
+from outfall.http.transport import Answer, Call, ExchangeError, Fault
 
 
 class SessionTransport:

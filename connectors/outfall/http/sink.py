@@ -18,14 +18,14 @@ from outfall.capabilities import (
     SupportsTarget,
     WriterInitContext,
 )
-from outfall.encode import FormatOptions, check_schema
 from outfall.errors import ConfigurationError
-from outfall.http.answers import PerItem
+from outfall.formats import FormatOptions, check_schema
 from outfall.http.columns import check_column
 from outfall.http.options import HttpArguments, HttpOptions
 from outfall.http.partition import HttpPartition
-from outfall.http.reach import reach
+from outfall.http.preflight import reach
 from outfall.http.records import Record, RecordSerializer
+from outfall.http.response_mapping import PerItem
 from outfall.http.templates import UrlTemplate, origin
 from outfall.location import masked
 from outfall.options import make_options

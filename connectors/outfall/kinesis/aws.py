@@ -48,7 +48,7 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, Suppo
     named_by: str
     """The option with the stream's name."""
     look: staticmethod[[Any, str], Sequence[str]]
-    """Looks at the stream by a client and its name; see `outfall.kinesis.streams`."""
+    """Looks at the stream by a client and its name; see `outfall.kinesis.preflight`."""
     options: Any
 
     def name(self) -> str:

@@ -11,8 +11,8 @@ from pydantic import ByteSize, Field
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
+from outfall.kinesis.preflight import look_at_delivery_stream
 from outfall.kinesis.records import Record, data_of
-from outfall.kinesis.streams import look_at_delivery_stream
 from outfall.options import SinkOptions, make_options
 
 _KIB = 1 << 10

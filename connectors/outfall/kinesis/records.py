@@ -10,8 +10,8 @@ from typing import Any, NotRequired, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.encode import FormatOptions, encoder
 from outfall.errors import SerializationError, ValueRefusedError
+from outfall.formats import FormatOptions, encoder
 from outfall.serde import SimpleVersionedSerializer
 
 

@@ -12,8 +12,8 @@ from pydantic import ByteSize, Field
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
+from outfall.kinesis.preflight import addressed, look_at_stream
 from outfall.kinesis.records import Record, data_of, partition_keys, texts_of
-from outfall.kinesis.streams import addressed, look_at_stream
 from outfall.options import SinkOptions, make_options
 from outfall.values import to_values
 

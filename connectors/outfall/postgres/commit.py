@@ -16,19 +16,19 @@ from outfall.errors import (
     OutfallError,
     TargetError,
 )
+from outfall.postgres.bisect import Refusal, too_many
 from outfall.postgres.connection import Connection, Database
+from outfall.postgres.ddl import Wanted, make
+from outfall.postgres.dead_letters import DeadLetters
 from outfall.postgres.epoch_ledger import EpochLedger
 from outfall.postgres.failures import explained, translated
-from outfall.postgres.isolate import Refusal, too_many
 from outfall.postgres.ledger import Ledger, LedgerRow
-from outfall.postgres.letters import DeadLetters
-from outfall.postgres.lost_rows import LostRows
-from outfall.postgres.making import Wanted, make
 from outfall.postgres.move import Move
 from outfall.postgres.names import TableName
 from outfall.postgres.sqlstate import is_rows_fault, may_be_misfit
 from outfall.postgres.staging import StagedRows, Staging
-from outfall.steps import reached
+from outfall.postgres.staging_check import LostRows
+from outfall.trace_points import reached
 
 Request = CommitRequest[StagedRows]
 T = TypeVar("T")

@@ -21,11 +21,11 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 from outfall.errors import ConfigurationError, TransientError
 from outfall.options import resolve_secret
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.read_timeout import WatchedConnection
 from outfall.postgres.sqlstate import may_pass
-from outfall.postgres.watched import WatchedConnection
 from outfall.redaction import Redaction
 from outfall.retry_log import RetryLog
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 T = TypeVar("T")
 Connection = WatchedConnection

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pgpq._pgpq import Jsonb
 from pgpq.encoders import LargeStringEncoderBuilder
 
-from outfall.encode.strings import TEXT, data_of
+from outfall.formats.strings import TEXT, data_of
 from outfall.postgres.columns import Kind, TableColumn
 from outfall.postgres.copy_text import lines
 from outfall.postgres.copy_values import Place, fitted

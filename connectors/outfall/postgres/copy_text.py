@@ -7,7 +7,7 @@ import binascii
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.encode.strings import TEXT, concat, data_of, literal
+from outfall.formats.strings import TEXT, concat, data_of, literal
 from outfall.postgres.copy_values import EPOCH, UUID
 
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.encode.jsonl import JsonlEncoder
-from outfall.encode.options import FormatOptions
-from outfall.encode.strings import TEXT, data_of, first_row
 from outfall.errors import ValueRefusedError
+from outfall.formats.jsonl import JsonlEncoder
+from outfall.formats.options import FormatOptions
+from outfall.formats.strings import TEXT, data_of, first_row
 from outfall.postgres.columns import Kind
 from outfall.postgres.types import is_json, is_list
 

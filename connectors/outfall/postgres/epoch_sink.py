@@ -13,9 +13,9 @@ from outfall.capabilities import (
 )
 from outfall.postgres.commit import PostgresCommitter
 from outfall.postgres.failures import explained
-from outfall.postgres.part import StagingPart
 from outfall.postgres.staged_sink import StagedSink
 from outfall.postgres.staging import StagedRows, new_stage
+from outfall.postgres.staging_writer import StagingPart
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 

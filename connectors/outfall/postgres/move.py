@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from outfall.postgres.bisect import Refusal, isolate
 from outfall.postgres.connection import Connection
-from outfall.postgres.isolate import Refusal, isolate
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.places import Addresses, Places, Rows
-from outfall.postgres.publish import ranks, statements
+from outfall.postgres.publish_sql import ranks, statements
 from outfall.postgres.row_names import key_names, row_name
+from outfall.postgres.row_ranges import Addresses, Places, Rows
 from outfall.postgres.sqlstate import is_rows_fault, may_go_later
 from outfall.postgres.staging import MARKER, StagedRows
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import WriterInitContext
-from outfall.encode import rows_to_batch
+from outfall.formats import rows_to_batch
 from outfall.postgres.connection import Database
 from outfall.postgres.ledger import Ledger
 from outfall.postgres.names import TableName
-from outfall.postgres.part_task import PartTask, PartTasks
+from outfall.postgres.partition_writer import PartTask, PartTasks
 from outfall.sinks import StatefulSinkPartition
 
 

@@ -27,7 +27,7 @@ from outfall.postgres.options import PostgresOptions
 from outfall.postgres.part_ledger import part_ledger_ddl
 from outfall.postgres.part_rows import PartRows
 from outfall.postgres.part_target import PartTarget, seal_parts
-from outfall.postgres.part_task import PartTasks
+from outfall.postgres.partition_writer import PartTasks
 from outfall.postgres.sink import PostgresSink
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink

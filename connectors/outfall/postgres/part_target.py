@@ -11,16 +11,16 @@ from outfall.capabilities import SealContext, TargetContext
 from outfall.errors import PartsChangedError
 from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
-from outfall.postgres.copy_target import check_copied_into
+from outfall.postgres.copy_support import check_copied_into
+from outfall.postgres.ddl import Wanted
 from outfall.postgres.ledger import Ledger, LedgerRow
-from outfall.postgres.making import Wanted
 from outfall.postgres.names import TableName
 from outfall.postgres.offset_part import PartState
 from outfall.postgres.offset_target import OffsetTarget
 from outfall.postgres.part_checks import Place, check_sealed, check_states, check_step
 from outfall.postgres.part_ledger import PartLedger, PartRow, part_ledger_ddl
-from outfall.steps import reached
 from outfall.target_record import TargetRecord
+from outfall.trace_points import reached
 
 
 class PartTarget(OffsetTarget):

@@ -26,12 +26,12 @@ from outfall.errors import ConfigurationError
 from outfall.options import make_options, options_in_save_mode
 from outfall.postgres.columns import schema_of
 from outfall.postgres.connection import Connection, Database, max_connections
+from outfall.postgres.dead_letters import dead_letters
 from outfall.postgres.failures import explained
 from outfall.postgres.ledger import Ledger
-from outfall.postgres.letters import dead_letters
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.rights import check_rights
+from outfall.postgres.privileges import check_rights
 from outfall.postgres.table import Table
 from outfall.postgres.target import Target
 from outfall.sinks import Sink

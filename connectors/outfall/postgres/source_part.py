@@ -9,9 +9,9 @@ from outfall.capabilities import WriterInitContext
 from outfall.errors import ValueRefusedError
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.names import TableName, escaped
-from outfall.postgres.part import StagingPart
 from outfall.postgres.staging import STAGE, StagedRows, Staging
-from outfall.steps import reached
+from outfall.postgres.staging_writer import StagingPart
+from outfall.trace_points import reached
 
 
 class SourcePart(StagingPart):

@@ -26,7 +26,7 @@ from outfall.postgres.staging import StagedRows, Staging
 from outfall.postgres.unique_index import check_unique
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 class SourceSink(StagedSink, DynamicSink[Any], SupportsCommitter[StagedRows]):

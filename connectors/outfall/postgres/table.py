@@ -14,7 +14,7 @@ from outfall.postgres.connection import Connection
 from outfall.postgres.ledger import ledger_ddl, token_ddl
 from outfall.postgres.names import LONGEST, TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.publish import statement_columns
+from outfall.postgres.publish_sql import statement_columns
 from outfall.postgres.staging import own_columns, staging_ddl
 from outfall.postgres.types import new_column_type, why_not
 from outfall.postgres.unique_index import check_constraint, check_unique

@@ -12,14 +12,14 @@ from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.postgres.columns import read_columns
 from outfall.postgres.connection import Connection, Database
+from outfall.postgres.ddl import Wanted, make
+from outfall.postgres.dead_letters import DeadLetters
 from outfall.postgres.ledger import Ledger, LedgerRow, find_tokens, ledger_ddl, token_ddl
-from outfall.postgres.letters import DeadLetters
-from outfall.postgres.making import Wanted, make
 from outfall.postgres.names import TableName
 from outfall.postgres.staging import Staging
 from outfall.postgres.table import Table
-from outfall.steps import reached
 from outfall.target_record import TargetRecord, check_opening, check_record
+from outfall.trace_points import reached
 
 
 class Target:

@@ -34,8 +34,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from outfall.encode.types import check_json_type, is_bytes
 from outfall.errors import ConfigurationError
+from outfall.formats.types import check_json_type, is_bytes
 from outfall.postgres.columns import Kind, TableColumn
 
 _INTEGERS = frozenset({"int2", "int4", "int8"})

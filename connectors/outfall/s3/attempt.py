@@ -11,7 +11,7 @@ from outfall.s3.names import ObjectName
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
 from outfall.s3.upload import Senders, Upload
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 _LONGEST_KEY = 1024
 

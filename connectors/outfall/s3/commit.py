@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, LostCommittableError
-from outfall.s3.answers import FAILURES, Answer, classify
+from outfall.s3.commit_resolution import Found, look, upload_exists
+from outfall.s3.errors import FAILURES, Answer, classify
 from outfall.s3.failures import describe, translated
 from outfall.s3.marker import Marker, Markers
-from outfall.s3.settle import Found, look, upload_exists
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
 from outfall.s3.upload import ID
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 Request = CommitRequest[StagedObject]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from outfall.errors import OutfallError, TargetError
-from outfall.s3.answers import FAILURES, Answer, classify
+from outfall.s3.errors import FAILURES, Answer, classify
 from outfall.s3.failures import describe, translated
 from outfall.s3.marker import Markers
 from outfall.s3.names import SIDECAR

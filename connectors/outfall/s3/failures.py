@@ -5,7 +5,7 @@ from __future__ import annotations
 from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
 from outfall.errors import OutfallError, TargetError, TargetLostError, TransientError
-from outfall.s3.answers import PASSING, classify, code_of, is_not_implemented, is_untrusted, status_of
+from outfall.s3.errors import PASSING, classify, code_of, is_not_implemented, is_untrusted, status_of
 
 _RIGHTS = (
     "grant s3:PutObject, s3:GetObject, s3:ListBucket, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and"

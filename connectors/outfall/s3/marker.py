@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from outfall.capabilities import CommitterInitContext, TargetContext, WriterInitContext
 from outfall.errors import FencedError, StaleWriterError, TargetError, TargetLostError, UnsharedTargetError
-from outfall.s3.answers import FAILURES, Answer, classify, is_not_implemented
+from outfall.s3.errors import FAILURES, Answer, classify, is_not_implemented
 from outfall.s3.failures import translated
 from outfall.s3.names import SIDECAR
 from outfall.s3.store import Store
-from outfall.steps import reached
 from outfall.target_record import TargetRecord, check_opening, check_publishing, check_writing
+from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 

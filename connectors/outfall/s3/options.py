@@ -12,12 +12,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
-from outfall.buckets import BucketOptions
 from outfall.durations import Duration
-from outfall.encode import FormatOptions
 from outfall.errors import ConfigurationError
+from outfall.formats import FormatOptions
+from outfall.formats.partition_paths import BucketOptions
 from outfall.options import SinkOptions, parse_endpoint, resolve_secret
-from outfall.s3.place import bucket_and_prefix
+from outfall.s3.location import bucket_and_prefix
 from outfall.s3.rolling import RollOptions
 
 SMALLEST_PART = 5 << 20

@@ -14,20 +14,20 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from outfall.buckets import Buckets
-from outfall.encode import suffix
-from outfall.encode.stream import EncodedStream
+from outfall.formats import suffix
+from outfall.formats.partition_paths import Buckets
+from outfall.formats.stream import EncodedStream
 from outfall.s3.attempt import Attempt
+from outfall.s3.buffered_object import Growing, copied, merged
 from outfall.s3.byte_queue import ByteQueue
-from outfall.s3.growing import Growing, copied, merged
-from outfall.s3.held import WHOLE, WriterState
+from outfall.s3.encodings import Form, batches_of
 from outfall.s3.options import SMALLEST_PART
-from outfall.s3.pieces import Pieces
 from outfall.s3.rolling import Rolling
+from outfall.s3.segments import Pieces
+from outfall.s3.state import WHOLE, WriterState
 from outfall.s3.upload import Upload
-from outfall.s3.waiting import Form, batches_of
 from outfall.s3.writer import Writer
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 class RollingWriter(Writer):

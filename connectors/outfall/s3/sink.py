@@ -11,7 +11,6 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 
 import pyarrow as pa
 
-from outfall.buckets import BucketArguments, Buckets
 from outfall.capabilities import (
     CommittableMessage,
     CommitterInitContext,
@@ -34,31 +33,32 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.encode import FormatArguments, check_schema
 from outfall.errors import ConfigurationError
+from outfall.formats import FormatArguments, check_schema
+from outfall.formats.partition_paths import BucketArguments, Buckets
 from outfall.options import make_options, options_in_save_mode
-from outfall.s3.answers import FAILURES
 from outfall.s3.attempt import Attempt
 from outfall.s3.client import SessionFactory
 from outfall.s3.commit import S3Committer
 from outfall.s3.connection import Connection
+from outfall.s3.errors import FAILURES
 from outfall.s3.failures import translated
-from outfall.s3.held import WriterState, names_in
+from outfall.s3.location import store_name
 from outfall.s3.manifest import Manifest, Manifests
 from outfall.s3.marker import Markers
 from outfall.s3.options import S3Options
-from outfall.s3.pieces import dead_pieces, delete_pieces
-from outfall.s3.place import store_name
 from outfall.s3.rolling import RollArguments, Rolling
 from outfall.s3.rolling_writer import RollingWriter
+from outfall.s3.segments import dead_pieces, delete_pieces
 from outfall.s3.staged import StagedObject
+from outfall.s3.state import WriterState, names_in
 from outfall.s3.store import Store
 from outfall.s3.sweep import abort_uploads, find_uploads
 from outfall.s3.target import Target
 from outfall.s3.writer import S3Writer, Writer
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 class StoreArguments(TypedDict, total=False):

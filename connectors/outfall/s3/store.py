@@ -22,8 +22,8 @@ from tenacity import wait_random_exponential as wait
 
 from outfall.contexts import Metrics
 from outfall.retry_log import RetryLog
-from outfall.s3.answers import FAILURES, PASSING, Answer, asked, classify, metadata, unusable
 from outfall.s3.client import Access, SessionFactory
+from outfall.s3.errors import FAILURES, PASSING, Answer, asked, classify, metadata, unusable
 from outfall.s3.failures import describe, translated
 from outfall.s3.options import S3Options
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from outfall.s3.answers import FAILURES, Answer, classify
+from outfall.s3.errors import FAILURES, Answer, classify
 from outfall.s3.failures import translated
 from outfall.s3.names import ObjectName
 from outfall.s3.reader import store_at
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 if TYPE_CHECKING:
     from outfall.s3.sink import S3Sink

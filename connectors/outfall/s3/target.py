@@ -9,14 +9,14 @@ from typing import Any
 
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetAheadError, TargetError, TargetLostError, TargetNotEmptyError
-from outfall.s3.answers import status_of
+from outfall.s3.errors import status_of
 from outfall.s3.manifest import Manifests
 from outfall.s3.marker import FoundMarker, Markers
 from outfall.s3.names import SIDECAR, SPARK_LOG, SUMMARIES, ObjectName, is_hidden
-from outfall.s3.pieces import delete, key_of
+from outfall.s3.segments import delete, key_of
 from outfall.s3.store import Store
-from outfall.steps import reached
 from outfall.target_record import TargetRecord, check_record
+from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 

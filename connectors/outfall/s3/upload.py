@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from outfall.errors import TransientError
-from outfall.s3.answers import CHECKSUMS, FAILURES, Answer, classify, code_of
 from outfall.s3.byte_queue import ByteQueue
+from outfall.s3.errors import CHECKSUMS, FAILURES, Answer, classify, code_of
 from outfall.s3.failures import describe, piece_lost, translated
 from outfall.s3.staged import StagedObject, UploadedPart, encoded
 from outfall.s3.store import Store
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 T = TypeVar("T")
 

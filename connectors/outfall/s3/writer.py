@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.buckets import Buckets
-from outfall.encode import rows_to_batch, suffix
-from outfall.encode.stream import EncodedStream
 from outfall.errors import TransientError
+from outfall.formats import rows_to_batch, suffix
+from outfall.formats.partition_paths import Buckets
+from outfall.formats.stream import EncodedStream
 from outfall.s3.attempt import Attempt
-from outfall.s3.held import WriterState
 from outfall.s3.staged import StagedObject
+from outfall.s3.state import WriterState
 from outfall.s3.upload import Upload
 from outfall.sinks import StatelessSinkPartition
 

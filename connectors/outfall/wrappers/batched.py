@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import SupportsArrow, SupportsDeadLetters
+from outfall.capability_checks import flush
 from outfall.dead_letter import DeadLetter
-from outfall.encode import rows_to_batch
-from outfall.epoch.clock import Clock, SystemClock
-from outfall.sink_shape import flush
+from outfall.formats import rows_to_batch
+from outfall.protocol.clock import Clock, SystemClock
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.wrappers.buffer import ArrowChunk, Buffer, ValueChunk
 from outfall.wrappers.options import BatchingOptions

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Never
 
+from outfall.capability_checks import check_sink
 from outfall.options import make_options, parse_options
-from outfall.sink_shape import check_sink
 from outfall.wrappers.batched import Batching, batched
-from outfall.wrappers.held import HoldingBatchingSink
+from outfall.wrappers.cross_epoch_batching import HoldingBatchingSink
 from outfall.wrappers.options import BatchingOptions, BatchLimits
 
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from outfall.encode import rows_to_batch
 from outfall.errors import ValueRefusedError
+from outfall.formats import rows_to_batch
 from outfall.wrappers.options import BatchingOptions
 
 

@@ -24,17 +24,17 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.composite import Composite, DeadLetteringSink
-from outfall.composite.partition import CompositePartition, Opening
-from outfall.composite.sink import share
 from outfall.dead_letter import DeadLetter, row_texts
-from outfall.encode import rows_to_batch
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
+from outfall.formats import rows_to_batch
 from outfall.options import Names, SinkOptions, make_options
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
-from outfall.wrappers.seen import SeenOffsets, SeenState
-from outfall.wrappers.sieve import sieve
+from outfall.wrappers.composite import Composite, DeadLetteringSink
+from outfall.wrappers.composite.partition import CompositePartition, Opening
+from outfall.wrappers.composite.sink import share
+from outfall.wrappers.dedup_filter import sieve
+from outfall.wrappers.offset_set import SeenOffsets, SeenState
 
 TARGET = "target"
 SEEN = "seen"

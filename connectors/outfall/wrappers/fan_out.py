@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.composite import CompositeSink
 from outfall.errors import ConfigurationError
+from outfall.wrappers.composite import CompositeSink
 
 
 class FanOutSink(CompositeSink):

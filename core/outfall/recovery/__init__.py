@@ -1,10 +1,10 @@
 """Where a step's recovery data lives, and how it is read back."""
 
+from outfall.kafka import KafkaRecoveryConfig
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.copying import CopiedStep, copy_step
 from outfall.recovery.history import EpochSummary, history
-from outfall.recovery.kafka import KafkaRecoveryConfig
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
 from outfall.recovery.sqlite import SqliteRecoveryConfig
 from outfall.recovery.url import recovery_config

@@ -21,7 +21,7 @@ from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Begin, Completed, Entry, Moved, Prepared, StoredValue, decode_entry, encode_entry
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
 from outfall.recovery.url import recovery_config
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 _ATTEMPTS = 20
 

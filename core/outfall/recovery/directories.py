@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 def make_durably(directory: str) -> None:

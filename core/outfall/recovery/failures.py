@@ -6,8 +6,8 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from outfall.disk_errors import remedy
 from outfall.errors import ConfigurationError, OutfallError, TransientError
+from outfall.os_errors import remedy
 from outfall.recovery.location import USE_INSTEAD
 from outfall.store_clients import is_unset
 

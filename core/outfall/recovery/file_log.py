@@ -9,7 +9,7 @@ from outfall.errors import RecordError, TransientError
 from outfall.recovery import names
 from outfall.recovery.failures import explained
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 STATES = "states"
 """The directory of large states, below the log's own."""

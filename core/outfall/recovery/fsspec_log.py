@@ -8,7 +8,7 @@ from outfall.recovery import names
 from outfall.recovery.file_log import FileLog
 from outfall.recovery.log import EntryExistsError
 from outfall.recovery.objects import ObjectStore
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 class FsspecLog(FileLog):

@@ -12,7 +12,7 @@ from outfall.recovery.directories import make_durably, sync_directory
 from outfall.recovery.file_log import STATES, FileLog
 from outfall.recovery.location import USE_INSTEAD
 from outfall.recovery.log import EntryExistsError
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from outfall.errors import RecordError
 from outfall.recovery.directories import make_durably
 from outfall.recovery.sqlite_failures import damaged, waiting
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)
 

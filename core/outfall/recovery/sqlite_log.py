@@ -11,7 +11,7 @@ from outfall.recovery import failures, names
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
 from outfall.recovery.sqlite_database import Database
 from outfall.recovery.sqlite_failures import explained
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 _WAL_BYTES = 4 * 1024 * 1024
 """What the WAL may hold before a sweep moves it over."""

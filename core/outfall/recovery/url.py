@@ -5,10 +5,10 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError
+from outfall.kafka import KafkaRecoveryConfig
 from outfall.location import masked
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.kafka import KafkaRecoveryConfig
 from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
 
 

@@ -4,11 +4,11 @@ Sink objects, on Spark 3.5 and later: `write_stream`, `for_each_batch`, `write`,
 Options only, on Spark 4.1 and later: `df.writeStream.format("outfall")`, found without registration.
 """
 
-from outfall.spark.requirement import check_pyspark
+from outfall.spark.version_check import check_pyspark
 
 check_pyspark()
 
-from outfall.epoch.committing import CommitPolicy  # noqa: E402 - a missing or old pyspark gets its own error first
+from outfall.protocol.commit_retry import CommitPolicy  # noqa: E402 - a missing or old pyspark gets its own error first
 from outfall.spark.batch import write  # noqa: E402
 from outfall.spark.drain import drain  # noqa: E402
 from outfall.spark.registration import register  # noqa: E402

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.capabilities import SaveMode
-from outfall.epoch.committing import CommitPolicy
-from outfall.epoch.messages import EpochResult
+from outfall.capability_checks import in_save_mode
 from outfall.errors import ConfigurationError, TargetNotEmptyError
+from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.messages import EpochResult
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
-from outfall.sink_shape import in_save_mode
+from outfall.spark.ephemeral_recovery import end_failed, make_recovery, remove_recovery
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import NullKey, WriteSettings
-from outfall.spark.unresumed import end_failed, make_recovery, remove_recovery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

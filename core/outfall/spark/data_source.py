@@ -22,20 +22,20 @@ from pyspark.sql.datasource import (
 )
 
 from outfall.capabilities import SaveMode
-from outfall.door_options import DoorOptions, make_sink, plain_name, split_options
-from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
-from outfall.epoch.messages import TaskAnswer, Ticket
-from outfall.epoch.task import EpochTask
+from outfall.capability_checks import in_save_mode
 from outfall.errors import AnswersError, ConfigurationError
+from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.messages import TaskAnswer, Ticket
+from outfall.protocol.task import EpochTask
 from outfall.recovery.checkpoint import has_open_batch
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
-from outfall.sink_shape import in_save_mode
+from outfall.source_options import DoorOptions, make_sink, plain_name, split_options
 from outfall.spark.arrow_schema import check_schema
 from outfall.spark.batch import check_resumed_mode
+from outfall.spark.ephemeral_recovery import end_failed, make_recovery, remove_recovery
 from outfall.spark.stream import checkpoint_recovery
 from outfall.spark.task_context import task_identity
-from outfall.spark.unresumed import end_failed, make_recovery, remove_recovery
 from outfall.spark_checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:

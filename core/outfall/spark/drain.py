@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from outfall.epoch import draining
-from outfall.epoch.committing import CommitPolicy
-from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
-from outfall.epoch.messages import EpochResult
 from outfall.errors import ConfigurationError
+from outfall.protocol import draining
+from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.messages import EpochResult
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.names import check_step_id
 from outfall.recovery.url import recovery_config

@@ -8,16 +8,16 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from outfall.capabilities import SupportsHeldRows, SupportsPreWriteTopology
-from outfall.epoch.coordinator import EpochCoordinator, EpochOptions
-from outfall.epoch.draining import REWRITES, drain
-from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
+from outfall.capability_checks import check_output_mode, is_fixed
 from outfall.errors import CapabilityError, EpochAbandonedError
+from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.draining import REWRITES, drain
+from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
 from outfall.recovery.config import RecoveryConfig
-from outfall.sink_shape import check_output_mode, is_fixed
 from outfall.spark.columns import Columns
 from outfall.spark.map_in_arrow import map_in_arrow
+from outfall.spark.query_identity import NO_QUERY, RunningQuery, is_connect
 from outfall.spark.routing import route
-from outfall.spark.running_query import NO_QUERY, RunningQuery, is_connect
 from outfall.spark.settings import WriteSettings
 from outfall.spark.task_function import ANSWER_SCHEMA, PART_COLUMN, EpochFunction
 from outfall.spark_checkpoint import SparkCheckpoint

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from outfall.spark.requirement import pyspark_version
-from outfall.spark.running_query import is_connect
+from outfall.spark.query_identity import is_connect
+from outfall.spark.version_check import pyspark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outfall.spark.requirement import OLDEST_FOR_OPTIONS, check_pyspark
+from outfall.spark.version_check import OLDEST_FOR_OPTIONS, check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from outfall.sinks import FixedPartitionedSink
 from outfall.spark.map_in_arrow import map_in_arrow
 from outfall.spark.murmur3 import partition_salts
-from outfall.spark.requirement import pyspark_version
 from outfall.spark.task_function import KEY_COLUMN, NULL_KEY_PART, PART_COLUMN, PartFunction
+from outfall.spark.version_check import pyspark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

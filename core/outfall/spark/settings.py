@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.epoch.admission import listed_parts
-from outfall.epoch.committing import CommitPolicy
+from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state
 from outfall.errors import ConfigurationError
+from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.validation import listed_parts
 from outfall.recovery.names import check_step_id
-from outfall.sink_shape import check_sink, is_fixed, keeps_writer_state
 from outfall.spark.arrow_schema import check_schema
 from outfall.spark.columns import Columns
 

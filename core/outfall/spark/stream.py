@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from outfall.epoch.committing import CommitPolicy
 from outfall.errors import ConfigurationError
+from outfall.protocol.commit_retry import CommitPolicy
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter
-from outfall.spark.running_query import RunningQuery, is_connect, query_in, running_query
+from outfall.spark.query_identity import RunningQuery, is_connect, query_in, running_query
 from outfall.spark.settings import NullKey, WriteSettings
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyspark import TaskContext
 
-from outfall.epoch.task import TaskIdentity
 from outfall.errors import TerminalError
+from outfall.protocol.task import TaskIdentity
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.epoch.messages import Ticket
-from outfall.epoch.task import EpochTask
 from outfall.errors import ValueRefusedError
+from outfall.protocol.messages import Ticket
+from outfall.protocol.task import EpochTask
 from outfall.spark.columns import named
 from outfall.spark.task_context import task_identity
 

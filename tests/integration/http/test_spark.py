@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from outfall.errors import ConfigurationError
 from outfall.http import HttpSink
 from outfall.spark import write, write_stream
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.support.http_receiver import HttpReceiver
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source
 

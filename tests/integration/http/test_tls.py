@@ -16,8 +16,8 @@ import requests
 from outfall.errors import ConfigurationError, TargetError
 from outfall.http import HttpSink
 from outfall.http.direct import DirectTransport, close_idle_connections
-from outfall.http.exchange import Call
 from outfall.http.options import HttpOptions
+from outfall.http.transport import Call
 from outfall.testing import LocalDriver
 from tests.integration.support.certificates import self_signed, subject_hash
 from tests.integration.support.http_receiver import HttpReceiver

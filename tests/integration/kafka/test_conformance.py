@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outfall.file import FileSink
-from outfall.file.locked import Patience
+from outfall.file.flock import Patience
 from outfall.recovery import KafkaRecoveryConfig, RecoveryConfig
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 

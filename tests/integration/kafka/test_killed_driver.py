@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outfall.recovery import KafkaRecoveryConfig, history
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.support.killed_driver import make_job
 from tests.integration.support.reading import found
 

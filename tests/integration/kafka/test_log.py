@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 
 from outfall.errors import RecordError
+from outfall.kafka.log import CHUNK
 from outfall.recovery import EntryExistsError, KafkaRecoveryConfig, LogEntry
-from outfall.recovery.kafka.log import CHUNK
 
 MakeConfig = Callable[..., KafkaRecoveryConfig]
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from outfall.kinesis import KinesisSink
 from outfall.spark import write_stream
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.kinesis.server import Aws
 from tests.integration.support.reading import read_stream, run, write_source
 

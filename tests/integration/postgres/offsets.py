@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.epoch.messages import TaskAnswer, Ticket
+from outfall.protocol.messages import TaskAnswer, Ticket
 from outfall.testing import LocalDriver
 
 Row = dict[str, Any]

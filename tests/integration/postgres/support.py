@@ -10,8 +10,8 @@ import psycopg
 from psycopg import sql
 
 from outfall.postgres import PostgresSink
-from outfall.steps import listen
 from outfall.testing import LocalDriver
+from outfall.trace_points import listen
 
 
 class Target:

@@ -18,7 +18,7 @@ from outfall.errors import (
     OutfallError,
     TransientError,
 )
-from outfall.postgres.watched import WatchedConnection
+from outfall.postgres.read_timeout import WatchedConnection
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.postgres.support import Target
 from tests.integration.support.flights import COLUMNS
 from tests.integration.support.killed_driver import KILLS, make_job

@@ -10,7 +10,6 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import (
     CapabilityError,
     ConfigurationError,
@@ -23,6 +22,7 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.postgres import PostgresSink
+from outfall.protocol.coordinator import EpochOptions
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from outfall.cli.step_status import read_status
-from outfall.epoch.committing import CommitPolicy
-from outfall.epoch.coordinator import EpochOptions
-from outfall.epoch.task import EpochTask, TaskIdentity
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
+from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history
 from outfall.recovery.url import recovery_config
 from outfall.testing import LocalDriver
@@ -210,7 +210,7 @@ def test_a_row_without_a_key_is_named_by_its_beginning(dsn: str, recovery: str, 
 
 def test_a_row_is_found_in_the_midst_of_many_batches(dsn: str, recovery: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each COPY is given a part of them; the rows of all but the one that fails are gone by then."""
-    monkeypatch.setattr("outfall.postgres.copying.COPY_BYTES", 20_000)
+    monkeypatch.setattr("outfall.postgres.staging_copy.COPY_BYTES", 20_000)
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name jsonb)")
     local = LocalDriver(target.sink(), recovery)
     coordinator = local.coordinator()

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from outfall.errors import ConfigurationError
 from outfall.postgres import PostgresSink
 from outfall.spark import write, write_stream
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import pgbouncer
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source

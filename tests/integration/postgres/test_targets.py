@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outfall.epoch.coordinator import EpochOptions
 from outfall.errors import (
     CommitRefusedError,
     ConfigurationError,
@@ -24,6 +23,7 @@ from outfall.errors import (
     TerminalError,
 )
 from outfall.postgres import PostgresSink
+from outfall.protocol.coordinator import EpochOptions
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import CrashError, crash_at
 from tests.integration.postgres.support import Target, listening, rows, run

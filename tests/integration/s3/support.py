@@ -15,8 +15,8 @@ from typing import Any
 import boto3
 
 from outfall.s3 import S3Sink
-from outfall.steps import listen
 from outfall.testing import LocalDriver
+from outfall.trace_points import listen
 from tests.integration.support.s3 import S3
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from outfall.errors import TransientError
 from outfall.s3 import committed_keys
-from outfall.s3.pieces import delete
-from outfall.s3.settle import Found, look, upload_exists
+from outfall.s3.commit_resolution import Found, look, upload_exists
+from outfall.s3.segments import delete
 from outfall.s3.staged import StagedObject, UploadedPart
 from outfall.s3.store import Store
 from outfall.testing import NetworkFault, TcpProxy

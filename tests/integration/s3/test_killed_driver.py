@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outfall.s3 import committed_keys
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.s3.support import Target
 from tests.integration.support.flights import COLUMNS
 from tests.integration.support.killed_driver import KILLS, make_job

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outfall.spark import drain, write_stream
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.s3.support import Target, credentials_file
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from outfall.errors import OutfallError
-from outfall.steps import listen
+from outfall.trace_points import listen
 from tests.integration.support.file_epochs import FileEpochs
 
 WHEN = 100

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outfall.epoch.messages import EpochResult
 from outfall.file import FileSink
+from outfall.protocol.messages import EpochResult
 from outfall.recovery import recovery_config
 from outfall.recovery.log import RecoveryLog
-from outfall.steps import listen
 from outfall.testing import LocalDriver
+from outfall.trace_points import listen
 
 MODES = ("whole", "growing")
 ROLLING = "rolling"

@@ -26,10 +26,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from outfall.epoch.messages import EpochResult, TaskAnswer, Ticket
-from outfall.sink_shape import is_fixed
-from outfall.steps import listen
+from outfall.capability_checks import is_fixed
+from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows
+from outfall.trace_points import listen
 
 WORKERS = 2
 COUNTS = (0, 1, 5, 8, 12)

@@ -23,8 +23,8 @@ from outfall.capabilities import (
 )
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
-from outfall.steps import reached
 from outfall.testing import LocalDriver
+from outfall.trace_points import reached
 
 
 class Partition(StatelessSinkPartition[Any]):

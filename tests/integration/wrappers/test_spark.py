@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from outfall.spark.requirement import pyspark_version
+from outfall.spark.version_check import pyspark_version
 from tests.integration.postgres.support import Target
 from tests.integration.support.http_receiver import HttpReceiver, Received, Reply
 from tests.integration.support.reading import forget_commit, found, found_ids, read_stream, run, write_source

@@ -22,14 +22,14 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.file import FileSink
+from outfall.file.append_partition import FileState, GrowingPart
+from outfall.file.flock import Patience
 from outfall.file.growing import GrowingFileSink
-from outfall.file.growing_part import FileState, GrowingPart
 from outfall.file.local_whole import LocalWholeFileSink
-from outfall.file.locked import Patience
 from outfall.file.store import StagedFile
 from outfall.file.whole import WholeFileSink
 from outfall.file.whole_writer import WholeFileWriter
-from outfall.steps import listen
+from outfall.trace_points import listen
 
 OURS = "00000000000000aa"
 OTHERS = "00000000000000bb"

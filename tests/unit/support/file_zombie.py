@@ -7,8 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from outfall.file.growing_part import FileState
-from outfall.steps import listen
+from outfall.file.append_partition import FileState
+from outfall.trace_points import listen
 from tests.unit.support.file_target import GrowingDriver, growing
 
 

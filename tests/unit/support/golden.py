@@ -23,11 +23,11 @@ from outfall.capabilities import (
     SupportsWriterContext,
     WriterInitContext,
 )
-from outfall.epoch.clock import Clock, SystemClock
-from outfall.epoch.journal import Journal
+from outfall.kafka.partition import Record
+from outfall.protocol.clock import Clock, SystemClock
+from outfall.protocol.journal import Journal
 from outfall.recovery import RecoveryConfig, SqliteRecoveryConfig, copy_step, recovery_config
 from outfall.recovery.entries import Repaired
-from outfall.recovery.kafka.partition import Record
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at

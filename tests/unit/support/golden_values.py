@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.async_sink.state import BufferedRequests
-from outfall.composite.tagged import ListSerializer, OfChild, TaggedSerializer
 from outfall.file import FileSink
-from outfall.file.growing_part import FileState
+from outfall.file.append_partition import FileState
 from outfall.file.store import StagedFile
 from outfall.http import HttpSink
 from outfall.http.records import Record
@@ -22,12 +21,13 @@ from outfall.postgres import PostgresSink
 from outfall.postgres.offset_part import PartState
 from outfall.postgres.staging import StagedRows
 from outfall.s3 import S3Sink
-from outfall.s3.held import HeldObject, Piece, WriterState
 from outfall.s3.staged import StagedObject, UploadedPart
+from outfall.s3.state import HeldObject, Piece, WriterState
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.wrappers import ExactlyOnceSink
-from outfall.wrappers.held import HeldBatch, HeldBatchSerializer
-from outfall.wrappers.seen import SeenOffsets, SeenState
+from outfall.wrappers.composite.tagged import ListSerializer, OfChild, TaggedSerializer
+from outfall.wrappers.cross_epoch_batching import HeldBatch, HeldBatchSerializer
+from outfall.wrappers.offset_set import SeenOffsets, SeenState
 
 THEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 INCARNATION = "0123456789abcdef"

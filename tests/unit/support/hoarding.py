@@ -16,10 +16,10 @@ from outfall.capabilities import (
     SupportsWriterState,
     WriterInitContext,
 )
-from outfall.epoch.coordinator import EpochOptions
+from outfall.protocol.coordinator import EpochOptions
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import FixedPartitionedSink, StatelessSinkPartition
-from outfall.steps import reached
+from outfall.trace_points import reached
 from tests.unit.support.setups import Row, Staging
 from tests.unit.support.warehouse import (
     Staged,

@@ -9,8 +9,8 @@ from typing import Any
 from outfall.async_sink import FixedLimiter, HostState
 from outfall.async_sink.workers import Job
 from outfall.http import Answer, HttpSink
-from outfall.http.exchange import Call
 from outfall.http.partition import HttpPartition
+from outfall.http.transport import Call
 from outfall.testing.virtual_time import VirtualMailbox
 
 URL = "https://api.example/events"

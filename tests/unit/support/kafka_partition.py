@@ -7,10 +7,10 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from outfall.errors import RecordError
+from outfall.kafka.listing import steps_in
+from outfall.kafka.log import KafkaLog
+from outfall.kafka.partition import DeliveryUnknownError, Partition, Record, Write
 from outfall.recovery import RecoveryConfig, RecoveryLog
-from outfall.recovery.kafka.listing import steps_in
-from outfall.recovery.kafka.log import KafkaLog
-from outfall.recovery.kafka.partition import DeliveryUnknownError, Partition, Record, Write
 from outfall.testing.by_reference import ByReference
 
 _COMPACTED_AT = 300

@@ -8,7 +8,7 @@ from typing import Any
 
 import fsspec
 
-from outfall import steps
+from outfall import trace_points
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryLog
 
 
@@ -43,7 +43,7 @@ def once_at(step: str, act: Callable[[], object]) -> Iterator[None]:
         if reached == step and pending:
             pending.pop()()
 
-    remove = steps.listen(listener)
+    remove = trace_points.listen(listener)
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ from outfall.capabilities import (
 )
 from outfall.errors import SealError, StaleWriterError, TargetAheadError, TargetLostError, TargetNotEmptyError
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 @dataclass

@@ -32,7 +32,7 @@ from outfall.capabilities import (
 from outfall.errors import TargetLostError
 from outfall.serde import JsonSerializer, ModelSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
-from outfall.steps import reached
+from outfall.trace_points import reached
 
 
 class Staged(BaseModel):

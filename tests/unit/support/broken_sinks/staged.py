@@ -11,7 +11,7 @@ from typing import Any
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext, SweepContext, WriterInitContext
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import StatelessSinkPartition
-from outfall.steps import reached
+from outfall.trace_points import reached
 from tests.unit.support.broken_sinks.registry import found_by
 from tests.unit.support.conforming import CarefulStagingSink, Staging
 from tests.unit.support.warehouse import Staged, StagingCommitter, StagingPartition, Warehouse, staging_name

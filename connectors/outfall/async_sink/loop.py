@@ -1,0 +1,204 @@
+"""The loop between a partition's buffer and its destination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+from outfall.async_sink.answers import AnswerHandler
+from outfall.async_sink.buffer import EntryBuffer
+from outfall.async_sink.counters import Counters
+from outfall.async_sink.event_queue import Mailbox
+from outfall.async_sink.host_state import HostState
+from outfall.async_sink.options import AsyncSinkOptions
+from outfall.async_sink.requests import Requests, Underway
+from outfall.async_sink.result import Outcome, RequestResult
+from outfall.errors import TransientError
+
+E = TypeVar("E")
+
+Submit = Callable[[Sequence[E], RequestResult[E]], None]
+
+
+class RequestLoop(Generic[E]):
+    """Starts requests as the limits admit them, and waits: for answers, timeouts, back-offs and the one timer.
+
+    It runs in the task's thread, whenever that is in one of its methods.
+    """
+
+    def __init__(
+        self,
+        options: AsyncSinkOptions,
+        submit: Submit[E],
+        answers: AnswerHandler[E],
+        *,
+        buffer: EntryBuffer[E],
+        host: HostState,
+        mailbox: Mailbox,
+        counters: Counters,
+    ) -> None:
+        """Start with nothing under way."""
+        self._options = options
+        self._submit = submit
+        self._answers = answers
+        self._buffer = buffer
+        self._host = host
+        self._mailbox = mailbox
+        self._counters = counters
+        self._requests: Requests[E] = Requests(mailbox, options.request_timeout_ms / 1000)
+        self._timer: float | None = None
+        """When the one timer goes off: `max_time_in_buffer_ms` after the first entry of an empty buffer was
+        written, perhaps in an earlier epoch."""
+        self._send_below = 0
+        """Entries before this one are sent although they do not fill a request: the timer went off over them."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are under way."""
+        return self._requests.count
+
+    def add(self, entry: E, size: int, key: Hashable, since: float) -> None:
+        """Add an entry that was written at `since`, waiting while the buffer is full; send what fills a request."""
+        while len(self._buffer) >= self._options.max_buffered_requests:
+            self._send(self._buffer.next_number)
+            if len(self._buffer) >= self._options.max_buffered_requests:
+                self._wait()
+        if self._timer is None and not len(self._buffer):
+            self._timer = since + self._options.max_time_in_buffer_ms / 1000
+        self._buffer.add(entry, size, key, since)
+        if self._is_full():
+            self._send(self._send_below)
+
+    def turn(self) -> None:
+        """Take in the answers that are there, and send what is due; do not wait."""
+        self._open_letters()
+        self._send(self._send_below)
+
+    def await_answers(self) -> None:
+        """Wait for what is under way, and start nothing but what has waited for too long."""
+        self._look_at_the_clock()
+        self._send_overdue()
+        while self._requests.count:
+            self._wait()
+            self._send_overdue()
+
+    def drain(self) -> None:
+        """Send everything, and wait until it has come to its end."""
+        while self._requests.count or len(self._buffer):
+            self._send(self._buffer.next_number)
+            if self._requests.count or len(self._buffer):
+                self._wait()
+
+    def _send(self, below: int) -> None:
+        """Start as many requests as are admitted: full ones, and others while an entry before `below` is ready."""
+        self._look_at_the_clock()
+        below = max(below, self._send_below)
+        while self._may_start() and (self._is_full() or self._is_before(below)) and self._start_next():
+            pass
+
+    def _send_overdue(self) -> None:
+        """Start only what the timer went off over."""
+        while self._may_start() and self._is_before(self._send_below) and self._start_next():
+            pass
+
+    def _is_full(self) -> bool:
+        buffer = self._buffer
+        return (
+            buffer.ready >= self._batch_limit()
+            or buffer.ready_bytes >= self._options.max_batch_size_in_bytes
+            or buffer.has_urgent
+        )
+
+    def _is_before(self, number: int) -> bool:
+        first = self._buffer.first_number
+        return first is not None and first < number
+
+    def _batch_limit(self) -> int:
+        return self._host.limiter.batch_size(self._options.max_batch_size)
+
+    def _may_start(self) -> bool:
+        if not self._buffer.ready or self._requests.count >= self._options.max_in_flight_requests:
+            return False
+        if self._host.not_before.wait(self._mailbox.now()) > 0:
+            return False
+        # A limiter never makes a partition wait that has nothing under way: nothing would wake it.
+        size = min(self._batch_limit(), self._buffer.ready)
+        return self._requests.count == 0 or self._host.limiter.admits(self._requests.in_flight, size)
+
+    def _start_next(self) -> bool:
+        batch = self._buffer.take(self._batch_limit(), self._options.max_batch_size_in_bytes)
+        if batch is None:
+            return False
+        underway = self._requests.start(batch, self._answered, self._counters.late)
+        again = any(item.tries > 0 for item in batch.items)
+        for item in batch.items:
+            if item.first_sent is None:
+                item.first_sent = underway.started_at
+        if not again:
+            self._host.budget.earn()
+        self._counters.started(
+            len(batch.items),
+            batch.size,
+            again=again,
+            in_flight=self._requests.count,
+            limit=self._host.limiter.limit,
+        )
+        self._host.limiter.started(self._requests.in_flight)
+        self._submit([item.entry for item in batch.items], underway.result)
+        return True
+
+    def _wait(self) -> None:
+        """Wait for a letter or for the next moment at which something is due, and do what is due then."""
+        now = self._mailbox.now()
+        moments = [self._requests.next_timeout, self._buffer.next_ready_at]
+        held_for = self._host.not_before.wait(now)
+        if self._buffer.ready and held_for > 0:
+            moments.append(now + held_for)
+        due = [moment for moment in moments if moment is not None]
+        if not due:
+            if self._buffer.ready:
+                return  # a hold has ended since the caller looked, who now looks again
+            raise RuntimeError("a partition would wait for nothing: this is a fault of outfall.async_sink")
+        letter = self._mailbox.take(min(due) - now)
+        if letter is not None:
+            letter()
+        self._open_letters()
+        self._look_at_the_clock()
+
+    def _open_letters(self) -> None:
+        while (letter := self._mailbox.take()) is not None:
+            letter()
+
+    def _look_at_the_clock(self) -> None:
+        now = self._mailbox.now()
+        for underway in self._requests.give_up(now):
+            self._timed_out(underway, now)
+        self._buffer.release(now, lambda: self._pay(now))
+        if self._timer is not None and self._timer <= now:
+            self._timer = None
+            self._send_below = self._buffer.next_number
+
+    def _pay(self, now: float) -> float:
+        return 0.0 if self._host.budget.spend(now) else self._host.budget.wait(now)
+
+    def _answered(self, underway: Underway[E], outcome: Outcome[E]) -> None:
+        self._requests.end(underway)
+        accepted, size = len(underway.batch.items), underway.batch.size
+        if outcome.retry or outcome.split or outcome.dead:
+            named = [*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)]
+            accepted -= len(named)
+            size -= sum(item.size for item in underway.find(named))
+        self._counters.answered(underway.seconds, accepted, size, len(outcome.retry))
+        self._answers.handle(underway, outcome, self._mailbox.now())
+
+    def _timed_out(self, underway: Underway[E], now: float) -> None:
+        entries = [item.entry for item in underway.batch.items]
+        self._counters.timed_out(len(entries))
+        timeout = self._options.request_timeout_ms
+        if self._options.fail_on_timeout:
+            raise TransientError(
+                f"the destination gave no answer within {timeout} ms",
+                do="see why it is slow, raise request_timeout_ms, or leave fail_on_timeout out to have it sent again",
+            )
+        reason = f"no answer within request_timeout_ms ({timeout})"
+        self._answers.handle(underway, Outcome(retry=entries, reason=reason, together=True), now)

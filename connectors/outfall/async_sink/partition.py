@@ -1,0 +1,273 @@
+"""`AsyncSinkPartition`: buffers entries, sends them in requests side by side, and sees each to its end."""
+
+from __future__ import annotations
+
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from outfall.async_sink.answers import AnswerHandler
+from outfall.async_sink.buffer import EntryBuffer
+from outfall.async_sink.counters import Counters
+from outfall.async_sink.dead_letters import LetterBox
+from outfall.async_sink.event_queue import Mailbox
+from outfall.async_sink.loop import RequestLoop
+from outfall.async_sink.result import Refusal, RequestResult
+from outfall.async_sink.state import BufferedRequests
+from outfall.capabilities import Metrics
+from outfall.dead_letter import DeadLetter, row_texts
+from outfall.errors import CapabilityError, OutfallError, ValueRefusedError
+from outfall.formats import rows_to_batch
+from outfall.sinks import StatelessSinkPartition
+from outfall.values import to_values
+
+if TYPE_CHECKING:
+    from outfall.async_sink.sink import AsyncSink
+
+E = TypeVar("E")
+
+
+class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
+    """One open writer of an `AsyncSink`, after Flink's `AsyncSinkWriter`.
+
+    A shim implements `convert_row` or `convert`, `size_in_bytes` and `submit_request_entries`; a call that blocks is
+    easier on `BlockingSinkPartition`. All methods run in the task's thread, and the partition's state is touched by it
+    only: answers may come from any thread and are put into the mailbox.
+
+    Order: with `max_in_flight_requests=1` requests follow the order of the rows; a failed entry is sent before all that
+    come after it. With more, entries that wait for their back-off are passed by others, and hold no slot.
+    `ordering_key` keeps the order of some.
+    """
+
+    def __init__(
+        self,
+        sink: AsyncSink[E],
+        *,
+        mailbox: Mailbox | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Start with an empty buffer.
+
+        Args:
+            sink: what opens it, bound to its context where there is one.
+            mailbox: where answers arrive, and the clock. Left out: the machine's.
+            jitter: gives random numbers from 0 to below 1.
+        """
+        self.sink = sink
+        self.options = options = sink.options
+        self.metrics: Metrics = sink.context.metrics if sink.context else Metrics()
+        self._mailbox = mailbox or Mailbox()
+        self._counters = Counters(self.metrics)
+        self._host = sink.host_state()
+        self._letters: LetterBox[E] = LetterBox(self.text_of, sink.context, self._counters)
+        self._buffer: EntryBuffer[E] = EntryBuffer(ordered=options.max_in_flight_requests == 1)
+        self._loop = RequestLoop(
+            options,
+            self.submit_request_entries,
+            AnswerHandler(sink, self._buffer, self._host, self._letters, jitter),
+            buffer=self._buffer,
+            host=self._host,
+            mailbox=self._mailbox,
+            counters=self._counters,
+        )
+        self._has_keys = type(self).ordering_key is not AsyncSinkPartition.ordering_key
+        self._restored: list[tuple[Sequence[E], float]] = []
+        """With the moments since when they wait. Taken in with the first call, when it is known where refused entries
+        go."""
+        self._failure: BaseException | None = None
+
+    # What a shim implements.
+
+    def convert(self, batch: pa.RecordBatch) -> Sequence[E]:
+        """Turn rows into request entries, one each: override this, or `convert_row` where rows are easier.
+
+        Raises:
+            ValueRefusedError: of a row no entry can be made. With a taker for dead letters it is called again with the
+                halves of the batch, down to that row, which becomes a dead letter: so until it is through it must
+                change nothing that a further call would meet.
+        """
+        return [self.convert_row(row) for row in to_values(batch, None)]
+
+    def convert_row(self, row: Any) -> E:
+        """Turn one row, a dict of its columns, into a request entry.
+
+        Raises:
+            ValueRefusedError: it makes none; the row becomes a dead letter.
+        """
+        raise CapabilityError(
+            f"{type(self).__name__} turns neither rows nor batches into entries", do="override convert or convert_row"
+        )
+
+    @abstractmethod
+    def size_in_bytes(self, entry: E) -> int:
+        """Return how many bytes an entry takes at the destination, as its limits count them."""
+
+    @abstractmethod
+    def submit_request_entries(self, entries: Sequence[E], result: RequestResult[E]) -> None:
+        """Start one request, and return without waiting for its answer.
+
+        Called in the task's thread, for at most `max_in_flight_requests` at a time.
+
+        Args:
+            entries: one or more, within the limits.
+            result: takes the answer, once, from any thread.
+
+        Raises:
+            Exception: stops the query.
+        """
+
+    def ordering_key(self, entry: E) -> Hashable:
+        """Return a key whose entries reach the destination in their order, one request at a time; `None` for none."""
+        return None
+
+    def text_of(self, entry: E) -> str:
+        """Return an entry's record as JSON text, for its dead letter. The default suits text, bytes and JSON values."""
+        if isinstance(entry, bytes):
+            return entry.decode(errors="backslashreplace")
+        return entry if isinstance(entry, str) else json.dumps(entry, ensure_ascii=False, default=str)
+
+    # What the engine calls.
+
+    def write_batch(self, values: list[Any]) -> None:
+        """Buffer rows, and send what fills a request. Waits while the buffer is full."""
+        if type(self).convert is AsyncSinkPartition.convert:
+            self._accept(lambda: self._converted_rows(values))
+        else:
+            self._accept(lambda: self._converted(rows_to_batch(values)))
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """As `write_batch`, for Arrow."""
+        self._accept(lambda: self._converted(batch))
+
+    def flush(self, end_of_input: bool) -> None:
+        """Send everything, or with `across_epochs` what has waited for too long; and wait for what is under way.
+
+        Args:
+            end_of_input: whether nothing may be held back; with `across_epochs` something may otherwise.
+
+        Raises:
+            OutfallError: an entry was refused for good, or for too long.
+        """
+        with self._failing():
+            self._take_in(())
+            if end_of_input or not self.options.across_epochs:
+                self._loop.drain()
+            else:
+                self._loop.await_answers()
+
+    def snapshot_state(self, epoch: int) -> Sequence[BufferedRequests[E]]:
+        """Return what is held back, if anything is."""
+        entries = [*self._buffer, *self._restored_entries()]
+        if not entries:
+            return []
+        moments = [since for _, since in self._restored]
+        oldest = min(moments if self._buffer.oldest is None else [self._buffer.oldest, *moments])
+        return [BufferedRequests(entries, self._mailbox.utc() - timedelta(seconds=self._mailbox.now() - oldest))]
+
+    def restore(self, state: BufferedRequests[E]) -> None:
+        """Take over what another writer held back. Called before the first row, once per state."""
+        waited = 0.0 if state.oldest is None else (self._mailbox.utc() - state.oldest).total_seconds()
+        since = self._mailbox.now() - max(waited, 0.0)  # a clock may have been put back
+        if state.entries:
+            self._restored.append((state.entries, since))
+
+    def close(self) -> None:
+        """Release resources. What is under way is not waited for."""
+
+    # What others call.
+
+    def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
+        """Hand refused entries to `take`, in the task's thread. Without it they stop the query.
+
+        Args:
+            take: keeps them; when it raises, the query stops.
+        """
+        self._letters.take = take
+
+    def stop(self, error: BaseException) -> None:
+        """Make the task's thread raise `error` instead of waiting any longer. Any thread may call it."""
+
+        def letter() -> None:
+            raise error
+
+        self._mailbox.put(letter)
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are under way."""
+        return self._loop.in_flight
+
+    @property
+    def buffered(self) -> int:
+        """How many entries are held back, those that wait for a retry among them."""
+        return len(self._buffer) + len(self._restored_entries())
+
+    @property
+    def limit(self) -> int:
+        """The host's present limit, in the limiter's unit."""
+        return self._host.limiter.limit
+
+    @property
+    def current_send_time(self) -> float | None:
+        """Seconds between the last answered request and its answer; `None` before the first."""
+        return self._counters.current_send_time
+
+    def _accept(self, entries: Callable[[], Iterable[E]]) -> None:
+        with self._failing():
+            self._take_in(entries())
+            self._loop.turn()
+
+    def _converted(self, batch: pa.RecordBatch) -> Iterable[E]:
+        try:
+            return self.convert(batch)
+        except ValueRefusedError as error:
+            if self._letters.take is None or batch.num_rows <= 1:
+                self._letters.put_row("".join(row_texts(batch)), error)
+                return ()
+        half = batch.num_rows // 2
+        return [*self._converted(batch.slice(0, half)), *self._converted(batch.slice(half))]
+
+    def _converted_rows(self, values: Sequence[Any]) -> Iterator[E]:
+        for value in values:
+            try:
+                entry = self.convert_row(value)
+            except ValueRefusedError as error:
+                self._letters.put_row(json.dumps(value, ensure_ascii=False, default=str), error)
+            else:
+                yield entry
+
+    def _take_in(self, entries: Iterable[E]) -> None:
+        largest = int(self.options.max_record_size_in_bytes)
+        restored, self._restored = self._restored, []
+        for written, since in chain(restored, [(entries, self._mailbox.now())]):
+            for entry in written:
+                size = self.size_in_bytes(entry)
+                if size > largest:
+                    reason = f"it has {size} bytes, and max_record_size_in_bytes is {largest}"
+                    self._letters.put([Refusal(entry, reason, "too_large")])
+                else:
+                    self._loop.add(entry, size, self.ordering_key(entry) if self._has_keys else None, since)
+
+    def _restored_entries(self) -> list[E]:
+        return [entry for entries, _ in self._restored for entry in entries]
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Remember the error that ends this partition: after it nothing may look as if it had gone well."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            context = self.sink.context
+            if isinstance(error, OutfallError) and context is not None:
+                error.locate(step=context.step_id, epoch=context.epoch)
+            raise

@@ -1,0 +1,125 @@
+"""`AsyncSink`: the description of a destination that is asked and answers."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any, Generic, Self, TypeVar
+
+from outfall.async_sink.host_state import HostState, shared_host_state
+from outfall.async_sink.limiting import AimdLimiter, Limiter
+from outfall.async_sink.meta import AsyncSinkMeta
+from outfall.async_sink.options import AsyncSinkOptions
+from outfall.async_sink.partition import AsyncSinkPartition
+from outfall.async_sink.retrying import RetryBudget
+from outfall.async_sink.state import BufferedRequests, BufferedRequestsSerializer
+from outfall.capabilities import (
+    DeclaresGuarantee,
+    Guarantee,
+    HeldRows,
+    SupportsDeadLetterSink,
+    SupportsHeldRows,
+    SupportsWriterContext,
+    SupportsWriterState,
+    WriterInitContext,
+    class_name,
+)
+from outfall.serde import JsonSerializer, SimpleVersionedSerializer
+from outfall.sinks import DynamicSink
+
+E = TypeVar("E")
+
+
+class AsyncSink(
+    DynamicSink[Any],
+    SupportsWriterContext,
+    SupportsWriterState[Any, BufferedRequests[E]],
+    SupportsHeldRows[BufferedRequests[E]],
+    SupportsDeadLetterSink,
+    DeclaresGuarantee,
+    Generic[E],
+    metaclass=AsyncSinkMeta,
+):
+    """Base of sinks for request/response destinations; a shim derives from it and from `AsyncSinkPartition`.
+
+    It holds options and opens nothing; `open` runs in a task. `E` is the type of a request entry.
+
+    Args:
+        options: validated ones, for example from `make_options`.
+        dead_letter: every shim's constructor takes it by this name, without code of its own: a sink for the records
+            that are refused, with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. What is constructed is then
+            a `outfall.wrappers.composite.DeadLetteringSink` of the two. Objects only; as options it is
+            `dead_letter.sink`.
+
+    Raises:
+        CapabilityError: `dead_letter` cannot take what this sink refuses.
+    """
+
+    def __init__(self, options: AsyncSinkOptions) -> None:
+        """Take validated options, for example from `make_options`."""
+        self.options = options
+        self.context: WriterInitContext | None = None
+        """Who writes; `None` until `bind`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.host()!r})"
+
+    @abstractmethod
+    def open(self) -> AsyncSinkPartition[E]:
+        """Open a partition: `return MyPartition(self)`. Called in a task, once per attempt."""
+
+    def host(self) -> Hashable:
+        """Name what limits and pauses are shared for: tasks of one worker process, one after the other.
+
+        The default is the sink's class alone; a sink with an address names that. Never a secret.
+        """
+        return ""
+
+    def limiter(self) -> Limiter:
+        """Make the limiter of a host. The default is Flink's: AIMD, of entries."""
+        return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests)
+
+    def entry_serializer(self) -> SimpleVersionedSerializer[E]:
+        """Return how one entry is stored with `across_epochs`. The default is JSON."""
+        return JsonSerializer()
+
+    def host_state(self) -> HostState:
+        """Return what this process knows of the host."""
+        key = (class_name(self), self.host(), self.options.model_dump_json(include=_SHARED))
+        return shared_host_state(key, lambda: HostState(self.limiter(), RetryBudget(self.options.retry_budget)))
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.AT_LEAST_ONCE
+
+    def requires(self) -> Sequence[str]:
+        return ()
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.context = context
+        return bound
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> AsyncSinkPartition[E]:
+        return self.open()
+
+    def keeps_writer_state(self) -> bool:
+        return self.options.across_epochs
+
+    def restore_writer(
+        self, context: WriterInitContext, recovered: Sequence[BufferedRequests[E]]
+    ) -> AsyncSinkPartition[E]:
+        partition = self.open()
+        for state in recovered:
+            partition.restore(state)
+        return partition
+
+    def held_rows(self, state: BufferedRequests[E]) -> HeldRows:
+        return HeldRows(len(state.entries), state.oldest)
+
+    def writer_state_serializer(self) -> SimpleVersionedSerializer[BufferedRequests[E]]:
+        return BufferedRequestsSerializer(self.entry_serializer())
+
+
+_SHARED = {"max_batch_size", "max_in_flight_requests", "retry_budget"}
+"""What the state of a host is made of."""

@@ -1,0 +1,177 @@
+"""One growing part in one attempt."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from outfall.capabilities import SupportsFlush, WriterInitContext
+from outfall.errors import ConfigurationError
+from outfall.file.buffered import BufferedPartition
+from outfall.file.dir_sync import name_created, sync_name
+from outfall.file.disk import explained, write_all
+from outfall.file.growing_names import following
+from outfall.file.part_files import PartFiles, cut
+from outfall.file.rolling import Rolling
+from outfall.file.writer_record import WriterRecord
+from outfall.file.writer_registry import Register
+from outfall.formats import FormatOptions, shape
+from outfall.sinks import StatefulSinkPartition
+from outfall.trace_points import reached
+
+
+class FileState(BaseModel):
+    """How far a growing part counts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    offset: int = Field(ge=0)
+    """Length in bytes of the file that is written."""
+    segment: int | None = Field(default=None, ge=0)
+    """Which segment that is; `None` for the file without a number, which is older than all segments."""
+    since: float | None = None
+    """When it was begun, in seconds since 1970, if that is known."""
+    shape: str | None = None
+    """What its rows have in common, as `outfall.formats.shape` says it, if that is known."""
+
+
+class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], SupportsFlush):
+    """Appends to a part after its offset, as long as the register says that it is the writer.
+
+    Locks are held only while bytes are checked and written, never in between: an attempt that is stopped almost never
+    stops holding one, and when it wakes it finds that the part is no longer its own.
+    """
+
+    def __init__(
+        self,
+        register: Register,
+        part: str,
+        options: FormatOptions,
+        rolling: Rolling,
+        state: FileState,
+        context: WriterInitContext,
+    ) -> None:
+        self._register = register
+        self._files = PartFiles(register.layout.path, part)
+        self._rolling = rolling
+        self._segment = state.segment
+        self._offset = state.offset
+        self._since = self._begun() if state.offset == 0 else state.since
+        self._shape = state.shape if state.offset else None
+        self._mine = WriterRecord.of(context)
+        self._dirty = False
+        self._created: int | None = None
+        with explained("opening", self._path, part):
+            self._fd = self._take_over()
+        super().__init__(options, context.metrics, start=state.offset == 0)
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch, into the next segment if the one that is written is to be closed."""
+        if batch.num_rows and self._rolling.due(self._offset + self._held, self._since or 0.0):
+            self._roll()
+        if batch.num_rows and self._encoder is None:
+            self._fit(batch.schema)
+        super().write_record_batch(batch)
+        if self._rolling.size is not None and self._offset + self._held >= self._rolling.size:
+            # What is held back may be smaller when it is compressed; only then it shows whether the segment is full.
+            with self._all_or_broken():
+                self._drain()
+
+    def flush(self, end_of_input: bool) -> None:
+        """Write what is held back. A task does so for all its parts before it syncs the first: that is faster."""
+        self.write_rest()
+
+    def snapshot(self) -> FileState:
+        """Return how far the part counts, once all bytes before that are durable and the files' names are, too."""
+        self.finish()
+        return FileState(offset=self._offset, segment=self._segment, since=self._since, shape=self._shape)
+
+    @property
+    def _path(self) -> str:
+        return self._files.path(self._segment)
+
+    def _begun(self) -> float | None:
+        """When a file that begins now was begun, if that will ever matter."""
+        return self._rolling.clock() if self._rolling.ever else None
+
+    def _take_over(self) -> int:
+        with self._register.writing(self._files.part) as held:
+            follows = held.take_over(self._mine)
+            fd = self._files.open(self._segment, self._offset)
+            try:
+                held.enter(self._mine)
+                reached("file: part taken over")
+                self._files.remove(self._files.later(self._segment))
+                # After an attempt of this driver also what needs no cut: it may have died before its own was durable.
+                self._dirty = cut(fd, self._offset) or follows
+            except BaseException:
+                os.close(fd)
+                raise
+            if follows or self._offset == 0:
+                # Whoever created the file, or removed segments, may have died before that was durable.
+                self._created = name_created()
+            return fd
+
+    def _fit(self, schema: pa.Schema) -> None:
+        """Let rows follow those of earlier runs, or begin the next file for them."""
+        found = shape(self._options, schema)
+        if not self._start and self._shape is not None and found != self._shape:
+            if not self._rolling.ever:
+                raise ConfigurationError(
+                    f"{self._path} was written with other columns or other options of {self._options.format}",
+                    part=self._files.part,
+                    why=f"its readers would take the new rows for something else; they have the columns"
+                    f" {', '.join(schema.names)}",
+                    do="give the columns and options in which the file was begun, set roll_bytes or roll_interval to go"
+                    ' on in a new file, or use format="jsonl"',
+                )
+            self._roll()
+        self._shape = found
+
+    def _roll(self) -> None:
+        """Close the file, and begin the next one."""
+        self.finish()
+        with self._all_or_broken():
+            self._begin(following(self._segment))
+
+    def _begin(self, segment: int) -> None:
+        with explained("beginning", self._files.path(segment), self._files.part):
+            with self._register.writing(self._files.part) as held:
+                held.check_still(self._mine)
+                fd = self._files.create(segment)
+            try:
+                reached("file: segment created")
+                # Before the first byte, and before the next segment: after a power loss there are no gaps.
+                sync_name(self._files.directory, name_created())
+                reached("file: segment begun")
+            except BaseException:
+                os.close(fd)
+                raise
+        os.close(self._fd)
+        self._fd, self._segment, self._offset, self._since = fd, segment, 0, self._begun()
+        self._start = True
+
+    def _store(self, buffers: list[pa.Buffer]) -> None:
+        with explained("writing", self._path, self._files.part), self._register.writing(self._files.part) as held:
+            held.check_still(self._mine)
+            reached("file: writing")
+            self._dirty = True
+            self._offset += write_all(self._fd, buffers, self._offset)
+            reached("file: written")
+
+    def _sync(self) -> None:
+        with explained("syncing", self._path, self._files.part):
+            if self._dirty:
+                reached("file: syncing")
+                os.fsync(self._fd)
+                self._dirty = False
+                reached("file: synced")
+            if self._created is not None:
+                if sync_name(self._files.directory, self._created):
+                    reached("file: directory synced")
+                self._created = None
+
+    def _release(self) -> None:
+        os.close(self._fd)

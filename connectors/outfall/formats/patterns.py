@@ -1,0 +1,146 @@
+"""Spark's datetime patterns, as far as they are slices of ISO 8601 text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.formats.strings import TEXT, concat, first_row, literal
+from outfall.formats.years import check_years
+
+ISO = "0000-00-00 00:00:00.000000"
+"""The text that patterns are slices of."""
+
+_DATE_FIELDS = {"yyyy": (0, 4), "uuuu": (0, 4), "MM": (5, 7), "dd": (8, 10)}
+_TIME_FIELDS = {"HH": (11, 13), "mm": (14, 16), "ss": (17, 19)} | {"S" * n: (20, 20 + n) for n in range(1, 7)}
+_TOKEN = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
+
+Piece = tuple[int, int] | str
+"""A slice of ISO text, or text that stands in the pattern; the zone's offset is `XXX`, which no text can be."""
+
+DATE = frozenset(_DATE_FIELDS)
+TIMESTAMP_NTZ = DATE | frozenset(_TIME_FIELDS)
+TIMESTAMP = TIMESTAMP_NTZ | {"XXX"}
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern as slices and texts; few, since neighbours that are neighbours in ISO text become one slice."""
+
+    pieces: tuple[Piece, ...]
+
+    @classmethod
+    def parse(cls, pattern: str, allowed: frozenset[str]) -> Self:
+        """Read a pattern.
+
+        Raises:
+            ValueError: naming what cannot be written exactly as Spark does.
+        """
+        pieces: list[Piece] = []
+        for match in _TOKEN.finditer(pattern):
+            token = match[0]
+            if match[1]:
+                if token not in allowed:
+                    raise ValueError(f"the pattern's {token!r} is not supported; {', '.join(sorted(allowed))} are")
+                _add(pieces, (_DATE_FIELDS | _TIME_FIELDS).get(token, "XXX"))
+            else:
+                _add(pieces, _text(token))
+        if all(isinstance(piece, str) for piece in pieces):
+            raise ValueError("the pattern holds no part of a date or a time")
+        return cls(tuple(pieces))
+
+    def format(self, array: pa.Array, path: str) -> pa.Array:
+        """Format dates or timestamps; those with a zone by its clocks."""
+        offsets = None
+        if pa.types.is_timestamp(array.type) and array.type.tz is not None:
+            local = local_clock(array, path)
+            if "XXX" in self.pieces:
+                offsets = _offsets(array, local, path)
+            array = local
+            check_years(array, path)  # clocks east of UTC reach the year 10000 before the instants do
+        if pa.types.is_timestamp(array.type):
+            array = array.cast(pa.timestamp("us"))
+        iso = array.cast(TEXT)
+        return concat(*(self._column(piece, iso, offsets) for piece in self.pieces))
+
+    def _column(self, piece: Piece, iso: pa.Array, offsets: pa.Array | None) -> pa.Array | pa.Scalar:
+        if isinstance(piece, tuple):
+            # As bytes, which ISO text allows: slicing by code point counts them first.
+            return pc.binary_slice(iso.view(pa.large_binary()), *piece).view(TEXT)
+        return offsets if piece == "XXX" else literal(piece)
+
+
+def _text(part: str) -> str:
+    if part == "''":
+        part = "'"
+    elif len(part) > 1:
+        part = part[1:-1].replace("''", "'")
+    elif part in "'[]{}#":
+        raise ValueError(f"the pattern's {part} is not supported outside quotes")
+    if any(character in '"\\' or character < " " for character in part):
+        raise ValueError("a pattern's text must hold neither quotes, backslashes nor control characters")
+    if "XXX" in part:
+        raise ValueError("a pattern's text must not hold XXX")
+    return part
+
+
+def _add(pieces: list[Piece], piece: Piece) -> None:
+    last = pieces[-1] if pieces else None
+    if isinstance(last, tuple):
+        end = last[1]
+        if isinstance(piece, tuple) and piece[0] == end:
+            pieces[-1] = (last[0], piece[1])
+            return
+        # Only what separates two fields in ISO text: digits of the template stand for any digit.
+        if isinstance(piece, str) and piece in ("-", " ", ":", ".") and ISO[end : end + 1] == piece:
+            pieces[-1] = (last[0], end + 1)
+            return
+    pieces.append(piece)
+
+
+def local_clock(array: pa.Array, path: str) -> pa.Array:
+    """Turn timestamps with a zone into those that its clocks show.
+
+    Raises:
+        ConfigurationError: the zone is unknown on this host.
+    """
+    if array.type.tz == "UTC":
+        return array.view(pa.timestamp(array.type.unit))
+    try:
+        return pc.local_timestamp(array)
+    except pa.ArrowInvalid as error:
+        raise ConfigurationError(
+            f"column {path!r} has the time zone {array.type.tz!r}, which is unknown on this host",
+            why=str(error),
+            do="set spark.sql.session.timeZone to a region such as Europe/Berlin or to UTC",
+        ) from error
+
+
+def _offsets(array: pa.Array, local: pa.Array, path: str) -> pa.Array:
+    apart = pc.subtract(local.view(pa.int64()), array.view(pa.int64()))
+    seconds = pc.divide(apart, _PER_SECOND[array.type.unit])
+    # A column has a handful of offsets, and only those become Python objects.
+    distinct = seconds.dictionary_encode()
+    for value in distinct.dictionary.to_pylist():
+        if value % 60:
+            raise ValueRefusedError(
+                f"column {path!r} holds a time whose offset from UTC has seconds, in row"
+                f" {first_row(pc.equal(seconds, value))} of the batch",
+                why="XXX writes hours and minutes only, and the time would not come back",
+                do="leave XXX out of the pattern, or set spark.sql.session.timeZone to UTC",
+            )
+    texts = pa.array([_offset_text(value) for value in distinct.dictionary.to_pylist()], TEXT)
+    return pa.DictionaryArray.from_arrays(distinct.indices, texts).cast(TEXT)
+
+
+def _offset_text(seconds: int) -> str:
+    if seconds == 0:
+        return "Z"
+    hours, minutes = divmod(abs(seconds) // 60, 60)
+    return f"{'-' if seconds < 0 else '+'}{hours:02d}:{minutes:02d}"

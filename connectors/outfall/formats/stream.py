@@ -1,0 +1,98 @@
+"""The bytes of one file or object as they come about: batches in, pieces out."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from outfall.errors import ValueRefusedError
+from outfall.formats import encoder
+from outfall.formats.base import Encoder
+from outfall.formats.compression import member
+from outfall.formats.options import Compression, FormatOptions
+
+_PIECE_BYTES = 1 << 20
+"""Encoded bytes that are compressed together: enough that a member's own bytes cost nothing."""
+
+
+class EncodedStream:
+    """Encodes batches into the bytes of one file, and compresses them in whole members.
+
+    Args:
+        options: the format and the compression.
+        start: whether the file is empty so far; of formats that grow it may hold some bytes.
+    """
+
+    def __init__(self, options: FormatOptions, *, start: bool = True) -> None:
+        self._options = options
+        # A format that compresses inside its files is not compressed again.
+        self._codec: Compression = "none" if options.format == "parquet" else options.codec
+        self._encoder: Encoder | None = None
+        self._start = start
+        self._buffers: list[pa.Buffer] = []
+        self._held = 0
+        self.rows = 0
+        """Rows encoded so far."""
+
+    @property
+    def held(self) -> int:
+        """Encoded bytes that are held back until they are a piece."""
+        return self._held
+
+    @property
+    def kept(self) -> int:
+        """Bytes of memory that the format keeps for later."""
+        return self._encoder.kept if self._encoder is not None else 0
+
+    def encode(self, batch: pa.RecordBatch) -> list[pa.Buffer]:
+        """Encode the rows of a batch in their order; return what is ready to be stored.
+
+        Raises:
+            ValueRefusedError: a value cannot be written, or the columns change within a file of one schema.
+            ConfigurationError: the format does not carry the columns.
+        """
+        self._hold(self._encoder_of(batch.schema).encode(batch))
+        self.rows += batch.num_rows
+        return self._drained() if self._held >= _PIECE_BYTES else []
+
+    def spill(self) -> list[pa.Buffer]:
+        """Encode and return all that is held back, although it would be better off together with more."""
+        if self._encoder is not None:
+            self._hold(self._encoder.spill())
+        return self._drained()
+
+    def finish(self) -> list[pa.Buffer]:
+        """Return the rest of the file. Called once, after the last batch."""
+        if self._encoder is not None:
+            self._hold(self._encoder.finish())
+            self._encoder = None
+        return self._drained()
+
+    def _encoder_of(self, schema: pa.Schema) -> Encoder:
+        if self._encoder is not None and not self._encoder.schema.equals(schema):
+            if self._encoder.one_schema:
+                raise ValueRefusedError(
+                    f"the columns change from ({_columns(self._encoder.schema)}) to ({_columns(schema)})",
+                    why=f"all rows of a {self._options.format} file have the same columns",
+                    do='give all rows the same columns, or use format="jsonl"',
+                )
+            self._hold(self._encoder.finish())
+            self._encoder = None
+        if self._encoder is None:
+            self._encoder = encoder(self._options, schema, start=self._start)
+            self._start = False
+        return self._encoder
+
+    def _hold(self, buffer: pa.Buffer) -> None:
+        if buffer.size:
+            self._buffers.append(buffer)
+            self._held += buffer.size
+
+    def _drained(self) -> list[pa.Buffer]:
+        if not self._buffers:
+            return []
+        buffers, self._buffers, self._held = self._buffers, [], 0
+        return member(self._codec, buffers)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,50 @@
+"""Text: one string column, one line per row."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.formats.base import Encoder
+from outfall.formats.compression import SUFFIXES
+from outfall.formats.options import FormatOptions
+from outfall.formats.strings import TEXT, concat, data_of, first_row, literal
+
+
+class TextEncoder(Encoder):
+    """Spark's text format. A NULL is an empty line, as Spark writes it; reading gives an empty string.
+
+    Unlike Spark's own writer this one refuses a value with a line break, which readers would take for two rows.
+    """
+
+    @classmethod
+    def suffix(cls, options: FormatOptions) -> str:
+        return f".txt{SUFFIXES[options.codec]}"
+
+    @classmethod
+    def check_schema(cls, schema: pa.Schema) -> None:
+        types = [field.type for field in schema]
+        if len(types) != 1 or not (pa.types.is_string(types[0]) or pa.types.is_large_string(types[0])):
+            found = ", ".join(f"{field.name}: {field.type}" for field in schema)
+            raise ConfigurationError(
+                "the text format takes exactly one column of strings",
+                why=f"the columns are ({found})",
+                do='select one string column, or use format="jsonl"',
+            )
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
+        lines = batch.column(0).cast(TEXT)
+        self._check_breaks(lines)
+        return data_of(concat(lines, literal("\n"), skip_null=True))
+
+    def _check_breaks(self, lines: pa.Array) -> None:
+        data = data_of(lines).to_pybytes()
+        for name, character in (("newline", "\n"), ("carriage return", "\r")):
+            row = first_row(pc.match_substring(lines, character)) if character.encode() in data else -1
+            if row >= 0:
+                raise ValueRefusedError(
+                    f"column {self.schema[0].name!r} holds a {name}, in row {row} of the batch",
+                    why="readers of text files take it for the end of a record",
+                    do='replace it before writing, or use format="jsonl", which escapes it',
+                )

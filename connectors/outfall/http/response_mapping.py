@@ -1,0 +1,170 @@
+"""What an answer means for the records of its request."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Sequence
+from traceback import extract_tb
+
+from outfall.async_sink import Outcome, Refusal
+from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
+from outfall.http.options import HttpOptions
+from outfall.http.records import Record
+from outfall.http.redaction import shown_location
+from outfall.http.retry_after import retry_after
+from outfall.http.statuses import Statuses, Verdict
+from outfall.http.transport import Answer, ExchangeError, Fault
+from outfall.location import masked
+
+PerItem = Callable[[Answer, int], Sequence[int]]
+"""Reads the answer to a request of so many records: one HTTP status for each of them, in their order."""
+
+_HINTS = {
+    401: "correct the credentials",
+    403: "grant the right, or correct the credentials",
+    404: "correct the url",
+    405: "correct method or url",
+    415: "correct body, content_type or compression",
+}
+
+
+class AnswerReader:
+    """Turns answers and failures into outcomes.
+
+    Args:
+        options: address and bounds.
+        statuses: the table.
+        per_item: reads answers that say it record by record.
+        hide: takes secrets out of a text; a server may say back what it was sent.
+    """
+
+    def __init__(
+        self,
+        options: HttpOptions,
+        statuses: Statuses,
+        per_item: PerItem | None,
+        hide: Callable[[str], str] = lambda text: text,
+    ) -> None:
+        self._options = options
+        self._statuses = statuses
+        self._per_item = per_item
+        self._hide = hide
+        self._longest_pause = options.retry_after_longest.total_seconds()
+
+    def read(self, answer: Answer, records: Sequence[Record]) -> Outcome[Record]:
+        """Return what an answer means."""
+        verdict = self._statuses.verdict(answer.status)
+        asked = verdict in (Verdict.COMPLETE, Verdict.PER_ITEM) and answer.status not in _BODILESS
+        if asked and self._per_item is not None:
+            return self._items(self._per_item, answer, records)
+        if verdict is Verdict.COMPLETE:
+            return Outcome()
+        reason, code, excerpt = (
+            f"{self._place()} answered {answer.status}",
+            str(answer.status),
+            self._excerpt(answer),
+        )
+        if verdict is Verdict.RETRY:
+            after = retry_after(answer.headers.get("retry-after"), longest=self._longest_pause)
+            return Outcome(
+                retry=records, reason=reason, code=code, excerpt=excerpt, after=after, hold_host=after is not None,
+                together=True,
+            )  # fmt: skip
+        if verdict is Verdict.SPLIT:
+            return Outcome(split=records, reason=reason, code=code, excerpt=excerpt)
+        if verdict is Verdict.DEAD_LETTER:
+            return Outcome(dead=[Refusal(record, reason, code, excerpt) for record in records])
+        return Outcome(error=self._stop(answer, reason))
+
+    def failed(self, error: ExchangeError | OutfallError, records: Sequence[Record]) -> Outcome[Record]:
+        """Return what it means that there is no answer."""
+        if isinstance(error, TransientError):
+            return Outcome(retry=records, reason=str(error), together=True)
+        if isinstance(error, OutfallError):
+            return Outcome(error=error)
+        if error.fault is Fault.CONFIGURATION:
+            return Outcome(
+                error=TargetError(
+                    f"{self._place()} cannot be reached, and trying again will not help",
+                    why=error.why,
+                    do="correct the url, or the certificates (ca_bundle, client_certificate), or the host's resolver",
+                )
+            )
+        return Outcome(retry=records, reason=f"{self._place()}: {error.why}", together=True)
+
+    def _items(self, per_item: PerItem, answer: Answer, records: Sequence[Record]) -> Outcome[Record]:
+        if not answer.whole:
+            return Outcome(
+                error=TargetError(
+                    f"the answer of {self._place()} is not whole, and per_item needs all of it",
+                    why=f"it is longer than {int(self._options.max_response_bytes)} bytes, or broke off",
+                    do="raise max_response_bytes, or send fewer records per request",
+                )
+            )
+        try:
+            found = per_item(answer, len(records))
+        except Exception as error:
+            # Without the cause: its text, which a traceback shows, may quote the answer. So the place is said here.
+            at = extract_tb(error.__traceback__)[1:2]
+            where = "".join(f" in {os.path.basename(frame.filename)}, line {frame.lineno}" for frame in at)
+            failed = TargetError(
+                f"per_item cannot read what {self._place()} answered with {answer.status}",
+                why=f"it raised {type(error).__name__}{where}: {self._hide(str(error))[:300]}; {self._says(answer)}",
+                do="correct per_item, or the server",
+            )
+            return Outcome(error=failed)
+        if len(found) != len(records):
+            return Outcome(
+                error=ConfigurationError(
+                    f"per_item found {len(found)} statuses for {len(records)} records",
+                    do="have it return one status for each record, in their order",
+                )
+            )
+        verdicts = [self._statuses.verdict(status) for status in found]
+        stopped = next((status for status, verdict in zip(found, verdicts, strict=True) if verdict in _STOPPING), None)
+        if stopped is not None:
+            return Outcome(error=self._stop(answer, f"{self._place()} answered {stopped} for a record"))
+        items = list(zip(records, found, verdicts, strict=True))
+        accepted = all(verdict is Verdict.COMPLETE for verdict in verdicts)
+        excerpt = None if accepted else self._excerpt(answer)
+        after = retry_after(answer.headers.get("retry-after"), longest=self._longest_pause)
+        return Outcome(
+            retry=[record for record, _, verdict in items if verdict is Verdict.RETRY],
+            dead=[
+                Refusal(record, f"{self._place()} answered {status} for this record", str(status), excerpt)
+                for record, status, verdict in items
+                if verdict in (Verdict.SPLIT, Verdict.DEAD_LETTER)
+            ],
+            reason=f"{self._place()} did not accept the record",
+            excerpt=excerpt,
+            after=after,
+            hold_host=after is not None,
+        )
+
+    def _stop(self, answer: Answer, reason: str) -> TargetError:
+        location = answer.headers.get("location")
+        do = _HINTS.get(answer.status, "correct the options or the server; statuses= makes exceptions from the table")
+        if answer.status == 207:
+            do = "pass per_item=, which reads the answer's items"
+        elif location:
+            shown = shown_location(location, self._options.url, self._options.url)
+            do = f"correct the url, if it is {shown[:200]!r} by now"
+        return TargetError(reason, why=self._says(answer), do=do)
+
+    def _excerpt(self, answer: Answer) -> str:
+        # More is looked at than is shown, or the beginning of a secret would stand at the end.
+        return self._hide(answer.body[: 2 * _SHOWN].decode("utf-8", "replace"))[:_SHOWN]
+
+    def _says(self, answer: Answer) -> str:
+        excerpt = self._excerpt(answer)[:300].strip()
+        return f"it says {excerpt!r}" if excerpt else "it says nothing more"
+
+    def _place(self) -> str:
+        return masked(self._options.url)
+
+
+_SHOWN = 4000
+"""Characters of an answer in a dead letter."""
+_BODILESS = (204, 205)
+"""RFC 9110 §15.3.5 and §15.3.6: they say nothing of single records."""
+_STOPPING = (Verdict.STOP, Verdict.FOLLOW, Verdict.PER_ITEM)

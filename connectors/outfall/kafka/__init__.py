@@ -1,0 +1,5 @@
+"""Recovery data in Kafka, right without the broker's transactions. See docs/recovery-kafka.md."""
+
+from outfall.kafka.config import KafkaRecoveryConfig
+
+__all__ = ["KafkaRecoveryConfig"]

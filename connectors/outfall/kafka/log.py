@@ -1,0 +1,164 @@
+"""A log in two topics of Kafka, right without the broker's transactions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from outfall.errors import RecordError
+from outfall.kafka.keys import CopyKey, EntryKey
+from outfall.kafka.partition import Partition
+from outfall.kafka.states import LargeStates, split
+from outfall.kafka.tail import ProgressTail
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
+from outfall.trace_points import reached
+
+CHUNK = 512 * 1024
+"""Bytes of an entry or a state that go into one record; more are split. Brokers take 1 MiB by default."""
+
+
+class KafkaLog(RecoveryLog):
+    """Appends by writing and reading back: the order of the partition decides who came first.
+
+    Three facts: a partition is totally ordered, and readers see the same order; compaction removes only what has a
+    later record of its key, and no key of ours is used twice but for its tombstones; nobody gives the newest entry a
+    tombstone. Where the rule is, see `ProgressView`; the whole argument is in docs/recovery-kafka.md.
+    """
+
+    def __init__(
+        self,
+        step_id: str,
+        progress: Partition,
+        states: Partition,
+        *,
+        timeout: float,
+        chunk: int = CHUNK,
+        release: Callable[[KafkaLog], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Read and write nothing yet.
+
+        Args:
+            step_id: the step.
+            progress: where entries are.
+            states: where large states are.
+            timeout: seconds that reading to the end may take, and waiting for what became of a record.
+            chunk: bytes that go into one record.
+            release: takes the log when it is closed, to be used again; left out, it is shut.
+            clock: seconds that only grow.
+            sleep: waits so many seconds.
+        """
+        self._tail = ProgressTail(step_id, progress, timeout, clock, sleep)
+        self._large = LargeStates(self._tail, states, chunk)
+        self._partitions = progress, states
+        self._chunk = chunk
+        self._release = release
+
+    def read(self, *, last: int | None = None) -> list[LogEntry]:
+        if last is not None and last < 0:
+            raise ValueError(f"last must not be negative, not {last}")
+        numbers = self.numbers()
+        return self._tail.view.entries(numbers if last is None else numbers[max(0, len(numbers) - last) :])
+
+    def numbers(self) -> list[int]:
+        return self._tail.catch_up().numbers()
+
+    def append(self, data: bytes, *, after: int) -> int:
+        self._prepare()
+        self._require_newest(self._tail.catch_up().newest, after)
+        reached("log: newest checked")
+        pieces = split(data, self._chunk)
+        key = EntryKey.new(self._tail.step_id, after + 1, 0 if len(pieces) == 1 else len(pieces))
+        if key.chunks:
+            self._tail.partition.write([(str(key.chunk(index)), piece) for index, piece in enumerate(pieces)])
+            reached("log: chunks written")
+        self._tail.settle(key, b"" if key.chunks else data)
+        if self._tail.view.has(key) and self._tail.view.newest == key.number:
+            return key.number
+        raise EntryExistsError(key.number)
+
+    def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
+        view = self._tail.catch_up()
+        below = min(max(keep, default=0), view.newest)
+        # Each step is acknowledged before the next: a reader must never see a stray without the entry that made it
+        # one, an entry without its chunks, nor what a copy brings without the copy.
+        self._tail.bury(list(view.strays), "log: strays swept")
+        spent = [key for number, (key, _) in view.counted.items() if number < below and number not in keep]
+        self._tail.bury(spent, "log: entry swept")
+        view = self._tail.catch_up()
+        self._tail.bury(view.dead_pieces(), "log: chunks swept")
+        copy = view.spent_copy()
+        self._tail.bury([] if copy is None else [copy], "log: copy swept")
+        self._large.sweep(states, generation)
+
+    def write_state(self, name: str, data: bytes, *, generation: int) -> str:
+        self._prepare()
+        return self._large.write(name, data, generation)
+
+    def read_state(self, name: str) -> bytes:
+        return self._large.read(name)
+
+    def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
+        """Take over another log. Its entries count all at once, by one record after them; until then this log is empty.
+
+        Raises:
+            RecordError: somebody else wrote to this log before that record.
+        """
+        self._prepare()
+        self._tail.catch_up()
+        for name, data in states.items():
+            self._large.restore(name, data)
+        if entries and not self._tail.view.newest:
+            self._restore_entries(entries)
+        if self._tail.view.entries(self._tail.view.numbers()) != list(entries):
+            raise RecordError(
+                f"the log in {self._tail.partition.name} is not what was copied to it",
+                step=self._tail.step_id,
+                why="somebody else wrote to it meanwhile",
+                do="stop what writes there, and copy to a prefix that holds nothing of this step",
+            )
+
+    def erase(self) -> None:
+        """Bury every record of this step; the topics stay, and what is buried goes when they are compacted."""
+        self._tail.forget()  # after a call that failed there is more than this reader would take
+        view = self._tail.catch_up()
+        # Strays first: without the entry that made it one, a stray would count. Then the copy, which takes all that it
+        # brought with it, then the entries from the oldest on, and last what means nothing without them.
+        self._tail.bury(list(view.strays), "log: strays erased")
+        self._tail.bury([] if view.copy is None else [view.copy], "log: copy erased")
+        for key, _ in list(view.counted.values()):
+            self._tail.bury([key], "log: entry erased")
+        self._tail.bury(list(view.pieces), "log: chunks erased")
+        self._large.erase()
+        self._tail.forget()
+
+    def close(self) -> None:
+        if self._release is None or self._tail.stale:
+            self.shut()
+        else:
+            self._release(self)
+
+    def shut(self) -> None:
+        """Close the connections."""
+        for partition in self._partitions:
+            partition.close()
+
+    def _prepare(self) -> None:
+        for partition in self._partitions:
+            partition.prepare()
+
+    def _restore_entries(self, entries: Sequence[LogEntry]) -> None:
+        copy = CopyKey.new(self._tail.step_id, max(entry.number for entry in entries))
+        for entry in entries:
+            pieces = split(entry.data, self._chunk)
+            keys = copy.pieces(entry.number, len(pieces))
+            self._tail.partition.write([(str(key), piece) for key, piece in zip(keys, pieces, strict=True)])
+            reached("log: entry restored")
+        self._tail.settle(copy, b"")
+
+    def _require_newest(self, newest: int, after: int) -> None:
+        if newest > after:
+            raise EntryExistsError(after + 1)
+        if newest < after:
+            raise self._tail.replaced(f"entry {after} is gone from it, where the newest is now {newest}")

@@ -1,0 +1,173 @@
+"""One object to be, in a task: pieces in the bucket, and bytes that are not one yet."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from outfall.formats.options import FormatOptions
+from outfall.formats.stream import EncodedStream
+from outfall.s3.byte_queue import ByteQueue
+from outfall.s3.encodings import ArrowStream, Form
+from outfall.s3.state import WHOLE, HeldObject, Piece
+from outfall.s3.writer import OBJECT_BYTES
+
+MERGED = 16
+"""So many pieces of a level become one of the next, so that there are few, and no byte is written again often."""
+
+
+class Growing:
+    """The rows of one object to be.
+
+    Its pieces are whole parts first, which are copied into it as they are; after them come smaller ones, less than a
+    part together; after them the bytes that wait in memory.
+    """
+
+    def __init__(self, path: str, form: Form, since: float) -> None:
+        self.path = path
+        self.form = form
+        self.since = since
+        """When the oldest row came, in seconds since 1970."""
+        self.rows = 0
+        self.pieces: list[Piece] = []
+        self.waiting = ByteQueue()
+        """Bytes that are in no piece."""
+        self._stream: EncodedStream | ArrowStream | None = None
+
+    @classmethod
+    def restored(cls, held: HeldObject) -> Growing:
+        """Go on with a recorded one."""
+        growing = cls(held.path, Form(held.kind, held.encoding, held.suffix, held.headed), held.oldest.timestamp())
+        growing.rows = held.rows
+        growing.pieces = list(held.pieces)
+        growing.waiting.put_back(held.tail)
+        return growing
+
+    def held(self) -> HeldObject:
+        """Return it as it is recorded. What waits is recorded with it."""
+        return HeldObject(
+            path=self.path,
+            kind=self.form.kind,
+            encoding=self.form.digest,
+            suffix=self.form.suffix,
+            headed=self.form.headed,
+            pieces=tuple(self.pieces),
+            content=base64.b64encode(self.waiting.read()).decode(),
+            rows=self.rows,
+            oldest=datetime.fromtimestamp(self.since, UTC),
+        )
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as far as they are known."""
+        held = self._stream.held if self._stream else 0
+        return sum(piece.size for piece in self.pieces) + self.waiting.size + held
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it takes."""
+        return self.waiting.size + (self._stream.held + OBJECT_BYTES if self._stream else 0)
+
+    def joins(self, other: Growing) -> bool:
+        """Whether both can become one. Called before rows are written.
+
+        A whole part ends anywhere in a row or a compressed member, so what was made after it has to follow it.
+        """
+        first, second = self._in_order(other)
+        return (
+            self.path == other.path
+            and self.form == other.form
+            and not self.form.headed
+            and not second.has_whole
+            # What waits comes after all pieces: it is put off the whole part before it by pieces of the second.
+            and not (first.waiting.size and first._ends_in_whole and second.pieces)
+        )
+
+    def join(self, other: Growing) -> None:
+        """Take the rows of another one, which `joins`."""
+        first, second = self._in_order(other)
+        self.pieces, waiting = first.pieces + second.pieces, ByteQueue()
+        waiting.join(first.waiting)
+        waiting.join(second.waiting)
+        self.waiting = waiting
+        self.rows += other.rows
+        self.since = min(self.since, other.since)
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether whole parts were cut off its bytes."""
+        return any(piece.level == WHOLE for piece in self.pieces)
+
+    @property
+    def _ends_in_whole(self) -> bool:
+        return bool(self.pieces) and self.pieces[-1].level == WHOLE
+
+    def _in_order(self, other: Growing) -> tuple[Growing, Growing]:
+        """Both, the one with whole parts first: what is smaller begins and ends with a row, and may stand anywhere."""
+        return (other, self) if other.has_whole and not self.has_whole else (self, other)
+
+    def write(self, rows: pa.RecordBatch, options: FormatOptions) -> int:
+        """Take rows; return how many bytes were made of them and of earlier ones."""
+        if self._stream is None:
+            self._stream = self.form.stream(options, start=self.rows == 0)
+        made = self.waiting.add(self._stream.encode(rows))
+        self.rows += rows.num_rows
+        return made
+
+    def finish(self) -> int:
+        """Make bytes of all rows; return how many."""
+        if self._stream is None:
+            return 0
+        made = self.waiting.add(self._stream.finish())
+        self._stream = None
+        return made
+
+    @property
+    def small(self) -> list[Piece]:
+        """The pieces after the last whole part. What was one stays one, also when `part_size` is larger now."""
+        count = next((n for n, piece in enumerate(reversed(self.pieces)) if piece.level == WHOLE), len(self.pieces))
+        return self.pieces[len(self.pieces) - count :]
+
+    def take_small(self) -> list[Piece]:
+        """Take these pieces out, to read them."""
+        small = self.small
+        del self.pieces[len(self.pieces) - len(small) :]
+        return small
+
+
+def merged(levels: Sequence[int]) -> tuple[int, int]:
+    """Tell how many of the last pieces a new one takes in, and which level it then has.
+
+    As a counter carries: where fifteen pieces of the new one's level stand before it, all become one of the next level.
+
+    Args:
+        levels: of the smaller pieces, in their order.
+    """
+    count = level = 0
+    while len(levels) - count >= MERGED - 1:
+        run = levels[len(levels) - count - (MERGED - 1) : len(levels) - count]
+        if any(each > level for each in run):
+            break
+        count, level = count + MERGED - 1, level + 1
+    return count, level
+
+
+def copied(sizes: Sequence[int], part_size: int, smallest: int) -> list[bool]:
+    """Plan an object of pieces: which become parts within S3, and which have to be read.
+
+    A piece is copied when it is as large as a part, and what was read before it is nothing, or a part for S3.
+
+    Args:
+        sizes: of the pieces, in their order.
+        part_size: into which parts what is read is cut.
+        smallest: the smallest part that S3 takes, but for the last.
+    """
+    plan, read = [], 0
+    for size in sizes:
+        copy = size >= part_size and (read == 0 or read >= smallest)
+        read = 0 if copy else (read + size) % part_size
+        plan.append(copy)
+    return plan

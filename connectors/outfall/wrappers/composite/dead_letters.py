@@ -1,0 +1,135 @@
+"""`DeadLetteringSink`: a sink, and another one for the records that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    OUTPUT_MODES,
+    SaveMode,
+    SupportsDeadLetterSink,
+    SupportsPreWriteTopology,
+    SupportsTarget,
+)
+from outfall.capability_checks import is_fixed, needs_same_rows
+from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
+from outfall.errors import CapabilityError, ConfigurationError
+from outfall.wrappers.composite.partition import ChildPartition, CompositePartition, Opening
+from outfall.wrappers.composite.sink import Composite
+from outfall.wrappers.composite.tagged import OfChild
+
+SINK = "sink"
+DEAD_LETTERS = "dead_letters"
+
+
+class DeadLetteringSink(Composite):
+    """Writes through a sink, and what that refuses through another one, in the same epoch.
+
+    Both have their states, committables and counters in one record. A dead-letter sink that is exactly once has each
+    record once, as the rows have theirs. When dead letters cannot be written the query stops.
+
+    A sink that has a `dead_letter=` option returns one of these where it is set.
+
+    Args:
+        sink: its partitions hand over what they refuse (`SupportsDeadLetterSink`).
+        dead_letter: gets rows with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. In each task it is opened
+            when the first record is refused. It has no parts, or as many as `sink` has.
+
+    Raises:
+        ConfigurationError: the two are one.
+        CapabilityError: a sink cannot be used, alone or with the other, or does not hand over what it refuses.
+    """
+
+    kind_name = "dead-lettering"
+
+    def __init__(self, sink: Any, dead_letter: Any) -> None:
+        if sink is dead_letter:
+            raise ConfigurationError("a sink cannot take its own dead letters", do="give another sink as dead_letter")
+        if isinstance(dead_letter, SupportsPreWriteTopology):
+            raise CapabilityError(
+                f"a {type(dead_letter).__name__} changes the DataFrame before it is written",
+                why="dead letters come up while the rows are written",
+                do="give a sink as dead_letter that takes rows as they come",
+            )
+        if is_fixed(dead_letter) and not is_fixed(sink):
+            raise CapabilityError(
+                f"a {type(dead_letter).__name__} with parts cannot take the dead letters of a sink without any",
+                why="each part is written by one task, and any task may have records that are refused",
+                do="give a sink without parts as dead_letter, for example FileSink(path)",
+            )
+        if needs_same_rows(dead_letter):
+            raise CapabilityError(
+                f"a {type(dead_letter).__name__} with these options needs the same rows when an epoch is run again",
+                why="a record that is refused again is another dead letter, with another time",
+                do="give a sink as dead_letter that is once whatever rows an epoch has",
+            )
+        if not isinstance(sink, SupportsDeadLetterSink):
+            raise CapabilityError(
+                f"a {type(sink).__name__} does not hand over what it refuses to another sink",
+                do="leave dead_letter out, or give it to a sink within this one that does; PostgresSink keeps such rows"
+                " in its dead_letter_table; a sink of your own needs SupportsDeadLetterSink, and its partition"
+                " dead_letters_to(take)",
+            )
+        super().__init__({SINK: sink, DEAD_LETTERS: dead_letter})
+
+    def save_mode_of(self, name: str, mode: SaveMode | None) -> SaveMode | None:
+        # The dead letters of former runs stay.
+        return "append" if name == DEAD_LETTERS and mode == "overwrite" else mode
+
+    def output_modes(self) -> Collection[str]:
+        sink = self.children()[SINK]
+        return sink.output_modes() if isinstance(sink, SupportsTarget) else OUTPUT_MODES
+
+    def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
+        return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else schema
+
+    def open(self, openings: Mapping[str, Opening]) -> DeadLetteringPartition:
+        return DeadLetteringPartition(openings)
+
+
+class DeadLetteringPartition(CompositePartition):
+    """Opens the second partition when the first one refuses something."""
+
+    _unflushed = False
+    """Whether there are dead letters that were not flushed."""
+    _end_of_input = True
+
+    def open_children(self) -> None:
+        """Open the one for the rows; the other one if it has something to go on from, which would else be lost."""
+        self.open_child(SINK).partition.dead_letters_to(self.take)
+        if self._openings[DEAD_LETTERS].resumes:
+            self.open_child(DEAD_LETTERS)
+
+    def written_children(self) -> Sequence[ChildPartition]:
+        return (self.children[SINK],)
+
+    def take(self, letters: Sequence[DeadLetter]) -> None:
+        """Write dead letters. Called by the first partition, in the task's thread."""
+        if not letters:
+            return
+        child = self.children.get(DEAD_LETTERS) or self.open_child(DEAD_LETTERS)
+        self._unflushed = True
+        child.write_record_batch(dead_letter_batch(letters))
+
+    def flush(self, end_of_input: bool) -> None:
+        """Flush the rows first: that is when most are refused."""
+        self.children[SINK].flush(end_of_input)
+        self._end_of_input = end_of_input
+        self._flush_letters()
+
+    def prepare_commit(self) -> Sequence[OfChild]:
+        """Prepare the rows first: some destinations look at them only then."""
+        prepared = self.children[SINK].prepare_commit()
+        if self._unflushed:
+            self._flush_letters()
+        if DEAD_LETTERS in self.children:
+            prepared += self.children[DEAD_LETTERS].prepare_commit()
+        return prepared
+
+    def _flush_letters(self) -> None:
+        self._unflushed = False
+        if DEAD_LETTERS in self.children:
+            self.children[DEAD_LETTERS].flush(self._end_of_input)

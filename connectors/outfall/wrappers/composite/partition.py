@@ -1,0 +1,210 @@
+"""The open partitions of all children, as one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    SupportsArrow,
+    SupportsCommitter,
+    SupportsHeldRows,
+    SupportsWriterState,
+    WriterInitContext,
+)
+from outfall.capability_checks import check_partition, flush, is_fixed
+from outfall.errors import CapabilityError
+from outfall.protocol.opening import open_partition
+from outfall.protocol.returned import returned_list
+from outfall.protocol.states import states_after
+from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
+from outfall.values import to_batch, to_values
+from outfall.wrappers.composite.children import for_each, of_child
+from outfall.wrappers.composite.tagged import OfChild
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How one child's partition is opened."""
+
+    sink: Any
+    context: WriterInitContext
+    states: Mapping[str, Any]
+    """Of a fixed child, by the child's own names."""
+    recovered: Sequence[Any]
+    """Of a dynamic child."""
+    kept_as: str | None = None
+    """The name under which a dynamic child's states are kept where its parent has parts."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether there is something to go on from: states that would be lost, or rows that may be due."""
+        return bool(self.recovered) or (bool(self.states) and isinstance(self.sink, SupportsHeldRows))
+
+
+class ChildPartition:
+    """One child's open partition."""
+
+    def __init__(self, name: str, opening: Opening) -> None:
+        """Open it.
+
+        Raises:
+            CapabilityError: it lacks what its sink promises.
+        """
+        self.name = name
+        self._opening = opening
+        self._context = opening.context
+        self._sink = opening.sink
+        with of_child(name):
+            self.partition = open_partition(
+                opening.sink, opening.context, states=opening.states, recovered=opening.recovered
+            )
+            try:
+                check_partition(opening.sink, self.partition)
+            except CapabilityError:
+                self.partition.close()
+                raise
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows."""
+        with of_child(self.name):
+            if isinstance(self.partition, SupportsArrow):
+                self.partition.write_record_batch(batch)
+            else:
+                # Made anew for each child, so that none can change what another one gets.
+                self.partition.write_batch(to_values(batch, self._context.value))
+        self._context.metrics.add("rows", batch.num_rows)
+
+    def write_values(self, values: list[Any]) -> None:
+        """Write values that were never rows, of which the child gets copies of its own."""
+        with of_child(self.name):
+            if callable(getattr(self.partition, "write_batch", None)):
+                self.partition.write_batch(copy.deepcopy(values))
+            else:
+                self.partition.write_record_batch(to_batch(values, self._context.value))
+        self._context.metrics.add("rows", len(values))
+
+    def flush(self, end_of_input: bool) -> None:
+        """Flush, if it holds values back."""
+        with of_child(self.name):
+            flush(self.partition, end_of_input=end_of_input or not isinstance(self._sink, SupportsHeldRows))
+
+    def prepare_commit(self) -> list[OfChild]:
+        """Its committables, if it has any."""
+        if not isinstance(self._sink, SupportsCommitter):
+            return []
+        with of_child(self.name):
+            return [
+                OfChild(self.name, value) for value in self._returned("prepare_commit", self.partition.prepare_commit())
+            ]
+
+    def named_states(self) -> dict[str, Any]:
+        """Its states as its parent keeps them, by name."""
+        with of_child(self.name):
+            if is_fixed(self._sink):
+                states = states_after(self._sink, self._context.part or "", self.partition.snapshot())
+                return {f"{self.name}/{name}": state for name, state in states.items()}
+            if self._opening.kept_as is None:
+                return {}
+            return {self._opening.kept_as: list(self._snapshot_state(self._context.epoch))}
+
+    def writer_states(self, epoch: int) -> list[OfChild]:
+        """Its writer states, if it has any."""
+        if not isinstance(self._sink, SupportsWriterState):
+            return []
+        with of_child(self.name):
+            return [OfChild(self.name, state) for state in self._snapshot_state(epoch)]
+
+    def _snapshot_state(self, epoch: int) -> Sequence[Any]:
+        return self._returned("snapshot_state", self.partition.snapshot_state(epoch))
+
+    def _returned(self, method: str, value: Any) -> Sequence[Any]:
+        return returned_list(self.partition, method, value, step=self._context.step_id, part=self._context.part)
+
+    def close(self) -> None:
+        """Release it."""
+        self.partition.close()
+
+
+class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], StatelessSinkPartition[Any]):
+    """Hands everything to the partitions of all children, in their order.
+
+    A child that is slow makes its siblings wait, so that no rows pile up. What one raises on writing fails the attempt
+    at once; flushing, preparing the commit and closing reach each of them, and their errors are raised together.
+    """
+
+    def __init__(self, openings: Mapping[str, Opening]) -> None:
+        """Open the children."""
+        self._openings = openings
+        self.children: dict[str, ChildPartition] = {}
+        try:
+            self.open_children()
+        except BaseException:
+            for child in self.children.values():
+                # The error that led here is the one to raise.
+                with suppress(Exception):
+                    child.close()
+            raise
+
+    def open_children(self) -> None:
+        """Open those that are needed from the beginning. The default opens all."""
+        for name in self._openings:
+            self.open_child(name)
+
+    def open_child(self, name: str) -> ChildPartition:
+        """Open one."""
+        self.children[name] = ChildPartition(name, self._openings[name])
+        return self.children[name]
+
+    def written_children(self) -> Sequence[ChildPartition]:
+        """The children that get the rows. The default is all."""
+        return tuple(self.children.values())
+
+    def write_batch(self, values: list[Any]) -> None:
+        """Write values to each child; each has copies of its own."""
+        for child in self.written_children():
+            child.write_values(values)
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows to each child; the batch is one and the same, as nobody can change it."""
+        for child in self.written_children():
+            child.write_record_batch(batch)
+
+    def flush(self, end_of_input: bool) -> None:
+        """Flush each child, also after another could not be flushed, as in `close`."""
+        self._for_each(lambda name, child: child.flush(end_of_input), "several sinks could not be flushed")
+
+    def prepare_commit(self) -> Sequence[OfChild]:
+        """The committables of all children; each prepares its own also after another could not, as in `close`."""
+        found = self._for_each(
+            lambda name, child: child.prepare_commit(), "several sinks could not prepare their commit"
+        )
+        return [item for items in found.values() for item in items]
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """The states of all children that are open."""
+        return {name: state for child in self.children.values() for name, state in child.named_states().items()}
+
+    def snapshot_state(self, epoch: int) -> Sequence[OfChild]:
+        """The writer states of all children."""
+        return [item for child in self.children.values() for item in child.writer_states(epoch)]
+
+    def close(self) -> None:
+        """Close each child, also after another could not be closed.
+
+        Raises:
+            Exception: what a single child raised.
+            OutfallError: several could not be closed; names all.
+        """
+        self._for_each(lambda name, child: child.close(), "several sinks could not be closed")
+
+    def _for_each(self, act: Callable[[str, ChildPartition], R], failed: str) -> dict[str, R]:
+        context = next(iter(self._openings.values())).context
+        return for_each(self.children, act, failed, step=context.step_id, epoch=context.epoch)

@@ -1,0 +1,230 @@
+"""Batches across epochs: what is not enough for a batch is in the state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    DeclaresGuarantee,
+    Guarantee,
+    HeldRows,
+    SaveMode,
+    SupportsHeldRows,
+    SupportsTarget,
+    SupportsWriterContext,
+    SupportsWriterState,
+    WriterInitContext,
+)
+from outfall.capability_checks import needs_same_rows
+from outfall.errors import CapabilityError, SerializationError
+from outfall.formats import rows_to_batch
+from outfall.serde import SimpleVersionedSerializer
+from outfall.sinks import DynamicSink, StatelessSinkPartition
+from outfall.values import to_batch
+from outfall.wrappers.batched import Batching
+from outfall.wrappers.buffer import ArrowChunk, Buffer
+from outfall.wrappers.composite import Composite
+from outfall.wrappers.composite.partition import CompositePartition, Opening
+
+TARGET = "target"
+BUFFER = "buffer"
+
+
+@dataclass(frozen=True)
+class HeldBatch:
+    """Rows that wait for more, and when the oldest of them came."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    oldest: datetime
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return sum(batch.num_rows for batch in self.batches)
+
+
+class HeldBatchSerializer(SimpleVersionedSerializer[HeldBatch]):
+    """A line of JSON with the time and the lengths, and after it streams of Arrow IPC, one for each set of columns."""
+
+    @property
+    def version(self) -> int:
+        """1."""
+        return 1
+
+    def serialize(self, value: HeldBatch) -> bytes:
+        """Write the line and the streams."""
+        streams = [_stream(batch) for batch in value.batches]
+        head = {"oldest": value.oldest.isoformat(), "rows": value.rows, "lengths": [len(stream) for stream in streams]}
+        return b"".join([json.dumps(head).encode(), b"\n", *streams])
+
+    def deserialize(self, version: int, data: bytes) -> HeldBatch:
+        """Read them."""
+        self.check_version(version)
+        head, _, rest = data.partition(b"\n")
+        batches, at = [], 0
+        try:
+            found = json.loads(head)
+            oldest = datetime.fromisoformat(found["oldest"])
+            for length in found["lengths"]:
+                with pa.ipc.open_stream(rest[at : at + length]) as reader:
+                    batches += list(reader)
+                at += length
+        except (ValueError, TypeError, KeyError, pa.ArrowException, OSError) as error:
+            raise SerializationError("a stored batch of rows is damaged", why=str(error)) from error
+        value = HeldBatch(tuple(batches), oldest)
+        if value.rows != found["rows"]:
+            raise SerializationError(f"a stored batch has {value.rows} rows, not {found['rows']}")
+        return value
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    return bytes(out.getvalue().to_pybytes())
+
+
+class BufferSink(
+    DynamicSink[Any],
+    SupportsWriterState[Any, HeldBatch],
+    SupportsHeldRows[HeldBatch],
+    SupportsWriterContext,
+    SupportsTarget[Any],
+    DeclaresGuarantee,
+):
+    """The buffer beside the target: its state is what waits."""
+
+    def __init__(self, batching: Batching) -> None:
+        self._batching = batching
+
+    def kind(self) -> str:
+        return "buffer"
+
+    def target(self) -> str:
+        return "the recovery data"
+
+    def bind(self, context: WriterInitContext) -> Self:
+        return self
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> BufferPartition:
+        return BufferPartition(self._batching, ())
+
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[HeldBatch]) -> BufferPartition:
+        return BufferPartition(self._batching, recovered)
+
+    def writer_state_serializer(self) -> HeldBatchSerializer:
+        return HeldBatchSerializer()
+
+    def held_rows(self, state: HeldBatch) -> HeldRows:
+        return HeldRows(state.rows, state.oldest)
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        return self  # nothing of it is in a target
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+
+class BufferPartition(StatelessSinkPartition[Any]):
+    """Rows that wait."""
+
+    def __init__(self, batching: Batching, recovered: Sequence[HeldBatch]) -> None:
+        """Go on with what waited before, the oldest first."""
+        self.clock = batching.clock
+        self.buffer = Buffer(batching.options)
+        for held in sorted(recovered, key=lambda held: held.oldest):
+            for batch in held.batches:
+                self.buffer.add(ArrowChunk(batch), held.oldest.timestamp())
+
+    def write_batch(self, values: list[Any]) -> None:
+        self.write_record_batch(rows_to_batch(values))
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+        self.buffer.add(ArrowChunk(batch), self.clock.time())
+
+    def flush(self, end_of_input: bool) -> None:
+        """Do nothing: the one who holds this writes what is due."""
+
+    def snapshot_state(self, epoch: int) -> Sequence[HeldBatch]:
+        """What waits, with the time of the oldest."""
+        chunks, oldest = self.buffer.chunks, self.buffer.oldest
+        if oldest is None:
+            return ()
+        return (HeldBatch(_joined(chunks), datetime.fromtimestamp(oldest, UTC)),)
+
+
+def _joined(chunks: Sequence[ArrowChunk]) -> tuple[pa.RecordBatch, ...]:
+    """As few batches as there are sets of columns in a row."""
+    runs: list[list[ArrowChunk]] = []
+    for chunk in chunks:
+        if runs and runs[-1][0].joins(chunk):
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+    return tuple(run[0].join(run[1:]).batch for run in runs)
+
+
+class HoldingBatchingSink(Composite):
+    """A sink and the buffer before it."""
+
+    kind_name = "batching"
+
+    def __init__(self, sink: Any, batching: Batching) -> None:
+        if needs_same_rows(sink):
+            raise CapabilityError(
+                f"a {type(sink).__name__} with these options needs the same rows when an epoch is run again",
+                why="which rows wait and which go out depends on their order and age, and those are others then",
+                do="leave across_epochs out, or use a sink that is once whatever rows an epoch has",
+            )
+        super().__init__({TARGET: sink, BUFFER: BufferSink(batching)})
+
+    def open(self, openings: Mapping[str, Opening]) -> HoldingPartition:
+        return HoldingPartition(openings, self.writer.value)
+
+
+class HoldingPartition(CompositePartition):
+    """Rows go to the buffer, and from there in batches to the target, in an epoch those of one set of columns."""
+
+    def __init__(self, openings: Mapping[str, Opening], value: str | None) -> None:
+        """Open both."""
+        self._value = value
+        self._written: pa.Schema | None = None
+        super().__init__(openings)
+
+    @property
+    def _waiting(self) -> BufferPartition:
+        partition: BufferPartition = self.children[BUFFER].partition
+        return partition
+
+    def write_batch(self, values: list[Any]) -> None:
+        """Take values; they wait as rows."""
+        self.write_record_batch(rows_to_batch(values) if self._value is None else to_batch(values, self._value))
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Take rows, and write what is due."""
+        self._waiting.write_record_batch(batch)
+        self._write(everything=False)
+
+    def flush(self, end_of_input: bool) -> None:
+        """Write what is due, at the end of the input all, and flush the target."""
+        self._write(everything=end_of_input)
+        self.children[TARGET].flush(end_of_input)
+
+    def _write(self, *, everything: bool) -> None:
+        buffer, clock = self._waiting.buffer, self._waiting.clock
+        while (chunk := buffer.due(clock.time(), everything=everything)) is not None:
+            if self._written is None:
+                self._written = chunk.batch.schema
+            elif not self._written.equals(chunk.batch.schema):
+                # Rows of epochs before a change of columns. A target may take one set of columns in an epoch, as from
+                # Spark it gets no other; the rest is due in the next one.
+                return
+            self.children[TARGET].write_record_batch(chunk.batch)
+            buffer.drop(chunk.rows)

@@ -1,0 +1,275 @@
+"""The committer's loop: offers committables until each is resolved."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import tenacity
+
+from outfall.capabilities import CommitRequest, Committer, Metrics
+from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, OutfallError, raise_together
+from outfall.protocol.clock import Clock
+from outfall.retry_log import RetryLog
+from outfall.trace_points import reached
+
+_log = logging.getLogger(__name__)
+_retries = RetryLog(_log)
+
+
+@dataclass(frozen=True)
+class CommitPolicy:
+    """How long committing is tried, and what is done with data that the target refuses. Times in seconds.
+
+    A committable is all rows that one task wrote in one epoch, or one file or object of them; in PostgreSQL one refused
+    row refuses the rows of the whole epoch.
+
+    Raises:
+        ConfigurationError: a value is none of those that can be.
+    """
+
+    deadline: float = 600.0
+    """From the first offer to the last. What is unresolved then fails the query, and the next run goes on with it."""
+    first_wait: float = 0.1
+    longest_wait: float = 30.0
+    on_known_failure: Literal["fail", "drop"] = "fail"
+    """`fail` stops the query, and its next run tries again. `drop` throws all rows of the committable away, the good
+    ones too. The record then counts them, `outfall status` shows them, and the step has no guarantee any more. A sink
+    that keeps refused rows as dead letters, as PostgreSQL's `dead_letter_table`, loses none."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for name in ("deadline", "first_wait", "longest_wait"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+                raise ConfigurationError(f"{name} is {seconds!r}", do="give a number of seconds above 0")
+        if self.on_known_failure not in ("fail", "drop"):
+            raise ConfigurationError(f"on_known_failure is {self.on_known_failure!r}", do='give "fail" or "drop"')
+
+
+@dataclass(frozen=True)
+class CommitPlace:
+    """Where committing happens, for texts."""
+
+    step_id: str
+    epoch: int
+
+
+@dataclass
+class _Group:
+    """The requests that stand or fall together, and how they fell."""
+
+    name: str | None
+    requests: list[CommitRequest[Any]] = field(default_factory=list)
+    error: OutfallError | None = None
+
+    def pending(self) -> list[CommitRequest[Any]]:
+        """What is to be offered, unless the group has failed."""
+        if self.error is not None:
+            return []
+        return [request for request in self.requests if request.outcome.kind in {"unsignalled", "retry"}]
+
+    def committed(self) -> bool:
+        return all(request.outcome.kind in _PUBLISHED for request in self.requests)
+
+
+_PUBLISHED = {"committed", "already committed"}
+
+
+class CommitLoop:
+    """Runs one committer over the requests of one epoch."""
+
+    def __init__(
+        self,
+        committer: Committer[Any],
+        policy: CommitPolicy,
+        place: CommitPlace,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_committed: Callable[[str], None] = lambda group: None,
+    ) -> None:
+        """Prepare to commit; nothing is offered yet.
+
+        Args:
+            committer: publishes.
+            policy: how long it is tried.
+            place: for texts.
+            clock: time.
+            metrics: where retries are counted.
+            on_committed: called with the name of each group that is wholly committed.
+        """
+        self._committer = committer
+        self._policy = policy
+        self._place = place
+        self._clock = clock
+        self._metrics = metrics
+        self._on_committed = on_committed
+        self._groups: list[_Group] = []
+
+    def run(self, requests: Sequence[CommitRequest[Any]]) -> None:
+        """Offer the requests, and those that ask for it again after a pause, until each is resolved or lost.
+
+        Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015). Groups are
+        offered one by one in each round. One that failed is left out of the next, and its error raised at the end.
+        Once something is lost and nothing is published, no more is offered.
+
+        Raises:
+            CommitRefusedError: a request failed for a known reason, and known failures fail the query.
+            CommitError: a request failed for an unknown reason, or the deadline passed.
+            TransientError, TerminalError: several groups failed.
+        """
+        self._groups = self._grouped(requests)
+        started = self._clock.now()
+        wait = tenacity.wait_random_exponential(multiplier=self._policy.first_wait, max=self._policy.longest_wait)
+        retrying = tenacity.Retrying(
+            sleep=self._clock.sleep,
+            wait=lambda state: min(wait(state), max(0.0, started + self._policy.deadline - self._clock.now())),
+            stop=lambda _: self._clock.now() - started >= self._policy.deadline,
+            retry=tenacity.retry_if_result(bool),
+            retry_error_callback=lambda _: self._out_of_time(),
+            before_sleep=lambda _: self._warn(started + self._policy.deadline),
+        )
+        retrying(self._round)
+        errors = {group.name or "": group.error for group in self._groups if group.error is not None}
+        raise_together(errors, f"{len(errors)} of {len(self._groups)} sinks failed to commit", **self._where())
+
+    def _grouped(self, requests: Sequence[CommitRequest[Any]]) -> list[_Group]:
+        groups: dict[str | None, _Group] = {}
+        for request in requests:
+            name = self._committer.group(request.committable)
+            groups.setdefault(name, _Group(name)).requests.append(request)
+        return list(groups.values())
+
+    def _round(self) -> bool:
+        """Offer what is unresolved; return whether some of it asks to be offered again."""
+        for group in self._groups:
+            if not group.pending():
+                continue
+            if self._lost_in_vain():
+                return False
+            try:
+                self._offer(group)
+            except OutfallError as error:
+                group.error = error
+        return any(group.pending() for group in self._groups)
+
+    def _offer(self, group: _Group) -> None:
+        pending = group.pending()
+        for request in pending:
+            if request.outcome.kind == "retry":
+                self._metrics.add("retries")
+                request.offer_again()
+        reached("before commit")
+        self._call(pending)
+        reached("after commit")
+        for request in pending:
+            self._resolve(request)
+        if group.name is not None and group.committed():
+            self._on_committed(group.name)
+
+    def _warn(self, until: float) -> None:
+        pending = [request for group in self._groups for request in group.pending()]
+        now = self._clock.now()
+        _retries.retry(
+            f"step {self._place.step_id}",
+            f"committing {len(pending)} committables of epoch {self._place.epoch}",
+            attempt=max(request.number_of_retries for request in pending) + 1,
+            reason=next(
+                (request.outcome.reason for request in pending if request.outcome.reason), "the target is not ready"
+            ),
+            left=until - now,
+            now=now,
+        )
+
+    def _lost_in_vain(self) -> bool:
+        """Whether the epoch is to be written anew, so that what is not offered yet should not be."""
+        requests = [request for group in self._groups for request in group.requests]
+        if len(self._groups) == 1 or not any(request.outcome.kind == "lost" for request in requests):
+            return False
+        return self._committer.nothing_published(requests)
+
+    def _call(self, pending: Sequence[CommitRequest[Any]]) -> None:
+        """Call the committer. What it raises is an unknown failure of the whole call."""
+        try:
+            self._committer.commit(pending)
+        except OutfallError:
+            raise
+        except Exception as error:
+            raise CommitError.because_of(
+                error,
+                f"committing {len(pending)} committables failed",
+                do="see the cause; the next run of the query commits what is recorded",
+                **self._where(),
+            ) from error
+
+    def _resolve(self, request: CommitRequest[Any]) -> None:
+        outcome = request.outcome
+        match outcome.kind:
+            case "unsignalled" if self._committer.strict:
+                raise CommitError(
+                    f"the strict {type(self._committer).__name__} left a committable unresolved", **self._where()
+                )
+            case "unsignalled":
+                request.signal_committed()
+            case "already committed":
+                self._metrics.add("already_committed")
+            case "known failure":
+                self._known_failure(request)
+            case "unknown failure":
+                raise self._failed(
+                    CommitError,
+                    request,
+                    "committing failed for an unknown reason",
+                    "see the cause; the next run of the query commits what is recorded",
+                )
+
+    def _known_failure(self, request: CommitRequest[Any]) -> None:
+        if self._policy.on_known_failure == "fail":
+            raise self._failed(
+                CommitRefusedError,
+                request,
+                "the target refused a committable",
+                "mend the target or the rows, and start the query again: it commits what is recorded",
+            )
+        self._metrics.add("dropped_committables")
+        self._metrics.add("dropped_rows", request.rows or 0)
+        rows = "an unknown number of" if request.rows is None else f"{request.rows:,}"
+        place = self._place
+        error = request.outcome.error
+        _log.error("step %s, epoch %d: dropped a committable of %s rows: %s", place.step_id, place.epoch, rows, error)
+
+    def _failed(self, family: type[OutfallError], request: CommitRequest[Any], what: str, do: str) -> OutfallError:
+        error = request.outcome.error
+        if error is None:
+            return family(what, do=do, **self._where())
+        return family.because_of(error, what, do=do, **self._where())
+
+    def _out_of_time(self) -> None:
+        for group in self._groups:
+            left = len(group.pending())
+            if left:
+                group.error = CommitError(
+                    f"{left} of {len(group.requests)} committables were not committed"
+                    f" within {self._policy.deadline:g} s",
+                    do="see the target; the next run of the query commits what is recorded",
+                    **self._where(),
+                )
+
+    def _where(self) -> dict[str, Any]:
+        return {"step": self._place.step_id, "epoch": self._place.epoch}
+
+
+def closing(committer: Committer[Any], action: Callable[[], None]) -> None:
+    """Run the action and close the committer, whose failure to close does not hide the action's."""
+    try:
+        action()
+    except BaseException:
+        try:
+            committer.close()
+        except Exception:
+            _log.warning("closing the committer failed too", exc_info=True)
+        raise
+    committer.close()

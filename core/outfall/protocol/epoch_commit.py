@@ -1,0 +1,295 @@
+"""From PREPARED to COMPLETED: publishes what is recorded, now or in a later run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from outfall.capabilities import (
+    CommitRequest,
+    CommittableMessage,
+    Committer,
+    CommitterInitContext,
+    Metrics,
+    SupportsCommitter,
+    SupportsPostCommitTopology,
+)
+from outfall.capability_checks import guarantee_of
+from outfall.errors import EpochAbandonedError, LostCommittableError
+from outfall.protocol.clock import Clock
+from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing
+from outfall.protocol.journal import Journal
+from outfall.protocol.sweeping import sweep_context, sweep_target
+from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared
+from outfall.recovery.values import load_value
+from outfall.trace_points import reached
+
+_log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Finishes one recorded epoch."""
+
+    def __init__(
+        self,
+        sink: Any,
+        step_id: str,
+        journal: Journal,
+        prepared: Prepared,
+        policy: CommitPolicy,
+        clock: Clock,
+        *,
+        final: bool = False,
+    ) -> None:
+        """Take the recorded epoch over; nothing is done yet. After a `final` one its recovery data is thrown away."""
+        self._sink = sink
+        self._step_id = step_id
+        self._journal = journal
+        self._prepared = prepared
+        self._policy = policy
+        self._clock = clock
+        self._final = final
+        self._metrics = Metrics(prepared.counts)
+        self._requests: list[CommitRequest[Any]] = []
+        self._published: set[str] = set()
+        """The targets that something of the epoch was published to: see `Completed.published`."""
+        self._started = clock.now()
+
+    def settle(self) -> bool:
+        """Finish an epoch that an earlier run recorded.
+
+        Returns:
+            Whether it is completed now. `False`: data was lost before anything was published, and the epoch has to be
+            written anew.
+
+        Raises:
+            LostCommittableError: data was lost and some of the epoch is or may be published.
+            EntryExistsError: another driver went on meanwhile.
+        """
+        _log.info("step %s: finishing recorded epoch %d", self._step_id, self._prepared.epoch)
+        if not self._journal.view.committing and not self._all_there():
+            return False
+        try:
+            self.publish()
+        except EpochAbandonedError:
+            return False
+        return True
+
+    def publish(self) -> Completed:
+        """Commit, follow up, record COMPLETED and sweep.
+
+        Raises:
+            EpochAbandonedError: data was lost, and the target proves that nothing of the epoch was published.
+            LostCommittableError: data was lost and some of the epoch is or may be published.
+            CommitError, CommitRefusedError: see `CommitLoop.run`.
+            EntryExistsError: another driver went on meanwhile.
+        """
+        if isinstance(self._sink, SupportsCommitter) and self._prepared.committables:
+            self._commit()
+        self._follow_up()
+        completed = self._record_completed()
+        self._sweep()
+        return completed
+
+    def _commit(self) -> None:
+        if not self._journal.view.committing:
+            self._journal.append(
+                Committing(
+                    epoch=self._prepared.epoch,
+                    generation=self._prepared.generation,
+                    step=self._step_id,
+                    incarnation=self._prepared.incarnation,
+                )
+            )
+        reached("after COMMITTING")
+        _log.info(
+            "step %s, epoch %d: committing %d committables",
+            self._step_id,
+            self._prepared.epoch,
+            len(self._prepared.committables),
+        )
+        committer = self._committer()
+        closing(committer, lambda: self._offer(committer))
+
+    def _offer(self, committer: Committer[Any]) -> None:
+        self._requests = self._load_requests()
+        place = CommitPlace(self._step_id, self._prepared.epoch)
+        for request in self._requests:
+            if committer.group(request.committable) in self._journal.view.committed:
+                request.signal_committed()
+        CommitLoop(
+            committer, self._policy, place, clock=self._clock, metrics=self._metrics, on_committed=self._mark_committed
+        ).run(self._requests)
+        lost = _lost(self._requests)
+        if not lost:
+            self._published = {
+                committer.group(request.committable) or "" for request in self._requests if _is_published(request)
+            }
+            return
+        if committer.nothing_published(self._requests):
+            self._abandon(committer, self._requests)
+            raise EpochAbandonedError(
+                "written data was lost before any of it was published; the epoch has to be written anew",
+                why=lost[0].outcome.reason,
+                do="start the query again, if it is not set to do so by itself",
+                **self._place(),
+            )
+        raise self._lost_for_good(lost)
+
+    def _mark_committed(self, child: str) -> None:
+        entry = self._prepared
+        self._journal.append(
+            Committed(
+                epoch=entry.epoch,
+                generation=entry.generation,
+                child=child,
+                step=self._step_id,
+                incarnation=entry.incarnation,
+            )
+        )
+        reached("after COMMITTED")
+
+    def _all_there(self) -> bool:
+        """Look, before anything is published, whether all recorded data exists; abandon the epoch when not."""
+        if not isinstance(self._sink, SupportsCommitter) or not self._prepared.committables:
+            return True
+        requests = self._load_requests()
+        committer = self._committer()
+
+        def look() -> None:
+            committer.find_lost(requests)
+            if _lost(requests):
+                self._abandon(committer, requests)
+
+        closing(committer, look)
+        return not _lost(requests)
+
+    def _abandon(self, committer: Committer[Any], requests: Sequence[CommitRequest[Any]]) -> None:
+        lost = _lost(requests)
+        remaining = [request for request in requests if request.outcome.kind != "lost"]
+        if remaining:
+            committer.revoke(remaining)
+        reached("after revoke")
+        self._journal.append(
+            Abandoned(
+                epoch=self._prepared.epoch,
+                generation=self._prepared.generation,
+                reason=lost[0].outcome.reason,
+                step=self._step_id,
+                incarnation=self._prepared.incarnation,
+            )
+        )
+        reached("after ABANDONED")
+        # Not before: what a newer driver has swept is no loss, and this one then cannot append.
+        _log.warning(
+            "step %s, epoch %d: %d of %d committables are lost and none is published; the epoch is written anew (%s)",
+            self._step_id,
+            self._prepared.epoch,
+            len(lost),
+            len(requests),
+            lost[0].outcome.reason,
+        )
+
+    def _lost_for_good(self, lost: Sequence[CommitRequest[Any]]) -> LostCommittableError:
+        published = [request for request in self._requests if request.outcome.kind != "lost"]
+        return LostCommittableError(
+            f"{len(lost)} of {len(self._requests)} committables are lost while others are or may be published",
+            why=f"lost: {_names(lost)}; published: {_names(published)}",
+            do="restore the lost data, or compare the target with the source and start with a new checkpoint",
+            **self._place(),
+        )
+
+    def _follow_up(self) -> None:
+        if isinstance(self._sink, SupportsPostCommitTopology):
+            requests = self._requests
+            stored = self._prepared.committables
+            epoch = self._prepared.epoch
+            self._sink.add_post_commit_topology(
+                [
+                    CommittableMessage(request.committable, epoch, item.worker_index, item.part)
+                    for request, item in zip(requests, stored, strict=True)
+                    if _is_published(request)
+                ]
+            )
+            reached("after post-commit")
+
+    def _record_completed(self) -> Completed:
+        reached("before COMPLETED")
+        view, counts = self._journal.view, self._metrics.counts
+        dropped_rows = view.dropped_rows + counts.get("dropped_rows", 0)
+        dropped_committables = view.dropped_committables + counts.get("dropped_committables", 0)
+        entry = Completed(
+            epoch=self._prepared.epoch,
+            generation=self._prepared.generation,
+            prepared=view.prepared,
+            counts=counts,
+            seconds=self._prepared.seconds + self._clock.now() - self._started,
+            guarantee="NONE" if dropped_committables else guarantee_of(self._sink).name,
+            drain=view.drain_unfinished,
+            drains=view.drains,
+            held_since=view.held.oldest,
+            published={**view.published, **dict.fromkeys(self._published, self._prepared.epoch)},
+            dropped_rows=dropped_rows,
+            dropped_committables=dropped_committables,
+            step=self._step_id,
+            incarnation=self._prepared.incarnation,
+        )
+        self._journal.append(entry)
+        reached("after COMPLETED")
+        return entry
+
+    def _sweep(self) -> None:
+        """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
+        prepared = self._prepared
+        context = sweep_context(
+            self._sink,
+            self._step_id,
+            prepared.incarnation,
+            prepared.generation,
+            states=prepared.states,
+            writer_states=prepared.writer_states,
+            log=self._journal.log,
+            final=self._final,
+        )
+        sweep_target(self._sink, context)
+        try:
+            self._journal.sweep()
+        except Exception:
+            _log.warning("step %s: sweeping the log failed, it will be tried again", self._step_id, exc_info=True)
+        reached("after sweep")
+
+    def _committer(self) -> Committer[Any]:
+        committer: Committer[Any] = self._sink.create_committer(
+            CommitterInitContext(
+                step_id=self._step_id,
+                incarnation=self._prepared.incarnation,
+                generation=self._prepared.generation,
+                epoch=self._prepared.epoch,
+                metrics=self._metrics,
+                token=self._journal.view.begun.get(self._prepared.generation, ""),
+                begun=self._journal.view.begun,
+            )
+        )
+        return committer
+
+    def _load_requests(self) -> list[CommitRequest[Any]]:
+        serializer = self._sink.committable_serializer()
+        return [CommitRequest(load_value(serializer, item.value)) for item in self._prepared.committables]
+
+    def _place(self) -> dict[str, Any]:
+        return {"step": self._step_id, "epoch": self._prepared.epoch}
+
+
+def _is_published(request: CommitRequest[Any]) -> bool:
+    return request.outcome.kind in {"committed", "already committed"}
+
+
+def _lost(requests: Sequence[CommitRequest[Any]]) -> list[CommitRequest[Any]]:
+    return [request for request in requests if request.outcome.kind == "lost"]
+
+
+def _names(requests: Sequence[CommitRequest[Any]], most: int = 20) -> str:
+    """List committables by their own text, at most twenty."""
+    shown = ", ".join(str(request.committable) for request in requests[:most])
+    return shown + (f" and {len(requests) - most} more" if len(requests) > most else "") if requests else "none"

@@ -1,5 +1,0 @@
-"""Recovery data in Kafka, right without the broker's transactions. See docs/recovery-kafka.md."""
-
-from outfall.recovery.kafka.config import KafkaRecoveryConfig
-
-__all__ = ["KafkaRecoveryConfig"]

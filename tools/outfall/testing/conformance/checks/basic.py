@@ -1,0 +1,127 @@
+"""Without any fault."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from outfall.capability_checks import guarantee_of
+from outfall.protocol.task import EpochTask, TaskIdentity
+from outfall.recovery import history
+from outfall.testing.conformance.driver import copied, pickled
+from outfall.testing.conformance.faults import ConformanceError
+from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.rows import frozen
+from outfall.testing.conformance.spying import Probe, probing
+from outfall.testing.conformance.trials import Trials
+
+
+@check
+def declared_guarantee(trials: Trials) -> None:
+    """The sink's test claims more than the sink tells its users."""
+    declared = guarantee_of(trials.sink)
+    if trials.claim > declared:
+        raise ConformanceError(
+            f"the test claims {trials.claim.name}, but the sink declares {declared.name}",
+            do="implement DeclaresGuarantee and SupportsWriterContext on the sink: without both it counts as"
+            " AT_LEAST_ONCE",
+        )
+
+
+@check
+def one_epoch(trials: Trials) -> None:
+    """Rows are lost, added or changed although nothing fails."""
+    trial = trials.new()
+    trial.run_epochs(1)
+    trial.drain()
+    trial.verify()
+
+
+@check
+def several_epochs(trials: Trials) -> None:
+    """A later epoch overwrites an earlier one, or the next driver does."""
+    trial = trials.new()
+    trial.run_epochs(3)
+    trial.run_epochs(3)
+    trial.drain()
+    trial.verify()
+
+
+@check
+def empty_epochs_and_tasks(trials: Trials) -> None:
+    """An epoch, a task or a part without rows is an error, or repeats what was there before."""
+    trial = trials.new()
+    contents: list[list[list[int]]] = [[], [[], []], [[], trial.new_numbers(3)], [[]]]
+    for tasks in contents:
+        trial.run(trial.driver(), trial.bring_numbers(trial.epoch, tasks))
+    trial.finish()
+
+
+@check
+def values_unchanged(trials: Trials) -> None:
+    """A value that was handed to the sink is changed: a retry, or another sink, sees what is left of it."""
+    trial = trials.new()
+    with probing(_Values()) as probe:
+        trial.run_epochs(1)
+    for values, before in probe.seen:
+        if frozen(values) != frozen(before):
+            changed = next((now for now, then in zip(values, before, strict=False) if now != then), values)
+            raise ConformanceError(
+                f"a value was changed while it was written; it is now {changed!r}", do="change a copy of it"
+            )
+
+
+class _Values(Probe):
+    """Keeps what was written, and a copy of it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[list[Any], list[Any]]] = []
+
+    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        if method == "write_batch":
+            self.seen.append((args[0], copy.deepcopy(args[0])))
+        return super().around(method, args, call)
+
+
+@check
+def no_state_on_the_sink(trials: Trials) -> None:
+    """State is kept on the sink object: tasks work on copies, and nobody sees what they leave there."""
+    trial = trials.new()
+    begun = trial.begin(trial.driver(), trial.bring(0))
+    mine = copied(begun.driver.sink)
+    before = _attributes(mine)
+    EpochTask(mine, begun.ticket, TaskIdentity(0, 0, attempt=0)).run_values(begun.tasks[0])
+    changed = sorted(name for name, value in _attributes(mine).items() if before.get(name) != value)
+    if changed:
+        raise ConformanceError(
+            f"the sink's attributes {', '.join(changed)} changed while a task wrote",
+            do="keep what belongs to an attempt on its partition; bind() returns a copy and changes nothing",
+        )
+
+
+def _attributes(sink: Any) -> dict[str, bytes]:
+    """The sink's attributes as bytes that can be compared."""
+    return {name: pickled(value) for name, value in vars(sink).items()}
+
+
+@check
+def counts_are_facts(trials: Trials) -> None:
+    """The counts of an epoch are not those of its rows."""
+    trial = trials.new()
+    content = trial.bring(0)
+    written = trial.run(trial.driver(), content).counts.get("rows", 0)
+    _equal("rows written", written, content.numbers.total())
+    _equal("rows in the history", history(trial.recovery)[-1].counts.get("rows", 0), content.numbers.total())
+    again = trial.bring(0)
+    result = trial.run(trial.driver(), again)
+    _equal("rows skipped in a replay", result.counts.get("skipped", 0), again.numbers.total())
+    _equal("rows written in a replay", result.counts.get("rows", 0), 0)
+
+
+def _equal(what: str, counted: int, fact: int) -> None:
+    if counted != fact:
+        raise ConformanceError(
+            f"{counted} {what} are counted, and there are {fact}",
+            do="add to the metrics under names of your own; the engine counts rows",
+        )

@@ -1,0 +1,241 @@
+"""Two-phase commit: what becomes visible when, and every way in which committing fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from outfall.capabilities import CommitRequest, SupportsCommitter
+from outfall.errors import CommitError, CommitRefusedError
+from outfall.protocol.commit_retry import CommitPolicy
+from outfall.recovery import recovery_config
+from outfall.recovery.entries import Prepared, decode_entry
+from outfall.recovery.values import load_value
+from outfall.testing.conformance.faults import ConformanceError, when
+from outfall.testing.conformance.harness import gives, is_directory
+from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.spying import Probe, probing
+from outfall.testing.conformance.stepping import at_step
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
+from outfall.testing.fake_clock import FakeClock
+
+Requests = Sequence[CommitRequest[Any]]
+
+
+@check
+def nothing_visible_before_commit(trials: Trials) -> None:
+    """Rows are visible before their epoch is recorded: a reader sees what may be taken back."""
+    _needs_committer(trials)
+    trials.needs(trials.once, "at-least-once may show rows early")
+    trial = trials.new()
+    trial.run_epochs(1)
+    begun = trial.begin(trial.driver(), trial.bring(1))
+    begun.run_tasks()
+    if visible := trial.of_epoch(1):
+        raise ConformanceError(
+            f"{visible.total()} rows of epoch 1 are visible although only its tasks have run",
+            do="publish in Committer.commit; prepare_commit hands over what is durable and invisible",
+        )
+    with at_step("before commit", lambda: _none_visible(trial)):
+        begun.finish()
+    trial.finish()
+
+
+def _none_visible(trial: Trial) -> None:
+    if visible := trial.of_epoch(1):
+        raise ConformanceError(f"{visible.total()} rows of epoch 1 are visible before the committer was called")
+
+
+class Commits(Probe):
+    """Comes between the engine and the committer, a number of times."""
+
+    def __init__(self, *actions: Callable[[Requests, Callable[[], Any]], Any]) -> None:
+        self._actions = list(actions)
+
+    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        if method != "committer.commit" or not self._actions:
+            return super().around(method, args, call)
+        return self._actions.pop(0)(args[0], call)
+
+
+def reply_lost(requests: Requests, commit: Callable[[], Any]) -> None:
+    """It is done, and whoever asked sees an error."""
+    commit()
+    raise ConnectionError("the reply was lost")
+
+
+def reply_late(requests: Requests, commit: Callable[[], Any]) -> None:
+    """It is done, but whoever asked has heard nothing and asks again."""
+    commit()
+    for request in requests:
+        if request.outcome.kind in {"unsignalled", "committed", "already committed"}:
+            request.retry_later()
+
+
+def _reply_late_and_updated(requests: Requests, commit: Callable[[], Any]) -> None:
+    commit()
+    for request in requests:
+        if request.outcome.kind in {"unsignalled", "committed", "already committed"}:
+            request.update_and_retry_later(request.committable)
+
+
+def _not_yet(requests: Requests, commit: Callable[[], Any]) -> None:
+    for request in requests:
+        request.retry_later()
+
+
+def _refused(requests: Requests, commit: Callable[[], Any]) -> None:
+    requests[0].signal_failed_with_known_reason(ValueError("refused"))
+
+
+def _unknown(requests: Requests, commit: Callable[[], Any]) -> None:
+    requests[-1].signal_failed_with_unknown_reason(ConnectionError("unreachable"))
+
+
+@check
+def lost_reply_of_a_commit(trials: Trials) -> None:
+    """A commit that did its work and lost its reply is repeated by the next driver, and publishes twice."""
+    _needs_committer(trials)
+    trial = trials.new()
+    trial.run_epochs(1)
+    for times in (1, 2):
+        with when(f"a commit did its work and lost its reply, {times} times"):
+            content = trial.bring(trial.epoch)
+            for _ in range(times):
+                # Every reply: a sink made of sinks commits once for each.
+                with probing(Commits(*[reply_lost] * 100)), suppress(CommitError):
+                    trial.run(trial.driver(), content)
+            trial.finish()
+
+
+@check
+def commit_is_asked_again(trials: Trials) -> None:
+    """A committable that was committed is offered again by the same driver, and is published twice or refused."""
+    _needs_committer(trials)
+    for name, actions in {
+        "retry_later after the work was done": [reply_late],
+        "retry_later before anything was done, and after": [_not_yet, reply_late],
+        "update_and_retry_later after the work was done": [_reply_late_and_updated, reply_late],
+    }.items():
+        trial = trials.new()
+        with when(f"a committer answered {name}"):
+            trial.run_epochs(1)
+            with probing(Commits(*actions)):
+                trial.run(trial.driver(clock=FakeClock()), trial.bring(1))
+            trial.finish()
+
+
+@check
+def failed_commit_is_resumed(trials: Trials) -> None:
+    """After a commit that failed for a known or an unknown reason the next driver loses or repeats rows."""
+    _needs_committer(trials)
+    for name, action in {"a known": _refused, "an unknown": _unknown}.items():
+        trial = trials.new()
+        with when(f"a commit failed for {name} reason, and the query was started again"):
+            trial.run_epochs(1)
+            content = trial.bring(1)
+            with probing(Commits(action)), suppress(CommitError, CommitRefusedError):
+                trial.run(trial.driver(), content)
+            trial.finish(1)
+
+
+@check
+def commit_deadline(trials: Trials) -> None:
+    """A commit that does not come through before its deadline is lost or repeated by the next driver."""
+    _needs_committer(trials)
+    trial = trials.new()
+    trial.run_epochs(1)
+    clock = FakeClock()
+    options = trials.harness.options()
+    policy = CommitPolicy(deadline=60.0, first_wait=1.0, longest_wait=30.0)
+    slow = trial.driver(clock=clock, options=type(options)(**(vars(options) | {"commit": policy})))
+    with when("a commit passed its deadline of 60 s on a fake clock"):
+        with probing(Commits(*[_not_yet] * 1000)):
+            try:
+                trial.run(slow, trial.bring(1))
+            except CommitError:
+                pass
+            else:
+                raise ConformanceError("an epoch was completed that was never committed")
+        if not 60.0 <= clock.seconds < 90.0:
+            raise ConformanceError(f"the deadline of 60 s came after {clock.seconds:.0f} s")
+        trial.finish(1)
+
+
+@check
+def lost_before_committing(trials: Trials) -> None:
+    """A committable whose data is gone is taken for committed, or the rest is published beside a replay."""
+    _lose(trials, "after PREPARED")
+
+
+@check
+def lost_after_committing(trials: Trials) -> None:
+    """A committable that was lost while others were published is taken for committed, or all are written again."""
+    _lose(trials, "before commit")
+    _lose(trials, "sink: request 2 taken")
+
+
+def _lose(trials: Trials, step: str) -> None:
+    _needs_committer(trials)
+    trials.needs_from_author("lose")
+    trial = trials.new()
+    trial.run_epochs(1)
+    before = _files(trial)
+    seen = trial.run_until(step, trial.bring(1))
+    if step not in seen:
+        return
+    if gives(trials.harness, "lose"):
+        trials.harness.lose(trial.target, recorded_committables(trial)[-1])
+    else:
+        for path in _files(trial) - before:
+            path.unlink()
+    with when(f"a driver died at {step!r}, and one of its committables was lost"):
+        for _ in range(3):
+            # An error that repeats is an answer too: nothing is silently missing.
+            with suppress(Exception):
+                trial.run(trial.driver(), trial.bring(1))
+        trial.verify()
+
+
+def _files(trial: Trial) -> set[Path]:
+    return {path for path in trial.target.rglob("*") if path.is_file()} if is_directory(trial.target) else set()
+
+
+def recorded_committables(trial: Trial) -> list[Any]:
+    """The committables of the last recorded epoch, as the log has them."""
+    sink = trial.sink()
+    log = recovery_config(trial.recovery).open("sink")
+    entries = [decode_entry(raw, "sink") for raw in log.read()]
+    prepared = [entry for entry in entries if isinstance(entry, Prepared)][-1]
+    return [load_value(sink.committable_serializer(), item.value) for item in prepared.committables]
+
+
+@check
+def target_refuses(trials: Trials) -> None:
+    """A failure of the target is swallowed: the epoch counts as completed, and rows are missing."""
+    trials.needs_from_author("breaking")
+    for step in ("after open target", "after BEGIN", "sink: before write_batch", "task: before flush", "before commit"):
+        trial = trials.new()
+        trial.run_epochs(1)
+        content = trial.bring(1)
+        with when(f"the target refused everything from {step!r} on"):
+            _run_refused(trial, step, content)
+            trial.verify()
+            trial.finish(1)
+
+
+def _run_refused(trial: Trial, step: str, content: Any) -> None:
+    with ExitStack() as refusing:
+
+        def refuse() -> None:
+            refusing.enter_context(trial.harness.breaking(trial.target))
+
+        with suppress(Exception), at_step(step, refuse):
+            trial.run(trial.driver(clock=FakeClock()), content)
+
+
+def _needs_committer(trials: Trials) -> None:
+    trials.needs(isinstance(trials.sink, SupportsCommitter), "the sink has no SupportsCommitter: nothing is committed")

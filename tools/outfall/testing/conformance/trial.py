@@ -1,0 +1,332 @@
+"""One target, its log and its source, and what must be found in the end whatever happened in between."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows
+from outfall.capability_checks import guarantee_of, is_fixed
+from outfall.protocol.coordinator import EpochCoordinator
+from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
+from outfall.recovery.config import RecoveryConfig
+from outfall.testing.conformance.driver import RemoteTasks, TaskRows
+from outfall.testing.conformance.faults import ConformanceError
+from outfall.testing.conformance.harness import SinkHarness
+from outfall.testing.conformance.rows import Numbers, Rows, some
+from outfall.testing.conformance.spying import spied
+from outfall.testing.crash_points import crash_at
+from outfall.testing.memory_log import MemoryRecoveryConfig
+
+ROWS = 6
+TASKS = 3
+_OTHERS = 1000
+"""More rows than one query brings in a trial."""
+PATIENCE = 3
+"""How often an epoch may fail under a fresh driver, one after the other: a seal that failed is to be tried again."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the source brings for an epoch, by tasks: the numbers of rows."""
+
+    epoch: int
+    tasks: tuple[tuple[int, ...], ...]
+    new: bool = False
+    """Whether no content of these rows was brought before: if the epoch is skipped, it is not this one that counts."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """All rows, in any order."""
+        return Counter(number for task in self.tasks for number in task)
+
+
+class Trial:
+    """A sink's target that outlives its drivers, and a source that brings an epoch until it is completed."""
+
+    def __init__(self, harness: SinkHarness, directory: Path, *, durable_log: bool = False) -> None:
+        """Make an empty target in a new directory, and an empty log: in memory, or beside the target."""
+        name = uuid.uuid4().hex
+        self.harness = harness
+        self.directory = directory / name
+        place = self.directory / "target"
+        place.mkdir(parents=True)
+        self.target = harness.new_target(place)
+        own = str(self.directory / "recovery") if durable_log else MemoryRecoveryConfig()
+        self.recovery: str | RecoveryConfig = harness.make_recovery(self.directory / "recovery") or own
+        sink = harness.make_sink(self.target)
+        self.fixed = is_fixed(sink)
+        self.claim = claim_of(harness, sink)
+        self.repeatable = (
+            self.claim < Guarantee.EXACTLY_ONCE if harness.repeatable_source is None else harness.repeatable_source
+        )
+        # Of sinks together some may write in place, and their author says so by giving that check up.
+        early = "nothing_visible_before_commit" in harness.not_claimed
+        self.publishes = isinstance(sink, SupportsCommitter) and not early
+        self.drains = isinstance(sink, SupportsHeldRows)
+        self.rows = Rows(harness)
+        self.contents: dict[int, list[Numbers]] = {}
+        self.counted: dict[int, list[Numbers]] = {}
+        """The contents of each completed epoch, of which the target must hold one."""
+        self._epochs: dict[int, int] = {}
+        self._first_number = 0
+        self._drained = -1
+
+    def beside(self) -> Trial:
+        """Make another query with recovery data and rows of its own, on the same target."""
+        other = Trial(self.harness, self.directory)
+        other.target, other.rows, other._first_number = self.target, self.rows, self._first_number + _OTHERS
+        return other
+
+    # --- who writes
+
+    def sink(self) -> Any:
+        """Make the sink anew, as each process does, and observe it."""
+        return spied(self.harness.make_sink(self.target))
+
+    def driver(self, **options: Any) -> RemoteTasks:
+        """Start a driver that remembers nothing."""
+        return RemoteTasks(self.sink(), self.recovery, **({"options": self.harness.options()} | options))
+
+    # --- what the source brings
+
+    @property
+    def epoch(self) -> int:
+        """The first epoch that is not completed."""
+        return max(self.counted, default=-1) + 1
+
+    def bring(self, epoch: int, *, rows: int = ROWS, tasks: int = TASKS) -> Content:
+        """Bring an epoch: for the first time, or again in other tasks and another order.
+
+        Again it has the same rows where the claim needs that, else others.
+        """
+        again = epoch in self.contents
+        if again and self.repeatable:
+            numbers = sorted(self.contents[epoch][0], reverse=True)
+        else:
+            numbers = self.new_numbers(rows)
+            if again:
+                numbers.reverse()
+        return self.bring_numbers(epoch, dealt(numbers, tasks, first_empty=again))
+
+    def bring_numbers(self, epoch: int, tasks: Sequence[Sequence[int]]) -> Content:
+        """Bring given rows."""
+        known = self.contents.setdefault(epoch, [])
+        numbers = Counter(number for task in tasks for number in task)
+        content = Content(epoch, tuple(map(tuple, tasks)), new=numbers not in known)
+        if content.new:
+            known.append(numbers)
+        self._epochs |= dict.fromkeys(content.numbers, epoch)
+        for number in content.numbers:
+            # Known from now on, also when another process makes the row.
+            self.rows.make(number)
+        return content
+
+    def new_numbers(self, count: int, accept: Callable[[int], bool] = lambda number: True) -> list[int]:
+        """Choose numbers of rows that were never brought."""
+        chosen: list[int] = []
+        number = max(self._epochs, default=self._first_number - 1) + 1
+        while len(chosen) < count:
+            if accept(number):
+                chosen.append(number)
+            number += 1
+        return chosen
+
+    def values(self, content: Content) -> list[list[Any]]:
+        """The rows of each task, as the sink's shape takes them."""
+        return [[self._value(number) for number in task] for task in content.tasks]
+
+    def _value(self, number: int) -> Any:
+        row = self.rows.make(number)
+        return (self.harness.key(number), row) if self.fixed else row
+
+    # --- epochs
+
+    def run(self, driver: RemoteTasks, content: Content) -> EpochResult:
+        """Run an epoch to its end, and note what must be found from now on."""
+        result = driver.run_epoch(content.epoch, self.values(content))
+        self.note(result, content)
+        return result
+
+    def note(self, result: EpochResult, content: Content) -> None:
+        """Note that a driver says the epoch is completed."""
+        if result.skipped:
+            earlier = [numbers for numbers in self.contents[content.epoch] if numbers != content.numbers]
+            if not content.new:
+                earlier.append(content.numbers)
+            self.counted.setdefault(content.epoch, earlier)
+        else:
+            self.counted[content.epoch] = [content.numbers]
+
+    def run_epochs(self, count: int, driver: RemoteTasks | None = None) -> RemoteTasks:
+        """Run the next epochs without any fault."""
+        driver = driver or self.driver()
+        for _ in range(count):
+            self.run(driver, self.bring(self.epoch))
+        return driver
+
+    def run_until(self, spec: str, content: Content, driver: RemoteTasks | None = None) -> list[str]:
+        """Run an epoch and crash at a step.
+
+        Returns:
+            The steps that were reached.
+        """
+        with crash_at(spec) as seen:
+            self.run(driver or self.driver(), content)
+        return seen
+
+    def begin(self, driver: RemoteTasks, content: Content) -> Begun:
+        """Begin an epoch and run no task yet."""
+        tasks = driver.routed(self.values(content))
+        driver.expect_tasks(len(tasks))
+        coordinator = driver.coordinator()
+        return Begun(self, driver, coordinator, coordinator.begin(content.epoch), content, tasks)
+
+    def complete(self, epoch: int) -> None:
+        """Have fresh drivers bring an epoch, again if it was brought before, until it is completed.
+
+        Raises:
+            ConformanceError: it does not get completed.
+        """
+        for attempt in range(PATIENCE):
+            try:
+                self.run(self.driver(), self.bring(epoch))
+            except ConformanceError:
+                raise
+            except Exception as error:
+                if attempt + 1 == PATIENCE:
+                    raise ConformanceError(
+                        f"no driver gets epoch {epoch} completed any more: {type(error).__name__}: {error}",
+                        do="whatever a lost attempt or driver left must not stop those that come after it",
+                    ) from error
+            else:
+                return
+
+    def finish(self, epoch: int | None = None) -> None:
+        """Complete all epochs up to one, and one more; bring what is held back to light; check the target."""
+        last = self.epoch if epoch is None else epoch
+        for number in range(min(self.epoch, last), last + 2):
+            self.complete(number)
+        self.drain()
+        self.verify()
+
+    def drain(self) -> None:
+        """Drain, or where the sink does not say what it holds run epochs without rows, until nothing is held back."""
+        last = self.epoch - 1
+        if self.drains:
+            self.driver().drain()
+        for _ in range(self.harness.drain_epochs):
+            self.run(self.driver(), self.bring_numbers(self.epoch, [(), ()]))
+        self._drained = last
+
+    # --- what a reader finds
+
+    def found(self) -> Numbers:
+        """Read the target."""
+        return self.rows.find(self.harness.read(self.target))
+
+    def of_epoch(self, epoch: int) -> Numbers:
+        """Read the target, and keep the rows of one epoch."""
+        return Counter({number: count for number, count in self.found().items() if self._epochs.get(number) == epoch})
+
+    def verify(self) -> None:
+        """Compare the target with the claim.
+
+        Rows that a sink may still hold back are not missed.
+
+        Raises:
+            ConformanceError: saying which rows are missing, there twice, or of an attempt that does not count.
+        """
+        found = self.found()
+        for epoch in self.contents:
+            of_epoch = Counter({number: n for number, n in found.items() if self._epochs.get(number) == epoch})
+            if epoch in self.counted:
+                self._verify_completed(epoch, of_epoch)
+            elif self.publishes and self.claim > Guarantee.AT_LEAST_ONCE:
+                self._verify_open(epoch, of_epoch)
+
+    def _verify_completed(self, epoch: int, found: Numbers) -> None:
+        faults = [self._fault(epoch, found, content) for content in self.counted[epoch]]
+        if None in faults:
+            return
+        fault = min((fault for fault in faults if fault), key=len)
+        raise ConformanceError(f"{self.claim.name} is not true: {fault}")
+
+    def _fault(self, epoch: int, found: Numbers, content: Numbers) -> str | None:
+        """What is wrong if this is the content that counts."""
+        held_back = (self.drains or self.harness.drain_epochs > 0) and epoch > self._drained
+        missing = set() if held_back else content.keys() - found.keys()
+        twice = {number for number, count in found.items() if count > 1}
+        extra = found.keys() - content.keys()
+        if missing:
+            of = f"of its {len(content)} rows {len(missing)} are missing ({some(missing)})"
+            return f"epoch {epoch} is completed, and {of}"
+        if self.claim == Guarantee.AT_LEAST_ONCE:
+            return None
+        if extra:
+            return f"{len(extra)} rows that a lost attempt of epoch {epoch} wrote are visible ({some(extra)})"
+        if twice:
+            return f"of the {len(content)} rows of epoch {epoch}, {len(twice)} are there more than once ({some(twice)})"
+        return None
+
+    def _verify_open(self, epoch: int, found: Numbers) -> None:
+        if found and not any(found <= content for content in self.contents[epoch]):
+            raise ConformanceError(
+                f"{self.claim.name} is not true: epoch {epoch} is not completed, and rows of several attempts are"
+                f" visible ({some(found)})"
+            )
+
+
+class Begun:
+    """An epoch that a driver has begun: its tasks may still run, whatever happens meanwhile."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        driver: RemoteTasks,
+        coordinator: EpochCoordinator,
+        ticket: Ticket,
+        content: Content,
+        tasks: list[TaskRows],
+    ) -> None:
+        """Hold what the driver has in hand."""
+        self.trial = trial
+        self.driver = driver
+        self.ticket = ticket
+        self.content = content
+        self.tasks = tasks
+        self.answers: dict[int, TaskAnswer] = {}
+        self._coordinator = coordinator
+
+    def run_task(self, index: int, *, retries: int = 0, attempt: int | None = None) -> TaskAnswer:
+        """Run an attempt of a task."""
+        rows = self.tasks[index]
+        return self.driver.run_task(self.ticket, self.content.epoch, index, rows, retries=retries, attempt=attempt)
+
+    def run_tasks(self) -> None:
+        """Run the tasks that have not answered."""
+        for index in range(len(self.tasks)):
+            if index not in self.answers:
+                self.answers[index] = self.run_task(index)
+
+    def finish(self) -> EpochResult:
+        """Record and publish."""
+        result = self._coordinator.finish(self.ticket, list(self.answers.values()))
+        self.trial.note(result, self.content)
+        return result
+
+
+def claim_of(harness: SinkHarness, sink: Any) -> Guarantee:
+    """What is claimed for a sink: in its test, or by itself."""
+    return guarantee_of(sink) if harness.claim is None else harness.claim
+
+
+def dealt(numbers: Sequence[int], tasks: int, *, first_empty: bool = False) -> list[list[int]]:
+    """Deal rows out to tasks, evenly; or leave the first one empty when there are others."""
+    receiving = tasks - 1 if first_empty and tasks > 1 else tasks
+    dealt_out = [list(numbers[index::receiving]) for index in range(receiving)]
+    return [[], *dealt_out] if receiving < tasks else dealt_out

@@ -1,0 +1,125 @@
+"""The epoch protocol on plain Python values in one process: the same coordinator and tasks as on Spark."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from typing import Any
+
+from outfall.capability_checks import is_fixed
+from outfall.protocol import draining
+from outfall.protocol.clock import Clock
+from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
+from outfall.protocol.run_registry import DriverMemory
+from outfall.protocol.task import EpochTask, TaskIdentity
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.url import recovery_config
+
+_runs = itertools.count()
+
+
+class LocalDriver:
+    """One driver process. Make another one for a restart, or beside it for a zombie.
+
+    Rows are values; for a fixed sink they are `(key, value)` pairs, as in Bytewax.
+    """
+
+    def __init__(
+        self,
+        sink: Any,
+        recovery: str | RecoveryConfig,
+        *,
+        step_id: str = "sink",
+        query_id: str | None = None,
+        options: EpochOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Start a driver that has not read anything yet."""
+        self.sink = sink
+        self.step_id = step_id
+        self.recovery = recovery_config(recovery)
+        self._query_id = query_id
+        self._options = options
+        self._clock = clock
+        self._memory = DriverMemory()
+        self._run = f"local-{next(_runs)}"
+        self._attempts = itertools.count()
+
+    def coordinator(self) -> EpochCoordinator:
+        """Make a coordinator as each epoch of a real driver does."""
+        return EpochCoordinator(
+            self.sink,
+            self.step_id,
+            self.recovery,
+            options=self._options,
+            run=self._run,
+            memory=self._memory,
+            clock=self._clock,
+        )
+
+    def run_epoch(self, epoch: int, tasks: Sequence[Iterable[Any]]) -> EpochResult:
+        """Run one epoch to its end.
+
+        Args:
+            epoch: its number.
+            tasks: the rows of each task of a dynamic sink, in the order of their partition ids. A fixed sink's rows are
+                routed by key, whatever the tasks, and then one task writes each part.
+        """
+        with closing(self.coordinator()) as coordinator:
+            ticket = coordinator.begin(epoch, query_id=self._query_id)
+            return coordinator.finish(ticket, self.run_tasks(ticket, epoch, tasks))
+
+    def drain(self) -> EpochResult | None:
+        """Deliver what the sink holds back; `None` when there is nothing."""
+        return draining.drain(self.coordinator)
+
+    def run_tasks(self, ticket: Ticket, epoch: int, tasks: Sequence[Iterable[Any]]) -> list[TaskAnswer]:
+        """Run all tasks of an epoch, each once."""
+        routed = self.route(tasks) if is_fixed(self.sink) else _unrouted(tasks)
+        return [self.run_task(ticket, epoch, index, rows) for index, rows in enumerate(routed)]
+
+    def run_task(
+        self,
+        ticket: Ticket,
+        epoch: int,
+        worker_index: int,
+        rows: Iterable[tuple[str | None, list[Any]]],
+        *,
+        retries: int = 0,
+        attempt: int | None = None,
+    ) -> TaskAnswer:
+        """Run one attempt of one task: batches of values, each with the part it belongs to.
+
+        A task that runs in a forked process is given the number of its `attempt`, from `new_attempt`.
+        """
+        identity = TaskIdentity(
+            epoch=epoch,
+            worker_index=worker_index,
+            attempt=self.new_attempt() if attempt is None else attempt,
+            retries=retries,
+            query_id=self._query_id,
+        )
+        return EpochTask(self.task_sink(), ticket, identity).run_values(rows)
+
+    def new_attempt(self) -> int:
+        """Return the number of the next attempt."""
+        return next(self._attempts)
+
+    def task_sink(self) -> Any:
+        """Return the sink as a task has it. Here the driver's own; on Spark a pickled copy."""
+        return self.sink
+
+    def route(self, tasks: Sequence[Iterable[Any]]) -> list[list[tuple[str | None, list[Any]]]]:
+        """Bring each pair's value to the part that its key names; one task for each part that has rows."""
+        names: list[str] = self.sink.list_parts()
+        part_fn: Callable[[str], int] = self.sink.part_fn
+        routed: dict[str, list[Any]] = {}
+        for key, value in itertools.chain.from_iterable(tasks):
+            routed.setdefault(names[part_fn(key) % len(names)], []).append(value)
+        return [[(name, values)] for name, values in sorted(routed.items())] or [[]]
+
+
+def _unrouted(tasks: Sequence[Iterable[Any]]) -> list[list[tuple[str | None, list[Any]]]]:
+    return [[(None, list(rows))] for rows in tasks]
