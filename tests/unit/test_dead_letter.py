@@ -13,9 +13,8 @@ from outfall.dead_letter import (
     EXCERPT_CHARACTERS,
     DeadLetter,
     dead_letter_batch,
-    row_text,
-    row_texts,
 )
+from outfall.formats.row_text import row_text, row_texts
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

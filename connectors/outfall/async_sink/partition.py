@@ -22,9 +22,10 @@ from outfall.async_sink.loop import RequestLoop
 from outfall.async_sink.result import Refusal, RequestResult
 from outfall.async_sink.state import BufferedRequests
 from outfall.capabilities import Metrics
-from outfall.dead_letter import DeadLetter, row_texts
+from outfall.dead_letter import DeadLetter
 from outfall.errors import CapabilityError, OutfallError, ValueRefusedError
 from outfall.formats import rows_to_batch
+from outfall.formats.row_text import row_texts
 from outfall.sinks import StatelessSinkPartition
 from outfall.values import to_values
 

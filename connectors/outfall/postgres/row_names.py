@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from outfall.dead_letter import row_texts
+from outfall.formats.row_text import row_texts
 from outfall.postgres.columns import read_primary_key
 from outfall.postgres.connection import Connection
 from outfall.postgres.names import TableName

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from outfall.capabilities import WriterInitContext
-from outfall.dead_letter import DeadLetter, row_texts
+from outfall.dead_letter import DeadLetter
 from outfall.errors import TerminalError, ValueRefusedError
+from outfall.formats.row_text import row_texts
 from outfall.postgres.bisect import Refusal, isolate, too_many
 from outfall.postgres.columns import TableColumn, read_columns
 from outfall.postgres.connection import Connection

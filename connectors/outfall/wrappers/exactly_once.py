@@ -24,9 +24,10 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.dead_letter import DeadLetter, row_texts
+from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.formats import rows_to_batch
+from outfall.formats.row_text import row_texts
 from outfall.options import Names, SinkOptions, make_options
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from outfall.capabilities import SupportsDeadLetterSink, WriterInitContext
-from outfall.dead_letter import DeadLetter, row_text
+from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
+from outfall.formats.row_text import row_text
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.shelf import ShelfSink
