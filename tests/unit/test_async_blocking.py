@@ -13,14 +13,14 @@ from outfall.async_sink import (
     AsyncSink,
     AsyncSinkOptions,
     BlockingSinkPartition,
+    EventQueue,
     FixedLimiter,
     HostState,
-    Mailbox,
-    Outcome,
     Request,
+    RequestOutcome,
 )
-from outfall.async_sink.event_queue import Letter
-from outfall.async_sink.workers import Workers
+from outfall.async_sink.blocking import Workers
+from outfall.async_sink.requests import Event
 from outfall.errors import CapabilityError, TargetError, TransientError, ValueRefusedError
 from tests.unit.support.async_destination import Letters
 
@@ -36,7 +36,7 @@ class Lines(BlockingSinkPartition[str]):
     def size_in_bytes(self, entry: str) -> int:
         return len(entry)
 
-    def send(self, entries: Sequence[str]) -> Outcome[str] | None:
+    def send(self, entries: Sequence[str]) -> RequestOutcome[str] | None:
         return self.target(entries)  # type: ignore[no-any-return]
 
 
@@ -125,9 +125,9 @@ def test_a_shim_may_ask_which_request_it_is() -> None:
     seen: list[tuple[int, int]] = []
 
     class Asking(Lines):
-        def send_request(self, entries: Sequence[str], request: Request) -> Outcome[str] | None:
+        def send_request(self, entries: Sequence[str], request: Request) -> RequestOutcome[str] | None:
             seen.append((request.id, request.tries))
-            return Outcome(retry=entries, together=True) if len(seen) < 3 else None
+            return RequestOutcome(retry=entries, together=True) if len(seen) < 3 else None
 
     partition = Asking(LinesSink(None, max_in_flight_requests=1))
     partition.write_batch([{"text": "a"}])
@@ -144,7 +144,7 @@ def test_a_shim_that_converts_nothing_says_so() -> None:
         Empty(LinesSink(None)).write_batch([{"text": "a"}])
 
 
-class Skipping(Mailbox):
+class Skipping(EventQueue):
     """The first wait for an answer is over at once, after as many seconds as it takes, once its call hangs."""
 
     def __init__(self, hangs: threading.Event) -> None:
@@ -155,7 +155,7 @@ class Skipping(Mailbox):
     def now(self) -> float:
         return super().now() + self.skipped
 
-    def take(self, seconds: float | None = 0.0) -> Letter | None:
+    def take(self, seconds: float | None = 0.0) -> Event | None:
         if seconds and not self.skipped:
             assert self.hangs.wait(60)
             self.skipped = seconds
@@ -182,7 +182,7 @@ def test_a_hanging_call_holds_up_neither_others_nor_the_end() -> None:
         seen.extend(entries)
 
     sink = AloneSink(target, max_in_flight_requests=1, request_timeout_ms=200_000)
-    partition = Lines(sink, mailbox=Skipping(hangs))
+    partition = Lines(sink, events=Skipping(hangs))
     partition.write_record_batch(pa.RecordBatch.from_pydict({"text": [str(number) for number in range(20)]}))
     partition.flush(True)
     partition.close()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, FixedLimiter, Outcome
+from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, FixedLimiter, RequestOutcome
 from outfall.capabilities import Guarantee
 from outfall.capability_checks import check_sink, guarantee_of, keeps_writer_state
 from outfall.errors import CapabilityError, ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.options import make_options
-from outfall.testing.virtual_time import VirtualMailbox
+from outfall.testing.virtual_time import VirtualEventQueue
 from tests.unit.support.async_destination import Answer, Destination, Letters, TextSink, accept, opened
 
 
@@ -126,7 +126,7 @@ def test_writing_waits_while_the_buffer_is_full() -> None:
     partition, destination = opened(max_batch_size=2, max_buffered_requests=3)
     partition.write_batch(letters("a", "j"))
     assert partition.buffered <= 3
-    assert destination.mailbox.now() > 0
+    assert destination.events.now() > 0
     partition.flush(True)
     assert [entry for request in destination.requests for entry in request] == letters("a", "j")
 
@@ -144,7 +144,7 @@ def test_no_more_requests_than_allowed_are_under_way() -> None:
 
 def test_a_failed_entry_returns_to_the_head_in_order() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.01, Outcome(retry=[entries[0], entries[2]] if number == 0 else [])
+        return 0.01, RequestOutcome(retry=[entries[0], entries[2]] if number == 0 else [])
 
     partition, destination = opened(service, max_batch_size=3)
     partition.write_batch(letters("a", "e"))
@@ -154,7 +154,7 @@ def test_a_failed_entry_returns_to_the_head_in_order() -> None:
 
 def test_two_failed_requests_return_in_the_order_of_their_rows_whichever_answers_first() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return (0.03, 0.02, 0.01)[min(number, 2)], Outcome(retry=entries if number < 2 else [])
+        return (0.03, 0.02, 0.01)[min(number, 2)], RequestOutcome(retry=entries if number < 2 else [])
 
     partition, destination = opened(service, max_batch_size=2, max_in_flight_requests=2, jitter=0.0)
     partition.write_batch(letters("a", "d"))
@@ -164,16 +164,16 @@ def test_two_failed_requests_return_in_the_order_of_their_rows_whichever_answers
 
     partition, destination = opened(service, max_batch_size=2, max_in_flight_requests=2, jitter=1.0)
     partition.write_batch(letters("a", "d"))
-    destination.mailbox.advance(0.2)  # both failures are known before either is due
+    destination.events.advance(0.2)  # both failures are known before either is due
     partition.write_batch(["e"])
-    destination.mailbox.advance(0.2)
+    destination.events.advance(0.2)
     partition.flush(True)
     assert destination.requests[2:] == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_with_one_request_at_a_time_nothing_passes_an_entry_that_waits() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.01, Outcome(retry=entries if number < 3 else [])
+        return 0.01, RequestOutcome(retry=entries if number < 3 else [])
 
     partition, destination = opened(service, max_batch_size=2)
     partition.write_batch(letters("a", "f"))
@@ -183,7 +183,7 @@ def test_with_one_request_at_a_time_nothing_passes_an_entry_that_waits() -> None
 
 def test_with_several_at_a_time_an_entry_that_waits_holds_no_slot() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.01, Outcome(retry=entries, after=5.0) if number == 0 else Outcome()
+        return 0.01, RequestOutcome(retry=entries, after=5.0) if number == 0 else RequestOutcome()
 
     partition, destination = opened(service, max_batch_size=1, max_in_flight_requests=2)
     partition.write_batch(letters("a", "z"))
@@ -195,7 +195,7 @@ def test_with_several_at_a_time_an_entry_that_waits_holds_no_slot() -> None:
 
 def test_a_pause_for_the_whole_host_holds_every_request() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.01, Outcome(retry=entries, after=5.0, hold_host=True) if number == 0 else Outcome()
+        return 0.01, RequestOutcome(retry=entries, after=5.0, hold_host=True) if number == 0 else RequestOutcome()
 
     partition, destination = opened(service, max_batch_size=1, max_in_flight_requests=2)
     partition.write_batch(letters("a", "d"))
@@ -205,19 +205,19 @@ def test_a_pause_for_the_whole_host_holds_every_request() -> None:
 
 
 def test_a_pause_for_the_host_is_kept_by_the_next_task() -> None:
-    destination = Destination(lambda entries, number: (0.0, Outcome(retry=entries, after=5.0, hold_host=True)))
+    destination = Destination(lambda entries, number: (0.0, RequestOutcome(retry=entries, after=5.0, hold_host=True)))
     sink = TextSink(destination)
     sink.open().write_batch(letters("a", "j"))
     first = sink.open()
     first.write_batch(["k"])
-    destination.mailbox.advance(0.1)
-    sink.state.not_before.hold(8.0)
+    destination.events.advance(0.1)
+    sink.state.retry_gate.hold(8.0)
     destination.service = accept
     first.flush(True)
     assert destination.times[-1] == 8.0
 
 
-class Ticking(VirtualMailbox):
+class Ticking(VirtualEventQueue):
     """Its clock goes on with every look at it, as real ones do."""
 
     TICK = 2.0**-20
@@ -229,9 +229,9 @@ class Ticking(VirtualMailbox):
 
 @pytest.mark.parametrize("ticks", range(16))
 def test_a_pause_may_end_at_any_moment_while_nothing_else_is_under_way(ticks: int) -> None:
-    destination = Destination(mailbox=Ticking())
+    destination = Destination(events=Ticking())
     sink = TextSink(destination)
-    sink.state.not_before.hold(ticks * Ticking.TICK)
+    sink.state.retry_gate.hold(ticks * Ticking.TICK)
     partition = sink.open()
     partition.write_batch(["a"])
     partition.flush(True)
@@ -240,7 +240,7 @@ def test_a_pause_may_end_at_any_moment_while_nothing_else_is_under_way(ticks: in
 
 def test_a_request_that_must_not_change_is_sent_again_as_it_was() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.01, Outcome(retry=entries, together=True) if number in (0, 3) else Outcome()
+        return 0.01, RequestOutcome(retry=entries, together=True) if number in (0, 3) else RequestOutcome()
 
     partition, destination = opened(service, max_batch_size=2, max_in_flight_requests=2)
     partition.write_batch(letters("a", "g"))
@@ -253,7 +253,7 @@ def test_a_request_that_must_not_change_is_sent_again_as_it_was() -> None:
 
 def test_entries_with_one_key_keep_their_order_and_do_not_hold_up_others() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.01, Outcome(retry=[entry for entry in entries if entry == "a1" and number == 0])
+        return 0.01, RequestOutcome(retry=[entry for entry in entries if entry == "a1" and number == 0])
 
     partition, destination = opened(service, max_batch_size=2, max_in_flight_requests=4, key=lambda entry: entry[0])
     partition.write_batch(["a1", "b1", "a2", "c1", "a3", "b2"])
@@ -267,7 +267,7 @@ def test_entries_with_one_key_keep_their_order_and_do_not_hold_up_others() -> No
 def test_a_request_at_fault_is_split_down_to_the_one_entry() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
         bad = "p" in entries
-        return 0.01, Outcome(split=entries if bad else [], reason="malformed", code="400", excerpt="<p>no</p>")
+        return 0.01, RequestOutcome(split=entries if bad else [], reason="malformed", code="400", excerpt="<p>no</p>")
 
     partition, destination = opened(service, max_batch_size=26)
     dead = Letters()
@@ -287,7 +287,7 @@ def test_a_request_at_fault_is_split_down_to_the_one_entry() -> None:
 
 def test_an_answer_after_the_timeout_is_counted_and_changes_nothing() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return (3.0 if number == 0 else 2.5), Outcome()
+        return (3.0 if number == 0 else 2.5), RequestOutcome()
 
     partition, destination = opened(service, max_batch_size=2, request_timeout_ms=2600, jitter=0.0)
     partition.write_batch(["a", "b"])
@@ -297,11 +297,11 @@ def test_an_answer_after_the_timeout_is_counted_and_changes_nothing() -> None:
     assert (counts["timeouts"], counts["late_answers"], counts["sent"], counts["retries"]) == (1, 1, 2, 1)
 
 
-def test_an_answer_in_the_mailbox_beats_the_timeout() -> None:
+def test_an_answer_in_the_event_queue_beats_the_timeout() -> None:
     partition, destination = opened(silent, max_batch_size=1, request_timeout_ms=1000)
     partition.write_batch(["a"])
     destination.results[0].complete()
-    destination.mailbox.advance(5.0)
+    destination.events.advance(5.0)
     partition.flush(True)
     assert destination.requests == [["a"]]
 
@@ -323,9 +323,13 @@ def test_two_answers_to_one_request_are_a_fault_of_the_shim() -> None:
 
 @pytest.mark.parametrize(
     "outcome",
-    [Outcome(retry=["not of the request"]), Outcome(retry=["a", "a"]), Outcome(retry=["a"], split=["a"])],
+    [
+        RequestOutcome(retry=["not of the request"]),
+        RequestOutcome(retry=["a", "a"]),
+        RequestOutcome(retry=["a"], split=["a"]),
+    ],
 )
-def test_answers_that_do_not_fit_their_request_are_a_fault_of_the_shim(outcome: Outcome[str]) -> None:
+def test_answers_that_do_not_fit_their_request_are_a_fault_of_the_shim(outcome: RequestOutcome[str]) -> None:
     partition, _ = opened(lambda entries, number: (0.0, outcome))
     partition.write_batch(["a"])
     with pytest.raises(CapabilityError):
@@ -334,7 +338,7 @@ def test_answers_that_do_not_fit_their_request_are_a_fault_of_the_shim(outcome: 
 
 def test_equal_entries_are_told_apart_by_number() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.0, Outcome(retry=entries[:1] if number == 0 else [])
+        return 0.0, RequestOutcome(retry=entries[:1] if number == 0 else [])
 
     partition, destination = opened(service)
     partition.write_batch(["x", "x", "x"])
@@ -344,7 +348,7 @@ def test_equal_entries_are_told_apart_by_number() -> None:
 
 
 def test_a_fatal_error_stops_the_partition_for_good() -> None:
-    partition, _ = opened(lambda entries, number: (0.0, Outcome(error=RuntimeError("no such stream"))))
+    partition, _ = opened(lambda entries, number: (0.0, RequestOutcome(error=RuntimeError("no such stream"))))
     partition.write_batch(["a"])
     with pytest.raises(TargetError, match="RuntimeError: no such stream"):
         partition.flush(True)
@@ -378,12 +382,12 @@ def test_the_query_stops_when_the_dead_letters_cannot_be_kept() -> None:
 
 
 def test_a_stop_request_ends_a_back_off() -> None:
-    partition, destination = opened(lambda entries, number: (0.01, Outcome(retry=entries, after=100.0)))
+    partition, destination = opened(lambda entries, number: (0.01, RequestOutcome(retry=entries, after=100.0)))
     partition.write_batch(["a"])
-    destination.mailbox.at(7.0, lambda: partition.stop(InterruptedError("the task is killed")))
+    destination.events.at(7.0, lambda: partition.stop(InterruptedError("the task is killed")))
     with pytest.raises(InterruptedError):
         partition.flush(True)
-    assert destination.mailbox.now() == 7.0
+    assert destination.events.now() == 7.0
 
 
 # Flushing and the timer.
@@ -391,7 +395,7 @@ def test_a_stop_request_ends_a_back_off() -> None:
 
 def test_flush_without_the_end_of_input_waits_for_what_is_under_way_and_starts_nothing() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 1.0, Outcome(retry=entries[1:])
+        return 1.0, RequestOutcome(retry=entries[1:])
 
     partition, destination = opened(service, max_batch_size=3, across_epochs=True)
     partition.write_batch(letters("a", "e"))
@@ -419,10 +423,10 @@ def test_without_across_epochs_every_flush_drains() -> None:
 def test_the_timer_sends_what_does_not_fill_a_request() -> None:
     partition, destination = opened(max_time_in_buffer_ms=100)
     partition.write_batch(["a"])
-    destination.mailbox.advance(0.099)
+    destination.events.advance(0.099)
     partition.write_batch(["b"])
     assert destination.requests == []
-    destination.mailbox.advance(0.001)
+    destination.events.advance(0.001)
     partition.write_batch(["c"])
     assert destination.requests == [["a", "b", "c"]]
 
@@ -430,29 +434,29 @@ def test_the_timer_sends_what_does_not_fill_a_request() -> None:
 def test_there_is_exactly_one_timer() -> None:
     partition, destination = opened(max_time_in_buffer_ms=100)
     partition.write_batch(["a"])
-    destination.mailbox.advance(0.06)
+    destination.events.advance(0.06)
     partition.write_batch(["b"])  # does not begin another one, nor put it off
-    destination.mailbox.advance(0.05)
+    destination.events.advance(0.05)
     partition.write_batch([])
     assert destination.requests == [["a", "b"]]
-    destination.mailbox.advance(0.05)
+    destination.events.advance(0.05)
     partition.write_batch(["c"])  # a new one: it is not the old one's time that counts
-    destination.mailbox.advance(0.09)
+    destination.events.advance(0.09)
     partition.write_batch([])
     assert destination.requests == [["a", "b"]]
-    destination.mailbox.advance(0.01)
+    destination.events.advance(0.01)
     partition.write_batch([])
     assert destination.requests == [["a", "b"], ["c"]]
 
 
 def test_a_timer_that_found_the_limit_reached_still_sends_what_it_was_for() -> None:
     partition, destination = opened(max_time_in_buffer_ms=100, limiter=FixedLimiter(1), max_in_flight_requests=2)
-    destination.service = lambda entries, number: (0.5, Outcome())
+    destination.service = lambda entries, number: (0.5, RequestOutcome())
     partition.write_batch(letters("a", "k"))
-    destination.mailbox.advance(0.2)
+    destination.events.advance(0.2)
     partition.write_batch([])
     assert len(destination.requests) == 1
-    destination.mailbox.advance(0.4)
+    destination.events.advance(0.4)
     partition.write_batch([])
     assert destination.requests[1:] == [["k"]]
 
@@ -466,7 +470,7 @@ def test_closing_sends_nothing() -> None:
 
 def test_counters_say_what_went_out() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.25, Outcome(retry=entries[:1] if number == 0 else [])
+        return 0.25, RequestOutcome(retry=entries[:1] if number == 0 else [])
 
     partition, _ = opened(service, max_batch_size=2, jitter=0.0)
     partition.write_batch(["aa", "ä"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from outfall.async_sink import Outcome
+from outfall.async_sink import RequestOutcome
 from outfall.capability_checks import keeps_writer_state
 from outfall.recovery import history
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
@@ -40,7 +40,7 @@ def test_without_across_epochs_nothing_is_held() -> None:
 
 def test_what_is_refused_goes_to_the_other_sink_in_the_same_epoch() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.01, Outcome(split=entries if "bad" in entries else [], reason="malformed", code="400")
+        return 0.01, RequestOutcome(split=entries if "bad" in entries else [], reason="malformed", code="400")
 
     destination, letters = Destination(service), Destination()
     sink = DeadLetteringSink(

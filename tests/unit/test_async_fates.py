@@ -11,7 +11,15 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outfall.async_sink import AimdLimiter, BufferedRequests, GradientLimiter, Limiter, Outcome, Refusal, RetryBudget
+from outfall.async_sink import (
+    AimdLimiter,
+    BufferedRequests,
+    GradientLimiter,
+    Limiter,
+    RefusedEntry,
+    RequestOutcome,
+    RetryBudget,
+)
 from tests.unit.support.async_destination import Answer, Destination, Letters, TextSink
 
 FATES = ("accept", "retry", "part", "together", "dead", "split", "silence", "late")
@@ -31,19 +39,19 @@ class Moody:
         if fate == "silence":
             return None
         if fate == "late":
-            return self.timeout * self.chance.uniform(1.01, 4), Outcome()
+            return self.timeout * self.chance.uniform(1.01, 4), RequestOutcome()
         if fate == "retry":
-            return soon, Outcome(retry=entries, after=self.chance.choice([None, 1.0]))
+            return soon, RequestOutcome(retry=entries, after=self.chance.choice([None, 1.0]))
         if fate == "together":
-            return soon, Outcome(retry=entries, together=True, hold_host=self.chance.random() < 0.2)
+            return soon, RequestOutcome(retry=entries, together=True, hold_host=self.chance.random() < 0.2)
         if fate == "split":
-            return soon, Outcome(split=entries)
+            return soon, RequestOutcome(split=entries)
         some = [entry for entry in entries if self.chance.random() < 0.5]
         if fate == "part":
-            return soon, Outcome(retry=some)
+            return soon, RequestOutcome(retry=some)
         if fate == "dead":
-            return soon, Outcome(dead=[Refusal(entry, "no") for entry in some])
-        return soon, Outcome()
+            return soon, RequestOutcome(dead=[RefusedEntry(entry, "no") for entry in some])
+        return soon, RequestOutcome()
 
 
 def limiters() -> st.SearchStrategy[Any]:
@@ -97,7 +105,7 @@ def test_each_entry_has_exactly_one_fate(
     while position < rows:
         step = chance.randrange(1, 10)
         partition.write_batch(entries[position : position + step])
-        destination.mailbox.advance(chance.choice([0.0, 0.1, 3.0]))
+        destination.events.advance(chance.choice([0.0, 0.1, 3.0]))
         position += step
     partition.flush(not across)
     held = [entry for state in partition.snapshot_state(0) for entry in state.entries]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from outfall.async_sink.limiting import AimdLimiter, Answer, FixedLimiter, GradientLimiter, InFlight, Limiter
+from outfall.async_sink.limiting import AimdLimiter, EndedRequest, FixedLimiter, GradientLimiter, InFlight, Limiter
 from tests.unit.support.limited_service import Client, Seen, Service
 
 
-def answer(failed: int = 0, entries: int = 10) -> Answer:
-    return Answer(0.0, entries, failed, None if failed else 0.1)
+def answer(failed: int = 0, entries: int = 10) -> EndedRequest:
+    return EndedRequest(0.0, entries, failed, None if failed else 0.1)
 
 
 # Adaptive: the cases of Vector's `tests/data/adaptive-concurrency`, with ranges of our own (a request that waits for
@@ -97,7 +97,7 @@ def test_the_gradient_limiter_keeps_to_its_bounds() -> None:
     assert max(Client(Service(), GradientLimiter(5)).run(500).limit) == 5
     refused = GradientLimiter(5, initial=5)
     for moment in range(20):
-        refused.ended(Answer(float(moment), 1, int(moment > 0), 0.1 if moment == 0 else None))
+        refused.ended(EndedRequest(float(moment), 1, int(moment > 0), 0.1 if moment == 0 else None))
     assert refused.limit == 1
 
 
@@ -105,7 +105,7 @@ def test_a_limit_that_is_not_reached_does_not_grow_nor_shrink() -> None:
     limiter = GradientLimiter(initial=7)
     for moment in range(100):
         limiter.started(InFlight(1, 1))
-        limiter.ended(Answer(float(moment), 1, 0, 0.1))
+        limiter.ended(EndedRequest(float(moment), 1, 0, 0.1))
     assert limiter.limit == 7
 
 
@@ -144,7 +144,7 @@ def test_a_partial_failure_counts_in_part_if_asked() -> None:
     whole, part = AimdLimiter(1000), AimdLimiter(1000, proportional=True)
     for limiter in (whole, part):
         for _ in range(100):
-            limiter.ended(Answer(0.0, 500, 5, None))
+            limiter.ended(EndedRequest(0.0, 500, 5, None))
     assert whole.limit == 1
     assert part.limit > 800
 
@@ -181,7 +181,7 @@ def test_limiters_refuse_what_makes_no_sense(kind: Any, arguments: dict[str, Any
 @pytest.mark.parametrize("limiter", [FixedLimiter(1), AimdLimiter(1), GradientLimiter()])
 def test_a_limiter_admits_a_request_when_nothing_is_under_way(limiter: Limiter) -> None:
     for moment in range(20):
-        limiter.ended(Answer(float(moment), 1, 1, None))
+        limiter.ended(EndedRequest(float(moment), 1, 1, None))
     assert limiter.admits(InFlight(0, 0), 1)
     assert limiter.batch_size(500) >= 1
 

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outfall.async_sink import Outcome
+from outfall.async_sink import RequestOutcome
+from outfall.async_sink.host_state import RetryBudget, RetryGate
 from outfall.async_sink.limiting import AimdLimiter, FixedLimiter
 from outfall.async_sink.retrying import (
     Backoff,
     ErrorAction,
-    NotBefore,
-    RetryBudget,
     RetryPolicy,
     by_type,
     first_of,
@@ -111,7 +110,7 @@ def test_policies_refuse_what_makes_no_sense(kind: Any, arguments: dict[str, Any
 
 
 def test_a_host_is_held_until_the_latest_moment_asked_for() -> None:
-    host = NotBefore()
+    host = RetryGate()
     assert host.wait(5.0) == 0
     host.hold(20.0)
     host.hold(10.0)
@@ -170,19 +169,19 @@ def outage(until: float, clock: Any, begin: float = 0.0) -> Any:
 
     def service(entries: Sequence[str], number: int) -> Answer:
         down = begin <= clock() < until
-        return 0.02, Outcome(retry=entries if down else [], reason="503 Service Unavailable")
+        return 0.02, RequestOutcome(retry=entries if down else [], reason="503 Service Unavailable")
 
     return service
 
 
 def test_a_short_outage_ends_in_recovery_with_everything_delivered_once() -> None:
     partition, destination = opened(max_in_flight_requests=8, retry_deadline=600, limiter=AimdLimiter(80))
-    destination.service = outage(30.0, destination.mailbox.now, begin=1.0)
+    destination.service = outage(30.0, destination.events.now, begin=1.0)
     rows = [str(number) for number in range(10_000)]
     partition.write_batch(rows)
     partition.flush(True)
     assert destination.accepted == dict.fromkeys(rows, 1)
-    assert destination.mailbox.now() < 90
+    assert destination.events.now() < 90
 
 
 def test_ten_minutes_of_outage_hold_memory_flat_and_cost_a_tenth_of_the_requests() -> None:
@@ -194,7 +193,7 @@ def test_ten_minutes_of_outage_hold_memory_flat_and_cost_a_tenth_of_the_requests
         budget=RetryBudget(0.1),
         jitter=0.9,
     )
-    down = outage(605.0, destination.mailbox.now, begin=5.0)
+    down = outage(605.0, destination.events.now, begin=5.0)
     held: list[int] = []
 
     def service(entries: Sequence[str], number: int) -> Answer:
@@ -211,12 +210,12 @@ def test_ten_minutes_of_outage_hold_memory_flat_and_cost_a_tenth_of_the_requests
     assert max(held) <= 200 + 10 * 9
     assert requests <= 1.1 * 5_000
     assert during <= 200
-    assert destination.mailbox.now() < 900
+    assert destination.events.now() < 900
 
 
 def test_an_outage_is_warned_of_at_once_and_then_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     partition, destination = opened(max_in_flight_requests=8, retry_deadline=600, limiter=FixedLimiter(8))
-    destination.service = outage(100.0, destination.mailbox.now)
+    destination.service = outage(100.0, destination.events.now)
     partition.write_batch([str(number) for number in range(1000)])
     partition.flush(True)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -233,19 +232,19 @@ def test_an_outage_is_warned_of_at_once_and_then_at_intervals(caplog: pytest.Log
 
 def test_an_outage_beyond_the_deadline_ends_in_one_useful_error() -> None:
     partition, destination = opened(max_in_flight_requests=8, retry_deadline=300, budget=RetryBudget(0.1))
-    destination.service = outage(630.0, destination.mailbox.now)
+    destination.service = outage(630.0, destination.events.now)
     with pytest.raises(TransientError) as raised:
         partition.write_batch([str(number) for number in range(200_000)])
     text = str(raised.value)
     assert "did not accept" in text
     assert "503 Service Unavailable" in text
     assert "retry_deadline" in text
-    assert 200 < destination.mailbox.now() <= 320
+    assert 200 < destination.events.now() <= 320
     assert len(destination.requests) < 60
 
 
 def test_one_entry_that_always_fails_ends_after_its_retries() -> None:
-    partition, destination = opened(lambda entries, number: (0.01, Outcome(retry=entries)), max_retries=3)
+    partition, destination = opened(lambda entries, number: (0.01, RequestOutcome(retry=entries)), max_retries=3)
     partition.write_batch(["a"])
     with pytest.raises(TransientError, match="1 entries in 4 tries"):
         partition.flush(True)
@@ -256,13 +255,13 @@ def test_partial_failures_cost_nothing_of_the_budget() -> None:
     chance = random.Random(3)
 
     def service(entries: Sequence[str], number: int) -> Answer:
-        return 0.01, Outcome(retry=[entry for entry in entries if chance.random() < 0.3])
+        return 0.01, RequestOutcome(retry=[entry for entry in entries if chance.random() < 0.3])
 
     partition, destination = opened(service, max_batch_size=50, budget=RetryBudget(0.1, reserve=1.0))
     partition.write_batch([str(number) for number in range(5000)])
     partition.flush(True)
     assert partition.metrics.counts["sent"] == 5000
-    assert destination.mailbox.now() < 60
+    assert destination.events.now() < 60
 
 
 def test_pauses_before_retries_are_spread_over_the_time_that_they_may_take() -> None:

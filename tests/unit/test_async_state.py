@@ -135,7 +135,7 @@ def test_twenty_short_epochs_do_not_put_off_what_waits() -> None:
         for state in waiting:
             writer.restore(state)
         writer.write_batch([str(epoch)])
-        destination.mailbox.advance(4.0)
+        destination.events.advance(4.0)
         writer.flush(False)
         waiting = [serializer.deserialize(2, serializer.serialize(state)) for state in writer.snapshot_state(epoch)]
     assert destination.requests == [[str(epoch), str(epoch + 1)] for epoch in range(0, 20, 2)]
@@ -144,7 +144,7 @@ def test_twenty_short_epochs_do_not_put_off_what_waits() -> None:
 def test_a_writer_without_rows_sends_what_has_waited_too_long_and_holds_the_rest() -> None:
     destination = Destination()
     sink = TextSink(destination, across_epochs=True, max_time_in_buffer_ms=5000)
-    now = destination.mailbox.utc()
+    now = destination.events.utc()
     for seconds in (4.9, 5.0):
         writer = sink.open()
         writer.restore(BufferedRequests([f"{seconds}"], now - timedelta(seconds=seconds)))
@@ -157,32 +157,32 @@ def test_a_writer_without_rows_sends_what_has_waited_too_long_and_holds_the_rest
 def test_what_is_held_says_since_when_however_often_it_is_held_again() -> None:
     destination = Destination()
     sink = TextSink(destination, across_epochs=True, max_time_in_buffer_ms=60_000)
-    beginning = destination.mailbox.utc()
+    beginning = destination.events.utc()
     writer = sink.open()
     writer.write_batch(["a"])
-    destination.mailbox.advance(7.0)
+    destination.events.advance(7.0)
     writer.write_batch(["b"])
     (state,) = writer.snapshot_state(0)
     assert (state.oldest, sink.held_rows(state)) == (beginning, HeldRows(2, beginning))
     for _ in range(2):
         writer = sink.open()
         writer.restore(state)
-        destination.mailbox.advance(7.0)
+        destination.events.advance(7.0)
         (state,) = writer.snapshot_state(0)
     assert state.oldest == beginning
     writer = sink.open()
     writer.restore(BufferedRequests(["old"]))
     (state,) = writer.snapshot_state(0)
-    assert state.oldest == destination.mailbox.utc(), "of version 1 it is not known"
+    assert state.oldest == destination.events.utc(), "of version 1 it is not known"
 
 
 def test_a_clock_that_was_put_back_makes_nothing_wait_longer() -> None:
     destination = Destination()
     sink = TextSink(destination, across_epochs=True, max_time_in_buffer_ms=5000)
     writer = sink.open()
-    writer.restore(BufferedRequests(["a"], destination.mailbox.utc() + timedelta(hours=1)))
+    writer.restore(BufferedRequests(["a"], destination.events.utc() + timedelta(hours=1)))
     writer.write_batch([])
-    destination.mailbox.advance(5.0)
+    destination.events.advance(5.0)
     writer.flush(False)
     assert destination.requests == [["a"]]
 

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("click")
 
-from outfall.async_sink import Outcome
+from outfall.async_sink import RequestOutcome
 from outfall.cli.step_status import read_status
 from outfall.errors import TransientError
 from outfall.recovery import CheckpointRecoveryConfig, LogEntry, SqliteRecoveryConfig, copy_step, recovery_config
@@ -183,7 +183,7 @@ def test_rows_held_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_a_sink_on_the_asynchronous_base_sends_again_and_has_sent_is_counted(tmp_path: Path) -> None:
-    destination = Destination(lambda entries, number: (0.01, Outcome(retry=entries[:1] if number == 0 else [])))
+    destination = Destination(lambda entries, number: (0.01, RequestOutcome(retry=entries[:1] if number == 0 else [])))
     LocalDriver(TextSink(destination), str(tmp_path)).run_epoch(0, [["aa", "ä", "b"]])
     (shown,) = parsed("status", tmp_path)["steps"]
     assert [(epoch["rows"], epoch["bytes"], epoch["retries"]) for epoch in shown["epochs"]] == [(3, 5, 1)]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.async_sink import Outcome
+from outfall.async_sink import RequestOutcome
 from outfall.errors import (
     OutfallError,
     TransientError,
@@ -52,7 +52,7 @@ def test_sinks_are_written_in_turn_batch_by_batch() -> None:
 def test_rows_for_a_slow_sink_are_held_in_bounded_memory_and_its_sibling_waits() -> None:
     rows, batches, waiting = 200, 100, 300
     size = pa.record_batch({"text": ["x" * 500] * rows}).nbytes
-    slow = Destination(lambda entries, number: (60.0, Outcome()))
+    slow = Destination(lambda entries, number: (60.0, RequestOutcome()))
     ahead, allocated = [], []
 
     class Fast(DynamicSink[Any]):
@@ -76,7 +76,7 @@ def test_rows_for_a_slow_sink_are_held_in_bounded_memory_and_its_sibling_waits()
     ticket = LocalDriver(sink, MemoryRecoveryConfig()).coordinator().begin(0)
     EpochTask(sink, ticket, TaskIdentity(0, 0, 0)).run(brought())
     assert slow.accepted.total() == rows * batches
-    assert slow.mailbox.seconds == pytest.approx(60 * rows * batches / 10)
+    assert slow.events.seconds == pytest.approx(60 * rows * batches / 10)
     assert len(allocated) == batches
     # What waits at the slow sink, and the batch that is under way.
     assert max(ahead) <= waiting + 2 * rows

@@ -16,7 +16,7 @@ from outfall.contexts import WriterInitContext
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.http import Answer, HttpSink
 from outfall.http.transport import ExchangeError, Fault
-from outfall.testing.virtual_time import VirtualMailbox
+from outfall.testing.virtual_time import VirtualEventQueue
 from tests.unit.support.http_in_time import TimedSink, opened
 
 ROWS = [{"id": number} for number in range(20)]
@@ -71,7 +71,7 @@ def test_who_comes_after_an_error_keeps_the_pause_too() -> None:
     again, server = opened(
         lambda now: Answer(200, {}, b""),
         sink=TimedSink(state, **options),
-        mailbox=partition._mailbox,  # type: ignore[arg-type]
+        events=partition._events,  # type: ignore[arg-type]
     )
     again.write_batch(ROWS)
     again.flush(True)
@@ -111,8 +111,8 @@ def host() -> str:
 
 def test_the_next_task_keeps_the_pause_that_one_was_asked_for_and_other_hosts_do_not() -> None:
     url, options = f"{host()}/events", {"max_retries": 0}
-    mailbox = VirtualMailbox()
-    partition, _ = opened(lambda now: busy("30"), sink=HttpSink(url, **options), mailbox=mailbox)  # type: ignore[arg-type]
+    events = VirtualEventQueue()
+    partition, _ = opened(lambda now: busy("30"), sink=HttpSink(url, **options), events=events)  # type: ignore[arg-type]
     partition.write_batch(ROWS)
     with pytest.raises(TransientError):
         partition.flush(True)
@@ -120,7 +120,7 @@ def test_the_next_task_keeps_the_pause_that_one_was_asked_for_and_other_hosts_do
     times: dict[str, list[float]] = {}
     for name, address in (("other host", f"{host()}/events"), ("same host", url.replace("events", "others"))):
         sink = pickle.loads(pickle.dumps(HttpSink(address, **options)))  # type: ignore[arg-type]
-        task, server = opened(lambda now: Answer(200, {}, b""), sink=sink, mailbox=mailbox)
+        task, server = opened(lambda now: Answer(200, {}, b""), sink=sink, events=events)
         task.write_batch(ROWS)
         task.flush(True)
         times[name] = server.times

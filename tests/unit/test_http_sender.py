@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from outfall.async_sink import Outcome
+from outfall.async_sink import RequestOutcome
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.auth import Anonymous, Credentials, OAuth2, TokenCache, _Fetch, credentials
 from outfall.http.options import HttpOptions
@@ -400,12 +400,12 @@ def reader(**given: Any) -> AnswerReader:
     return AnswerReader(options(**given), Statuses(keyed=True, template=False), per_item)
 
 
-def read(status: int, body: bytes = b"", headers: dict[str, str] | None = None, **given: Any) -> Outcome[Record]:
+def read(status: int, body: bytes = b"", headers: dict[str, str] | None = None, **given: Any) -> RequestOutcome[Record]:
     return reader(**given).read(Answer(status, headers or {}, body), RECORDS)
 
 
 def test_accepted_records_are_accepted() -> None:
-    assert read(202) == Outcome()
+    assert read(202) == RequestOutcome()
 
 
 def test_a_retry_keeps_the_request_together_and_minds_what_the_server_asks() -> None:
@@ -441,7 +441,7 @@ def test_items_are_taken_one_by_one() -> None:
     assert outcome.retry == [RECORDS[1]]
     assert [(refusal.entry, refusal.code) for refusal in outcome.dead] == [(RECORDS[2], "400")]
     assert (outcome.after, outcome.together) == (3.0, False)
-    assert read(200, b"200 200 200", per_item=statuses) == Outcome(
+    assert read(200, b"200 200 200", per_item=statuses) == RequestOutcome(
         retry=[], dead=[], reason=f"{URL} did not accept the record"
     )
     assert isinstance(read(200, b"200 401 200", per_item=statuses).error, TargetError)
@@ -453,7 +453,7 @@ def test_answers_that_have_no_body_by_their_status_are_not_asked_for_items() -> 
     def never(answer: Answer, count: int) -> list[int]:
         raise AssertionError
 
-    assert read(204, per_item=never) == read(205, per_item=never) == Outcome()
+    assert read(204, per_item=never) == read(205, per_item=never) == RequestOutcome()
 
 
 def test_a_per_item_that_raises_is_named_with_what_it_could_not_read() -> None:
@@ -468,7 +468,7 @@ def test_a_per_item_that_raises_is_named_with_what_it_could_not_read() -> None:
 def test_items_of_an_answer_that_was_cut_are_not_guessed() -> None:
     made = reader(per_item=lambda answer, count: [200] * count)
     assert isinstance(made.read(Answer(200, {}, b"", whole=False), RECORDS).error, TargetError)
-    assert reader().read(Answer(200, {}, b"", whole=False), RECORDS) == Outcome()
+    assert reader().read(Answer(200, {}, b"", whole=False), RECORDS) == RequestOutcome()
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,14 @@ destination is a light shim: conversion, one call and its limits.
 from __future__ import annotations
 
 from outfall.async_sink.blocking import BlockingSinkPartition
-from outfall.async_sink.event_queue import Mailbox
-from outfall.async_sink.host_state import HostState, shared_host_state
+from outfall.async_sink.buffer import BufferedRequests, BufferedRequestsSerializer
+from outfall.async_sink.host_state import HostState, RetryBudget, shared_host_state
 from outfall.async_sink.limiting import AimdLimiter, FixedLimiter, GradientLimiter, Limiter
 from outfall.async_sink.options import AsyncSinkOptions, AsyncSinkSettings
 from outfall.async_sink.partition import AsyncSinkPartition
-from outfall.async_sink.result import Outcome, Refusal, Request, RequestResult
-from outfall.async_sink.retrying import Backoff, Classifier, ErrorAction, RetryBudget, RetryPolicy, by_type, first_of
+from outfall.async_sink.requests import EventQueue, RefusedEntry, Request, RequestOutcome, RequestResult
+from outfall.async_sink.retrying import Backoff, Classifier, ErrorAction, RetryPolicy, by_type, first_of
 from outfall.async_sink.sink import AsyncSink
-from outfall.async_sink.state import BufferedRequests, BufferedRequestsSerializer
 
 __all__ = [
     "AimdLimiter",
@@ -32,14 +31,14 @@ __all__ = [
     "BufferedRequestsSerializer",
     "Classifier",
     "ErrorAction",
+    "EventQueue",
     "FixedLimiter",
     "GradientLimiter",
     "HostState",
     "Limiter",
-    "Mailbox",
-    "Outcome",
-    "Refusal",
+    "RefusedEntry",
     "Request",
+    "RequestOutcome",
     "RequestResult",
     "RetryBudget",
     "RetryPolicy",

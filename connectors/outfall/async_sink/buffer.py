@@ -1,56 +1,22 @@
-"""The entries that a partition holds back, in their order."""
+"""The entries that a partition holds back, in their order, and how they are stored between epochs."""
 
 from __future__ import annotations
 
+import base64
 import heapq
+import json
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 from typing import Generic, TypeVar
 
+from outfall.errors import SerializationError
+from outfall.serde import SimpleVersionedSerializer
+
 E = TypeVar("E")
-
-
-@dataclass(slots=True)
-class Held(Generic[E]):
-    """One entry on its way."""
-
-    entry: E
-    size: int
-    number: int
-    """Its place among all entries."""
-    since: float = 0.0
-    """When it was written."""
-    key: Hashable = None
-    """Of two entries with the same key one is under way at a time. `None` for none."""
-    tries: int = 0
-    """How often it failed."""
-    first_sent: float | None = None
-    largest_batch: int | None = None
-    """How many entries its request may hold, where a larger one was refused."""
-    paid: bool = False
-    """Whether a token of the budget was spent on it."""
-
-
-@dataclass(slots=True)
-class Batch(Generic[E]):
-    """Entries of one request."""
-
-    items: list[Held[E]]
-    size: int
-    request_id: int | None = None
-    """The id of a request that is sent again as it was."""
-
-
-@dataclass(order=True, slots=True)
-class _Waiting(Generic[E]):
-    ready_at: float
-    number: int
-    items: list[Held[E]] = field(compare=False)
-    request_id: int | None = field(compare=False)
-    charged: bool = field(compare=False)
 
 
 class EntryBuffer(Generic[E]):
@@ -67,7 +33,7 @@ class EntryBuffer(Generic[E]):
             ordered: whether nothing may pass an entry that waits.
         """
         self._ordered = ordered
-        self._ready: deque[Held[E]] = deque()
+        self._ready: deque[BufferedEntry[E]] = deque()
         self._ready_bytes = 0
         self._whole: list[_Waiting[E]] = []
         """Requests to be sent again as they were, by their first entry."""
@@ -77,7 +43,7 @@ class EntryBuffer(Generic[E]):
         """For the budget, in the order in which their back-off ended."""
         self._paid_at: float | None = None
         """When the budget will pay at the latest."""
-        self._followers: dict[Hashable, deque[Held[E]]] = {}
+        self._followers: dict[Hashable, deque[BufferedEntry[E]]] = {}
         """By busy key, what comes after the entry that is ready, waits or is under way."""
         self._count = 0
         self._next_number = 0
@@ -137,7 +103,7 @@ class EntryBuffer(Generic[E]):
         """The place of the next entry to come."""
         return self._next_number
 
-    def _items(self) -> Iterator[Held[E]]:
+    def _items(self) -> Iterator[BufferedEntry[E]]:
         """All entries, wherever they lie."""
         aside = (part.items for part in chain(self._whole, self._waiting, self._unpaid))
         return chain(self._ready, *aside, *self._followers.values())
@@ -155,7 +121,7 @@ class EntryBuffer(Generic[E]):
             key: of two entries with the same key one is under way at a time; `None` for none.
             since: when it was written, in seconds.
         """
-        item = Held(entry, size, self._next_number, since, key)
+        item = BufferedEntry(entry, size, self._next_number, since, key)
         self._next_number += 1
         self._count += 1
         if key is not None:
@@ -178,7 +144,7 @@ class EntryBuffer(Generic[E]):
             part = self._whole.pop(0)
             self._count -= len(part.items)
             return Batch(part.items, sum(item.size for item in part.items), part.request_id)
-        items: list[Held[E]] = []
+        items: list[BufferedEntry[E]] = []
         size = 0
         while self._ready:
             head = self._ready[0]
@@ -192,13 +158,18 @@ class EntryBuffer(Generic[E]):
         self._ready_bytes -= size
         return Batch(items, size) if items else None
 
-    def give_back(self, items: Sequence[Held[E]]) -> None:
+    def give_back(self, items: Sequence[BufferedEntry[E]]) -> None:
         """Return entries to their places, to be sent at once."""
         self._count += len(items)
         self._insert(items)
 
     def set_aside(
-        self, items: Sequence[Held[E]], ready_at: float, *, request_id: int | None = None, charged: bool = False
+        self,
+        items: Sequence[BufferedEntry[E]],
+        ready_at: float,
+        *,
+        request_id: int | None = None,
+        charged: bool = False,
     ) -> None:
         """Return entries that wait for their back-off.
 
@@ -235,7 +206,7 @@ class EntryBuffer(Generic[E]):
         else:
             insort(self._whole, part, key=lambda whole: whole.number)
 
-    def done(self, item: Held[E]) -> None:
+    def done(self, item: BufferedEntry[E]) -> None:
         """Let the next entry with the same key come."""
         if item.key is None:
             return
@@ -248,7 +219,7 @@ class EntryBuffer(Generic[E]):
         self._ready.appendleft(follower)
         self._ready_bytes += follower.size
 
-    def _insert(self, items: Sequence[Held[E]]) -> None:
+    def _insert(self, items: Sequence[BufferedEntry[E]]) -> None:
         last = items[-1].number
         merged = list(items)
         while self._ready and self._ready[0].number < last:
@@ -257,5 +228,88 @@ class EntryBuffer(Generic[E]):
         self._ready_bytes += sum(item.size for item in items)
 
 
-def _number(item: Held[E]) -> int:
+@dataclass(slots=True)
+class Batch(Generic[E]):
+    """Entries of one request."""
+
+    items: list[BufferedEntry[E]]
+    size: int
+    request_id: int | None = None
+    """The id of a request that is sent again as it was."""
+
+
+@dataclass(slots=True)
+class BufferedEntry(Generic[E]):
+    """One entry on its way."""
+
+    entry: E
+    size: int
+    number: int
+    """Its place among all entries."""
+    since: float = 0.0
+    """When it was written."""
+    key: Hashable = None
+    """Of two entries with the same key one is under way at a time. `None` for none."""
+    tries: int = 0
+    """How often it failed."""
+    first_sent: float | None = None
+    largest_batch: int | None = None
+    """How many entries its request may hold, where a larger one was refused."""
+    paid: bool = False
+    """Whether a token of the budget was spent on it."""
+
+
+@dataclass(order=True, slots=True)
+class _Waiting(Generic[E]):
+    ready_at: float
+    number: int
+    items: list[BufferedEntry[E]] = field(compare=False)
+    request_id: int | None = field(compare=False)
+    charged: bool = field(compare=False)
+
+
+def _number(item: BufferedEntry[E]) -> int:
     return item.number
+
+
+@dataclass(frozen=True)
+class BufferedRequests(Generic[E]):
+    """Entries that a partition held back, in their order."""
+
+    entries: Sequence[E]
+    oldest: datetime | None = None
+    """When the oldest of them was written, with its zone; `None` in states of version 1."""
+
+
+class BufferedRequestsSerializer(SimpleVersionedSerializer[BufferedRequests[E]]):
+    """JSON: the entries' bytes in base64, beside the version of their own serializer and the time of the oldest.
+
+    Version 1 had no time.
+
+    Sizes are not stored: they follow from the entry, and the limits may have changed.
+    """
+
+    def __init__(self, entries: SimpleVersionedSerializer[E]) -> None:
+        """Store each entry with this serializer."""
+        self._entries = entries
+
+    @property
+    def version(self) -> int:
+        return 2
+
+    def serialize(self, value: BufferedRequests[E]) -> bytes:
+        encoded = [base64.b64encode(self._entries.serialize(entry)).decode() for entry in value.entries]
+        oldest = value.oldest.isoformat() if value.oldest else None
+        stored = {"version": self._entries.version, "oldest": oldest, "entries": encoded}
+        return json.dumps(stored, separators=(",", ":")).encode()
+
+    def deserialize(self, version: int, data: bytes) -> BufferedRequests[E]:
+        self.check_version(version)
+        try:
+            stored = json.loads(data)
+            written_by = int(stored["version"])
+            encoded = [base64.b64decode(text, validate=True) for text in stored["entries"]]
+            oldest = datetime.fromisoformat(stored["oldest"]) if version > 1 and stored["oldest"] else None
+        except (ValueError, KeyError, TypeError) as error:
+            raise SerializationError("a stored buffer is damaged", why=str(error)) from error
+        return BufferedRequests([self._entries.deserialize(written_by, item) for item in encoded], oldest)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from outfall.async_sink.answers import AnswerHandler
 from outfall.async_sink.buffer import EntryBuffer
-from outfall.async_sink.counters import Counters
-from outfall.async_sink.event_queue import Mailbox
 from outfall.async_sink.host_state import HostState
 from outfall.async_sink.options import AsyncSinkOptions
-from outfall.async_sink.requests import Requests, Underway
-from outfall.async_sink.result import Outcome, RequestResult
+from outfall.async_sink.outcomes import Counters, OutcomeHandler
+from outfall.async_sink.requests import EventQueue, PendingRequest, PendingRequests, RequestOutcome, RequestResult
 from outfall.errors import TransientError
 
 E = TypeVar("E")
@@ -30,22 +27,22 @@ class RequestLoop(Generic[E]):
         self,
         options: AsyncSinkOptions,
         submit: Submit[E],
-        answers: AnswerHandler[E],
+        outcomes: OutcomeHandler[E],
         *,
         buffer: EntryBuffer[E],
         host: HostState,
-        mailbox: Mailbox,
+        events: EventQueue,
         counters: Counters,
     ) -> None:
         """Start with nothing under way."""
         self._options = options
         self._submit = submit
-        self._answers = answers
+        self._outcomes = outcomes
         self._buffer = buffer
         self._host = host
-        self._mailbox = mailbox
+        self._events = events
         self._counters = counters
-        self._requests: Requests[E] = Requests(mailbox, options.request_timeout_ms / 1000)
+        self._requests: PendingRequests[E] = PendingRequests(events, options.request_timeout_ms / 1000)
         self._timer: float | None = None
         """When the one timer goes off: `max_time_in_buffer_ms` after the first entry of an empty buffer was
         written, perhaps in an earlier epoch."""
@@ -71,7 +68,7 @@ class RequestLoop(Generic[E]):
 
     def turn(self) -> None:
         """Take in the answers that are there, and send what is due; do not wait."""
-        self._open_letters()
+        self._handle_events()
         self._send(self._send_below)
 
     def await_answers(self) -> None:
@@ -119,7 +116,7 @@ class RequestLoop(Generic[E]):
     def _may_start(self) -> bool:
         if not self._buffer.ready or self._requests.count >= self._options.max_in_flight_requests:
             return False
-        if self._host.not_before.wait(self._mailbox.now()) > 0:
+        if self._host.retry_gate.wait(self._events.now()) > 0:
             return False
         # A limiter never makes a partition wait that has nothing under way: nothing would wake it.
         size = min(self._batch_limit(), self._buffer.ready)
@@ -129,11 +126,11 @@ class RequestLoop(Generic[E]):
         batch = self._buffer.take(self._batch_limit(), self._options.max_batch_size_in_bytes)
         if batch is None:
             return False
-        underway = self._requests.start(batch, self._answered, self._counters.late)
+        pending = self._requests.start(batch, self._answered, self._counters.late)
         again = any(item.tries > 0 for item in batch.items)
         for item in batch.items:
             if item.first_sent is None:
-                item.first_sent = underway.started_at
+                item.first_sent = pending.started_at
         if not again:
             self._host.budget.earn()
         self._counters.started(
@@ -144,14 +141,14 @@ class RequestLoop(Generic[E]):
             limit=self._host.limiter.limit,
         )
         self._host.limiter.started(self._requests.in_flight)
-        self._submit([item.entry for item in batch.items], underway.result)
+        self._submit([item.entry for item in batch.items], pending.result)
         return True
 
     def _wait(self) -> None:
-        """Wait for a letter or for the next moment at which something is due, and do what is due then."""
-        now = self._mailbox.now()
+        """Wait for an event or for the next moment at which something is due, and do what is due then."""
+        now = self._events.now()
         moments = [self._requests.next_timeout, self._buffer.next_ready_at]
-        held_for = self._host.not_before.wait(now)
+        held_for = self._host.retry_gate.wait(now)
         if self._buffer.ready and held_for > 0:
             moments.append(now + held_for)
         due = [moment for moment in moments if moment is not None]
@@ -159,20 +156,20 @@ class RequestLoop(Generic[E]):
             if self._buffer.ready:
                 return  # a hold has ended since the caller looked, who now looks again
             raise RuntimeError("a partition would wait for nothing: this is a fault of outfall.async_sink")
-        letter = self._mailbox.take(min(due) - now)
-        if letter is not None:
-            letter()
-        self._open_letters()
+        event = self._events.take(min(due) - now)
+        if event is not None:
+            event()
+        self._handle_events()
         self._look_at_the_clock()
 
-    def _open_letters(self) -> None:
-        while (letter := self._mailbox.take()) is not None:
-            letter()
+    def _handle_events(self) -> None:
+        while (event := self._events.take()) is not None:
+            event()
 
     def _look_at_the_clock(self) -> None:
-        now = self._mailbox.now()
-        for underway in self._requests.give_up(now):
-            self._timed_out(underway, now)
+        now = self._events.now()
+        for pending in self._requests.give_up(now):
+            self._timed_out(pending, now)
         self._buffer.release(now, lambda: self._pay(now))
         if self._timer is not None and self._timer <= now:
             self._timer = None
@@ -181,18 +178,18 @@ class RequestLoop(Generic[E]):
     def _pay(self, now: float) -> float:
         return 0.0 if self._host.budget.spend(now) else self._host.budget.wait(now)
 
-    def _answered(self, underway: Underway[E], outcome: Outcome[E]) -> None:
-        self._requests.end(underway)
-        accepted, size = len(underway.batch.items), underway.batch.size
+    def _answered(self, pending: PendingRequest[E], outcome: RequestOutcome[E]) -> None:
+        self._requests.end(pending)
+        accepted, size = len(pending.batch.items), pending.batch.size
         if outcome.retry or outcome.split or outcome.dead:
             named = [*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)]
             accepted -= len(named)
-            size -= sum(item.size for item in underway.find(named))
-        self._counters.answered(underway.seconds, accepted, size, len(outcome.retry))
-        self._answers.handle(underway, outcome, self._mailbox.now())
+            size -= sum(item.size for item in pending.find(named))
+        self._counters.answered(pending.seconds, accepted, size, len(outcome.retry))
+        self._outcomes.handle(pending, outcome, self._events.now())
 
-    def _timed_out(self, underway: Underway[E], now: float) -> None:
-        entries = [item.entry for item in underway.batch.items]
+    def _timed_out(self, pending: PendingRequest[E], now: float) -> None:
+        entries = [item.entry for item in pending.batch.items]
         self._counters.timed_out(len(entries))
         timeout = self._options.request_timeout_ms
         if self._options.fail_on_timeout:
@@ -201,4 +198,4 @@ class RequestLoop(Generic[E]):
                 do="see why it is slow, raise request_timeout_ms, or leave fail_on_timeout out to have it sent again",
             )
         reason = f"no answer within request_timeout_ms ({timeout})"
-        self._answers.handle(underway, Outcome(retry=entries, reason=reason, together=True), now)
+        self._outcomes.handle(pending, RequestOutcome(retry=entries, reason=reason, together=True), now)

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from outfall.async_sink.answers import AnswerHandler
-from outfall.async_sink.buffer import EntryBuffer
-from outfall.async_sink.counters import Counters
-from outfall.async_sink.dead_letters import LetterBox
-from outfall.async_sink.event_queue import Mailbox
+from outfall.async_sink.buffer import BufferedRequests, EntryBuffer
 from outfall.async_sink.loop import RequestLoop
-from outfall.async_sink.result import Refusal, RequestResult
-from outfall.async_sink.state import BufferedRequests
+from outfall.async_sink.outcomes import Counters, DeadLetters, OutcomeHandler
+from outfall.async_sink.requests import EventQueue, RefusedEntry, RequestResult
 from outfall.capabilities import Metrics
 from outfall.dead_letter import DeadLetter
 from outfall.errors import CapabilityError, OutfallError, ValueRefusedError
@@ -40,7 +36,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
 
     A shim implements `convert_row` or `convert`, `size_in_bytes` and `submit_request_entries`; a call that blocks is
     easier on `BlockingSinkPartition`. All methods run in the task's thread, and the partition's state is touched by it
-    only: answers may come from any thread and are put into the mailbox.
+    only: answers may come from any thread and are put into the event queue.
 
     Order: with `max_in_flight_requests=1` requests follow the order of the rows; a failed entry is sent before all that
     come after it. With more, entries that wait for their back-off are passed by others, and hold no slot.
@@ -51,31 +47,31 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         self,
         sink: AsyncSink[E],
         *,
-        mailbox: Mailbox | None = None,
+        events: EventQueue | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Start with an empty buffer.
 
         Args:
             sink: what opens it, bound to its context where there is one.
-            mailbox: where answers arrive, and the clock. Left out: the machine's.
+            events: where answers arrive, and the clock. Left out: the machine's.
             jitter: gives random numbers from 0 to below 1.
         """
         self.sink = sink
         self.options = options = sink.options
         self.metrics: Metrics = sink.context.metrics if sink.context else Metrics()
-        self._mailbox = mailbox or Mailbox()
+        self._events = events or EventQueue()
         self._counters = Counters(self.metrics)
         self._host = sink.host_state()
-        self._letters: LetterBox[E] = LetterBox(self.text_of, sink.context, self._counters)
+        self._dead_letters: DeadLetters[E] = DeadLetters(self.text_of, sink.context, self._counters)
         self._buffer: EntryBuffer[E] = EntryBuffer(ordered=options.max_in_flight_requests == 1)
         self._loop = RequestLoop(
             options,
             self.submit_request_entries,
-            AnswerHandler(sink, self._buffer, self._host, self._letters, jitter),
+            OutcomeHandler(sink, self._buffer, self._host, self._dead_letters, jitter),
             buffer=self._buffer,
             host=self._host,
-            mailbox=self._mailbox,
+            events=self._events,
             counters=self._counters,
         )
         self._has_keys = type(self).ordering_key is not AsyncSinkPartition.ordering_key
@@ -170,12 +166,12 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
             return []
         moments = [since for _, since in self._restored]
         oldest = min(moments if self._buffer.oldest is None else [self._buffer.oldest, *moments])
-        return [BufferedRequests(entries, self._mailbox.utc() - timedelta(seconds=self._mailbox.now() - oldest))]
+        return [BufferedRequests(entries, self._events.utc() - timedelta(seconds=self._events.now() - oldest))]
 
     def restore(self, state: BufferedRequests[E]) -> None:
         """Take over what another writer held back. Called before the first row, once per state."""
-        waited = 0.0 if state.oldest is None else (self._mailbox.utc() - state.oldest).total_seconds()
-        since = self._mailbox.now() - max(waited, 0.0)  # a clock may have been put back
+        waited = 0.0 if state.oldest is None else (self._events.utc() - state.oldest).total_seconds()
+        since = self._events.now() - max(waited, 0.0)  # a clock may have been put back
         if state.entries:
             self._restored.append((state.entries, since))
 
@@ -190,15 +186,15 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         Args:
             take: keeps them; when it raises, the query stops.
         """
-        self._letters.take = take
+        self._dead_letters.take = take
 
     def stop(self, error: BaseException) -> None:
         """Make the task's thread raise `error` instead of waiting any longer. Any thread may call it."""
 
-        def letter() -> None:
+        def fail() -> None:
             raise error
 
-        self._mailbox.put(letter)
+        self._events.put(fail)
 
     @property
     def in_flight(self) -> int:
@@ -229,8 +225,8 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         try:
             return self.convert(batch)
         except ValueRefusedError as error:
-            if self._letters.take is None or batch.num_rows <= 1:
-                self._letters.put_row("".join(row_texts(batch)), error)
+            if self._dead_letters.take is None or batch.num_rows <= 1:
+                self._dead_letters.put_row("".join(row_texts(batch)), error)
                 return ()
         half = batch.num_rows // 2
         return [*self._converted(batch.slice(0, half)), *self._converted(batch.slice(half))]
@@ -240,19 +236,19 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
             try:
                 entry = self.convert_row(value)
             except ValueRefusedError as error:
-                self._letters.put_row(json.dumps(value, ensure_ascii=False, default=str), error)
+                self._dead_letters.put_row(json.dumps(value, ensure_ascii=False, default=str), error)
             else:
                 yield entry
 
     def _take_in(self, entries: Iterable[E]) -> None:
         largest = int(self.options.max_record_size_in_bytes)
         restored, self._restored = self._restored, []
-        for written, since in chain(restored, [(entries, self._mailbox.now())]):
+        for written, since in chain(restored, [(entries, self._events.now())]):
             for entry in written:
                 size = self.size_in_bytes(entry)
                 if size > largest:
                     reason = f"it has {size} bytes, and max_record_size_in_bytes is {largest}"
-                    self._letters.put([Refusal(entry, reason, "too_large")])
+                    self._dead_letters.put([RefusedEntry(entry, reason, "too_large")])
                 else:
                     self._loop.add(entry, size, self.ordering_key(entry) if self._has_keys else None, since)
 

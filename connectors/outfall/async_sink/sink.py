@@ -7,13 +7,12 @@ from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
-from outfall.async_sink.host_state import HostState, shared_host_state
+from outfall.async_sink.buffer import BufferedRequests, BufferedRequestsSerializer
+from outfall.async_sink.host_state import HostState, RetryBudget, shared_host_state
 from outfall.async_sink.limiting import AimdLimiter, Limiter
 from outfall.async_sink.meta import AsyncSinkMeta
 from outfall.async_sink.options import AsyncSinkOptions
 from outfall.async_sink.partition import AsyncSinkPartition
-from outfall.async_sink.retrying import RetryBudget
-from outfall.async_sink.state import BufferedRequests, BufferedRequestsSerializer
 from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,

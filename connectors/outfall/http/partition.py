@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import requests
 
-from outfall.async_sink import BlockingSinkPartition, Outcome, Request, RequestResult
+from outfall.async_sink import BlockingSinkPartition, Request, RequestOutcome, RequestResult
 from outfall.errors import OutfallError, TargetError
 from outfall.http.auth import credentials
 from outfall.http.direct import DirectTransport, Work
@@ -86,10 +86,10 @@ class HttpPartition(BlockingSinkPartition[Record]):
         if call is None or not self._simple.start(call, partial(self._arrived, entries, result, call)):
             self._block(entries, result, lambda: self._sender.send(*request))
 
-    def send(self, entries: Sequence[Record]) -> Outcome[Record]:
+    def send(self, entries: Sequence[Record]) -> RequestOutcome[Record]:
         return self._outcome_of(entries, lambda: self._sender.send(*self._request(entries, None)))
 
-    def send_request(self, entries: Sequence[Record], request: Request) -> Outcome[Record]:
+    def send_request(self, entries: Sequence[Record], request: Request) -> RequestOutcome[Record]:
         return self._outcome_of(entries, lambda: self._sender.send(*self._request(entries, request)))
 
     def _request(self, entries: Sequence[Record], request: Request | None) -> tuple[str, bytes, str | None]:
@@ -115,7 +115,7 @@ class HttpPartition(BlockingSinkPartition[Record]):
         else:
             self._block(entries, result, lambda: self._sender.go_on(call, end))
 
-    def _failed(self, entries: Sequence[Record], error: Exception) -> Outcome[Record]:
+    def _failed(self, entries: Sequence[Record], error: Exception) -> RequestOutcome[Record]:
         """What an auth object or a session raises may quote what it sends, and so may its cause."""
         outcome = super()._failed(entries, error)
         if outcome.error is not None and not isinstance(error, OutfallError):
@@ -137,7 +137,7 @@ class HttpPartition(BlockingSinkPartition[Record]):
             outcome = self._failed(entries, error)
         result.finish(outcome)
 
-    def _outcome_of(self, entries: Sequence[Record], work: Callable[[], Answer]) -> Outcome[Record]:
+    def _outcome_of(self, entries: Sequence[Record], work: Callable[[], Answer]) -> RequestOutcome[Record]:
         try:
             answer = work()
         except (ExchangeError, OutfallError) as error:

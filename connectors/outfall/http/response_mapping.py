@@ -6,7 +6,7 @@ import os.path
 from collections.abc import Callable, Sequence
 from traceback import extract_tb
 
-from outfall.async_sink import Outcome, Refusal
+from outfall.async_sink import RefusedEntry, RequestOutcome
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.options import HttpOptions
 from outfall.http.records import Record
@@ -51,14 +51,14 @@ class AnswerReader:
         self._hide = hide
         self._longest_pause = options.retry_after_longest.total_seconds()
 
-    def read(self, answer: Answer, records: Sequence[Record]) -> Outcome[Record]:
+    def read(self, answer: Answer, records: Sequence[Record]) -> RequestOutcome[Record]:
         """Return what an answer means."""
         verdict = self._statuses.verdict(answer.status)
         asked = verdict in (Verdict.COMPLETE, Verdict.PER_ITEM) and answer.status not in _BODILESS
         if asked and self._per_item is not None:
             return self._items(self._per_item, answer, records)
         if verdict is Verdict.COMPLETE:
-            return Outcome()
+            return RequestOutcome()
         reason, code, excerpt = (
             f"{self._place()} answered {answer.status}",
             str(answer.status),
@@ -66,35 +66,35 @@ class AnswerReader:
         )
         if verdict is Verdict.RETRY:
             after = retry_after(answer.headers.get("retry-after"), longest=self._longest_pause)
-            return Outcome(
+            return RequestOutcome(
                 retry=records, reason=reason, code=code, excerpt=excerpt, after=after, hold_host=after is not None,
                 together=True,
             )  # fmt: skip
         if verdict is Verdict.SPLIT:
-            return Outcome(split=records, reason=reason, code=code, excerpt=excerpt)
+            return RequestOutcome(split=records, reason=reason, code=code, excerpt=excerpt)
         if verdict is Verdict.DEAD_LETTER:
-            return Outcome(dead=[Refusal(record, reason, code, excerpt) for record in records])
-        return Outcome(error=self._stop(answer, reason))
+            return RequestOutcome(dead=[RefusedEntry(record, reason, code, excerpt) for record in records])
+        return RequestOutcome(error=self._stop(answer, reason))
 
-    def failed(self, error: ExchangeError | OutfallError, records: Sequence[Record]) -> Outcome[Record]:
+    def failed(self, error: ExchangeError | OutfallError, records: Sequence[Record]) -> RequestOutcome[Record]:
         """Return what it means that there is no answer."""
         if isinstance(error, TransientError):
-            return Outcome(retry=records, reason=str(error), together=True)
+            return RequestOutcome(retry=records, reason=str(error), together=True)
         if isinstance(error, OutfallError):
-            return Outcome(error=error)
+            return RequestOutcome(error=error)
         if error.fault is Fault.CONFIGURATION:
-            return Outcome(
+            return RequestOutcome(
                 error=TargetError(
                     f"{self._place()} cannot be reached, and trying again will not help",
                     why=error.why,
                     do="correct the url, or the certificates (ca_bundle, client_certificate), or the host's resolver",
                 )
             )
-        return Outcome(retry=records, reason=f"{self._place()}: {error.why}", together=True)
+        return RequestOutcome(retry=records, reason=f"{self._place()}: {error.why}", together=True)
 
-    def _items(self, per_item: PerItem, answer: Answer, records: Sequence[Record]) -> Outcome[Record]:
+    def _items(self, per_item: PerItem, answer: Answer, records: Sequence[Record]) -> RequestOutcome[Record]:
         if not answer.whole:
-            return Outcome(
+            return RequestOutcome(
                 error=TargetError(
                     f"the answer of {self._place()} is not whole, and per_item needs all of it",
                     why=f"it is longer than {int(self._options.max_response_bytes)} bytes, or broke off",
@@ -112,9 +112,9 @@ class AnswerReader:
                 why=f"it raised {type(error).__name__}{where}: {self._hide(str(error))[:300]}; {self._says(answer)}",
                 do="correct per_item, or the server",
             )
-            return Outcome(error=failed)
+            return RequestOutcome(error=failed)
         if len(found) != len(records):
-            return Outcome(
+            return RequestOutcome(
                 error=ConfigurationError(
                     f"per_item found {len(found)} statuses for {len(records)} records",
                     do="have it return one status for each record, in their order",
@@ -123,15 +123,15 @@ class AnswerReader:
         verdicts = [self._statuses.verdict(status) for status in found]
         stopped = next((status for status, verdict in zip(found, verdicts, strict=True) if verdict in _STOPPING), None)
         if stopped is not None:
-            return Outcome(error=self._stop(answer, f"{self._place()} answered {stopped} for a record"))
+            return RequestOutcome(error=self._stop(answer, f"{self._place()} answered {stopped} for a record"))
         items = list(zip(records, found, verdicts, strict=True))
         accepted = all(verdict is Verdict.COMPLETE for verdict in verdicts)
         excerpt = None if accepted else self._excerpt(answer)
         after = retry_after(answer.headers.get("retry-after"), longest=self._longest_pause)
-        return Outcome(
+        return RequestOutcome(
             retry=[record for record, _, verdict in items if verdict is Verdict.RETRY],
             dead=[
-                Refusal(record, f"{self._place()} answered {status} for this record", str(status), excerpt)
+                RefusedEntry(record, f"{self._place()} answered {status} for this record", str(status), excerpt)
                 for record, status, verdict in items
                 if verdict in (Verdict.SPLIT, Verdict.DEAD_LETTER)
             ],

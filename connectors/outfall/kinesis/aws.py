@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from botocore.exceptions import BotoCoreError
 from pydantic import Field, field_validator
 
-from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter, Outcome
+from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter, RequestOutcome
 from outfall.capabilities import SupportsConnectionCheck, SupportsSchemaCheck, SupportsTarget
 from outfall.durations import Duration
 from outfall.errors import ConfigurationError, OutfallError, TransientError
@@ -167,14 +167,14 @@ class AwsPartition(BlockingSinkPartition[Record]):
     def text_of(self, entry: Record) -> str:
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")
 
-    def outcome(self, entries: Sequence[Record], answers: Sequence[dict[str, Any]]) -> Outcome[Record]:
+    def outcome(self, entries: Sequence[Record], answers: Sequence[dict[str, Any]]) -> RequestOutcome[Record]:
         """Retry the records whose answer holds an error; the service names none that would never pass."""
         failed = [(entry, answer) for entry, answer in zip(entries, answers, strict=True) if answer.get("ErrorCode")]
         if not failed:
-            return Outcome()
+            return RequestOutcome()
         answer = failed[0][1]
         reason = f"{answer['ErrorCode']}: {answer.get('ErrorMessage', '')}"
-        return Outcome(retry=[entry for entry, _ in failed], reason=reason, code=answer["ErrorCode"])
+        return RequestOutcome(retry=[entry for entry, _ in failed], reason=reason, code=answer["ErrorCode"])
 
 
 def _has_text(kind: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ from typing import Unpack
 import pyarrow as pa
 from pydantic import ByteSize, Field
 
-from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
+from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutcome
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import look_at_delivery_stream
 from outfall.kinesis.records import Record, data_of
@@ -89,7 +89,7 @@ class FirehosePartition(AwsPartition):
     def size_in_bytes(self, entry: Record) -> int:
         return len(entry["Data"])
 
-    def send(self, entries: Sequence[Record]) -> Outcome[Record]:
+    def send(self, entries: Sequence[Record]) -> RequestOutcome[Record]:
         stream = self.options.delivery_stream
         answer = self.put("put_record_batch", DeliveryStreamName=stream, Records=list(entries))
         return self.outcome(entries, answer["RequestResponses"])

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 from pydantic import ByteSize, Field
 
-from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, Outcome
+from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutcome
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import addressed, look_at_stream
 from outfall.kinesis.records import Record, data_of, partition_keys, texts_of
@@ -127,7 +127,7 @@ class KinesisPartition(AwsPartition):
     def ordering_key(self, entry: Record) -> Hashable:
         return entry["PartitionKey"] if self.options.ordered else None
 
-    def send(self, entries: Sequence[Record]) -> Outcome[Record]:
+    def send(self, entries: Sequence[Record]) -> RequestOutcome[Record]:
         answer = self.put("put_records", **addressed(self.options.stream), Records=list(entries))
         return self.outcome(entries, answer["Records"])
 

@@ -14,14 +14,14 @@ from outfall.async_sink import (
     FixedLimiter,
     HostState,
     Limiter,
-    Outcome,
+    RequestOutcome,
     RequestResult,
     RetryBudget,
 )
 from outfall.dead_letter import DeadLetter
-from outfall.testing.virtual_time import VirtualMailbox
+from outfall.testing.virtual_time import VirtualEventQueue
 
-Answer = tuple[float, Outcome[str]] | None
+Answer = tuple[float, RequestOutcome[str]] | None
 """After how many seconds it comes, and what it says; `None` for no answer at all."""
 
 Service = Callable[[Sequence[str], int], Answer]
@@ -29,7 +29,7 @@ Service = Callable[[Sequence[str], int], Answer]
 
 
 def accept(entries: Sequence[str], number: int) -> Answer:
-    return 0.01, Outcome()
+    return 0.01, RequestOutcome()
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Destination:
     """What arrived, and when."""
 
     service: Service = accept
-    mailbox: VirtualMailbox = field(default_factory=VirtualMailbox)
+    events: VirtualEventQueue = field(default_factory=VirtualEventQueue)
     requests: list[list[str]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -48,14 +48,14 @@ class Destination:
     def submit(self, entries: Sequence[str], result: RequestResult[str]) -> None:
         answer = self.service(entries, len(self.requests))
         self.requests.append(list(entries))
-        self.times.append(self.mailbox.now())
+        self.times.append(self.events.now())
         self.ids.append(result.request.id)
         self.results.append(result)
         if answer is not None:
             seconds, outcome = answer
-            self.mailbox.at(self.mailbox.now() + seconds, lambda: self._answer(entries, result, outcome))
+            self.events.at(self.events.now() + seconds, lambda: self._answer(entries, result, outcome))
 
-    def _answer(self, entries: Sequence[str], result: RequestResult[str], outcome: Outcome[str]) -> None:
+    def _answer(self, entries: Sequence[str], result: RequestResult[str], outcome: RequestOutcome[str]) -> None:
         if result._open:  # later it is an answer that nobody waits for any more
             others = {*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)}
             self.accepted.update(entry for entry in entries if entry not in others)
@@ -66,7 +66,7 @@ class TextPartition(AsyncSinkPartition[str]):
     """Entries are texts; their size is that of their UTF-8."""
 
     def __init__(self, sink: TextSink) -> None:
-        super().__init__(sink, mailbox=sink.destination.mailbox, jitter=lambda: sink.jitter)
+        super().__init__(sink, events=sink.destination.events, jitter=lambda: sink.jitter)
         self._destination = sink.destination
         self._key = sink.key
 

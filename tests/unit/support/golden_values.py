@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.async_sink.state import BufferedRequests
+from outfall.async_sink.buffer import BufferedRequests
 from outfall.file import FileSink
 from outfall.file.append_partition import FileState
 from outfall.file.store import StagedFile

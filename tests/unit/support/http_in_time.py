@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from outfall.async_sink import FixedLimiter, HostState
-from outfall.async_sink.workers import Job
+from outfall.async_sink.blocking import Job
 from outfall.http import Answer, HttpSink
 from outfall.http.partition import HttpPartition
 from outfall.http.transport import Call
-from outfall.testing.virtual_time import VirtualMailbox
+from outfall.testing.virtual_time import VirtualEventQueue
 
 URL = "https://api.example/events"
 
@@ -22,17 +22,17 @@ Behaviour = Callable[[float], Answer]
 class Server:
     """Answers after a quarter of a second, and notes when it was asked."""
 
-    def __init__(self, behave: Behaviour, mailbox: VirtualMailbox) -> None:
+    def __init__(self, behave: Behaviour, events: VirtualEventQueue) -> None:
         self.times: list[float] = []
         self.bodies: list[bytes] = []
         self._behave = behave
-        self._mailbox = mailbox
+        self._events = events
 
     def exchange(self, call: Call) -> Answer:
-        self.times.append(self._mailbox.now())
+        self.times.append(self._events.now())
         self.bodies.append(call.body)
-        answer = self._behave(self._mailbox.now())
-        self._mailbox.advance(0.25)
+        answer = self._behave(self._events.now())
+        self._events.advance(0.25)
         return answer
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ def opened(
     behave: Behaviour,
     *,
     sink: HttpSink | None = None,
-    mailbox: VirtualMailbox | None = None,
+    events: VirtualEventQueue | None = None,
     chance: random.Random | None = None,
     **options: Any,
 ) -> tuple[HttpPartition, Server]:
@@ -73,12 +73,12 @@ def opened(
     Args:
         behave: what the server does.
         sink: what opens it; left out: one of `options`.
-        mailbox: its clock.
+        events: its clock.
         chance: where its jitter comes from; left out: always a half.
     """
-    mailbox = mailbox or VirtualMailbox()
-    server = Server(behave, mailbox)
+    events = events or VirtualEventQueue()
+    server = Server(behave, events)
     jitter = chance.random if chance else lambda: 0.5
-    partition = HttpPartition(sink or TimedSink(**options), transport=server, mailbox=mailbox, jitter=jitter)
+    partition = HttpPartition(sink or TimedSink(**options), transport=server, events=events, jitter=jitter)
     partition._workers = _Inline()  # type: ignore[assignment]
     return partition, server

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from outfall.async_sink.limiting import Answer, InFlight, Limiter
+from outfall.async_sink.limiting import EndedRequest, InFlight, Limiter
 
 TIMEOUT = 1.0
 
@@ -129,7 +129,7 @@ class Client:
     def _end(self, seconds: float | None, *, at_service: bool) -> None:
         self._in_flight -= 1
         self._level -= at_service
-        self._limiter.ended(Answer(self._now, 1, int(seconds is None), seconds))
+        self._limiter.ended(EndedRequest(self._now, 1, int(seconds is None), seconds))
         if seconds is None:
             self.seen.refused += 1
             self._at(self._now + self._chance.random(), self._arrive)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from outfall.async_sink import Mailbox
+from outfall.async_sink import EventQueue
 
-Letter = Callable[[], None]
+Event = Callable[[], None]
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class VirtualMailbox(Mailbox):
-    """The mailbox and clock of an `AsyncSinkPartition` in a test, in one thread.
+class VirtualEventQueue(EventQueue):
+    """The event queue and clock of an `AsyncSinkPartition` in a test, in one thread.
 
     What is to happen later is given to `at`; it happens when the partition waits until then.
     """
@@ -24,8 +24,8 @@ class VirtualMailbox(Mailbox):
         """Start at second 0."""
         super().__init__()
         self.seconds = 0.0
-        self._mail: deque[Letter] = deque()
-        self._later: list[tuple[float, int, Letter]] = []
+        self._arrived: deque[Event] = deque()
+        self._later: list[tuple[float, int, Event]] = []
         self._order = count()
 
     def now(self) -> float:
@@ -36,32 +36,32 @@ class VirtualMailbox(Mailbox):
         """Return the time, where second 0 is the beginning of 2026."""
         return _BEGINNING + timedelta(seconds=self.seconds)
 
-    def put(self, letter: Letter) -> None:
-        """Add a letter."""
-        self._mail.append(letter)
+    def put(self, event: Event) -> None:
+        """Add an event."""
+        self._arrived.append(event)
 
-    def at(self, seconds: float, happening: Letter) -> None:
+    def at(self, seconds: float, happening: Event) -> None:
         """Let something happen at a moment, such as the answer to a request."""
         heapq.heappush(self._later, (seconds, next(self._order), happening))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and happen what happens meanwhile; letters stay unopened."""
+        """Let time pass, and happen what happens meanwhile; events are not taken."""
         until = self.seconds + seconds
         while self._later and self._later[0][0] <= until:
             self._next()
         self.seconds = until
 
-    def take(self, seconds: float | None = 0.0) -> Letter | None:
-        """Take the next letter, after letting pass the time until there is one.
+    def take(self, seconds: float | None = 0.0) -> Event | None:
+        """Take the next event, after letting pass the time until there is one.
 
         Raises:
             TimeoutError: it would wait for ever.
         """
         until = None if seconds is None else self.seconds + max(0.0, seconds)
-        while not self._mail and self._later and (until is None or self._later[0][0] <= until):
+        while not self._arrived and self._later and (until is None or self._later[0][0] <= until):
             self._next()
-        if self._mail:
-            return self._mail.popleft()
+        if self._arrived:
+            return self._arrived.popleft()
         if until is None:
             raise TimeoutError("nothing will ever happen")
         self.seconds = until

@@ -1,10 +1,159 @@
-"""A limit of requests that follows the destination's latency."""
+"""How much may be under way to a destination at a time: a limit that stays, and two that learn from what comes back."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import floor, sqrt
+from typing import Protocol
 
-from outfall.async_sink.limiting.base import Answer, InFlight
+
+@dataclass(frozen=True)
+class InFlight:
+    """What one partition has under way."""
+
+    requests: int = 0
+    entries: int = 0
+
+
+@dataclass(frozen=True)
+class EndedRequest:
+    """How one request ended."""
+
+    now: float
+    """When, in seconds."""
+    entries: int
+    """How many entries it held."""
+    failed: int
+    """How many of them have to be sent again; all after a timeout."""
+    seconds: float | None
+    """From its start to its answer; `None` where that says nothing about the destination: it failed or timed out."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.failed <= self.entries:
+            raise ValueError(f"{self.failed} of {self.entries} entries cannot have failed")
+
+
+class Limiter(Protocol):
+    """Decides whether another request may start, and learns from those that end.
+
+    It holds no count of what is under way, so that a task that dies leaves nothing behind in it: one limiter serves all
+    epochs of a worker process, for one host. It never makes a partition wait that has nothing under way. A request that
+    waits for its back-off is not under way.
+    """
+
+    @property
+    def limit(self) -> int:
+        """The present limit, in the limiter's own unit."""
+
+    def batch_size(self, largest: int) -> int:
+        """Return how many entries the next request may hold, from 1 to `largest`."""
+
+    def admits(self, in_flight: InFlight, entries: int) -> bool:
+        """Whether a request of so many entries may start beside what is under way."""
+
+    def started(self, in_flight: InFlight) -> None:
+        """Learn that a request has started; `in_flight` includes it."""
+
+    def ended(self, answer: EndedRequest) -> None:
+        """Learn how a request ended."""
+
+
+class FixedLimiter:
+    """So many requests at a time, whatever happens."""
+
+    def __init__(self, requests: int) -> None:
+        """Set the limit.
+
+        Raises:
+            ValueError: it is below 1.
+        """
+        if requests < 1:
+            raise ValueError(f"a limit of requests must be at least 1, not {requests}")
+        self._requests = requests
+
+    @property
+    def limit(self) -> int:
+        """In requests."""
+        return self._requests
+
+    def batch_size(self, largest: int) -> int:
+        return largest
+
+    def admits(self, in_flight: InFlight, entries: int) -> bool:
+        return in_flight.requests < self._requests
+
+    def started(self, in_flight: InFlight) -> None:
+        pass
+
+    def ended(self, answer: EndedRequest) -> None:
+        pass
+
+
+class AimdLimiter:
+    """A limit of entries under way: up by a constant after a success, down by a factor after a failure.
+
+    After Flink's `AIMDScalingStrategy` and `CongestionControlRateLimitingStrategy` (FLIP-242), with its parameters.
+    Unlike there a decrease is strict, for every size and factor: rounding up kept Flink's from going below 50 with a
+    factor of 0.99. With `proportional=True` a request that failed in part is both, in that proportion, as in DCTCP
+    (RFC 8257): one hot key does not throttle all others.
+    """
+
+    def __init__(
+        self,
+        largest: int,
+        *,
+        initial: int | None = None,
+        increase: int = 10,
+        decrease_factor: float = 0.5,
+        proportional: bool = False,
+    ) -> None:
+        """Start at `initial`, or at `largest`.
+
+        Args:
+            largest: the limit is never above it.
+            initial: the limit at the start.
+            increase: entries added after a success.
+            decrease_factor: what is left after a failure, between 0 and 1.
+            proportional: whether a partial failure counts in part.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        initial = largest if initial is None else initial
+        if not 1 <= initial <= largest:
+            raise ValueError(f"a limit needs 1 <= initial <= largest, not {initial} and {largest}")
+        if increase < 1:
+            raise ValueError(f"increase must be at least 1, not {increase}")
+        if not 0 < decrease_factor < 1:
+            raise ValueError(f"decrease_factor must be between 0 and 1, not {decrease_factor}")
+        self._largest = largest
+        self._increase = increase
+        self._factor = decrease_factor
+        self._proportional = proportional
+        self._limit = initial
+
+    @property
+    def limit(self) -> int:
+        """In entries."""
+        return self._limit
+
+    def batch_size(self, largest: int) -> int:
+        return min(largest, self._limit)
+
+    def admits(self, in_flight: InFlight, entries: int) -> bool:
+        return in_flight.requests == 0 or in_flight.entries + entries <= self._limit
+
+    def started(self, in_flight: InFlight) -> None:
+        pass
+
+    def ended(self, answer: EndedRequest) -> None:
+        share = answer.failed / answer.entries if answer.entries else 0.0
+        if not self._proportional:
+            share = float(share > 0)
+        changed = self._limit + self._increase * (1 - share) - self._limit * (1 - self._factor) * share
+        if share == 1:
+            changed = min(round(changed), self._limit - 1)
+        self._limit = max(1, min(round(changed), self._largest))
 
 
 class GradientLimiter:
@@ -71,7 +220,7 @@ class GradientLimiter:
     def started(self, in_flight: InFlight) -> None:
         self._reached |= in_flight.requests >= self._limit
 
-    def ended(self, answer: Answer) -> None:
+    def ended(self, answer: EndedRequest) -> None:
         self._refused |= answer.failed > 0
         if answer.seconds is not None:
             self._total += answer.seconds
