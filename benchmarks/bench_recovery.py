@@ -24,7 +24,7 @@ from benchmarks.common import Given, finish, machine, parse, seconds
 from benchmarks.results import Result, now
 from outfall.protocol.coordinator import EpochOptions
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig, SqliteRecoveryConfig
-from outfall.spark_checkpoint import SparkCheckpoint, checksum_of
+from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.testing import LocalDriver
 from outfall.testing.benchmark.scratch import Scratch
 from outfall.testing.recovery_sinks import CountingSink

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
-from outfall.committer import CommitRequest, Committer, Outcome
+from outfall.committer import CommitOutcome, CommitRequest, Committer
 from outfall.contexts import (
     CommittableMessage,
     CommitterInitContext,
@@ -48,6 +48,7 @@ OUTPUT_MODES = ("append", "update", "complete")
 
 __all__ = [
     "OUTPUT_MODES",
+    "CommitOutcome",
     "CommitRequest",
     "CommittableMessage",
     "Committer",
@@ -57,7 +58,6 @@ __all__ = [
     "Guarantee",
     "HeldRows",
     "Metrics",
-    "Outcome",
     "PartSeal",
     "SaveMode",
     "SealContext",

@@ -1,4 +1,4 @@
-"""Publishing: committers, and the requests that they answer (Flink's `Committer` and `CommitRequest`)."""
+"""Publishing: committers, and the requests that they resolve (Flink's `Committer` and `CommitRequest`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CommitRequest(Generic[C]):
         """Offer `committable`, after `number_of_retries` earlier offers."""
         self._committable = committable
         self._number_of_retries = number_of_retries
-        self._outcome: Outcome = Outcome("unsignalled")
+        self._outcome: CommitOutcome = CommitOutcome("unsignalled")
 
     @property
     def committable(self) -> C:
@@ -39,41 +39,41 @@ class CommitRequest(Generic[C]):
         return self._number_of_retries
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CommitOutcome:
         """What was signalled."""
         return self._outcome
 
     def signal_committed(self) -> None:
         """Say that it is committed. Needed only for a strict committer; others commit by saying nothing."""
-        self._outcome = Outcome("committed")
+        self._outcome = CommitOutcome("committed")
 
     def signal_already_committed(self) -> None:
         """Say that an earlier try had committed it, as after a lost reply or a replay."""
-        self._outcome = Outcome("already committed")
+        self._outcome = CommitOutcome("already committed")
 
     def retry_later(self, reason: str = "") -> None:
         """Ask to be offered it again, after a pause. The reason is for the log, without secrets."""
-        self._outcome = Outcome("retry", reason=reason)
+        self._outcome = CommitOutcome("retry", reason=reason)
 
     def update_and_retry_later(self, committable: C, reason: str = "") -> None:
         """Ask to be offered `committable` in its place, after a pause. The reason is for the log, without secrets."""
         self._committable = committable
-        self._outcome = Outcome("retry", reason=reason)
+        self._outcome = CommitOutcome("retry", reason=reason)
 
     def signal_failed_with_known_reason(self, error: Exception) -> None:
         """Say that it will never commit, for a reason the sink understands: it fails the query, or is dropped."""
-        self._outcome = Outcome("known failure", error)
+        self._outcome = CommitOutcome("known failure", error)
 
     def signal_failed_with_unknown_reason(self, error: Exception) -> None:
         """Say that it failed for a reason the sink does not understand: fails the query."""
-        self._outcome = Outcome("unknown failure", error)
+        self._outcome = CommitOutcome("unknown failure", error)
 
     def signal_lost(self, reason: str) -> None:
         """Say that the data behind it is gone although nothing of it was published.
 
         For an unlogged staging table emptied by a server's crash, or an upload taken by a lifecycle rule.
         """
-        self._outcome = Outcome("lost", reason=reason)
+        self._outcome = CommitOutcome("lost", reason=reason)
 
     def resolve_as(self, other: CommitRequest[Any], committable: C) -> None:
         """Take over what was signalled for another request. Called by a committer that hands its work on.
@@ -87,12 +87,12 @@ class CommitRequest(Generic[C]):
 
     def offer_again(self) -> None:
         """Clear the signal before the next offer. Called by the engine."""
-        self._outcome = Outcome("unsignalled")
+        self._outcome = CommitOutcome("unsignalled")
         self._number_of_retries += 1
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommitOutcome:
     """What became of a commit request."""
 
     kind: str

@@ -173,7 +173,7 @@ class PartSeal(Generic[S]):
     part: str
     state: S
     writer: WriterId | None
-    """The recorded winner; `None` when no task of this epoch answered for the part."""
+    """The recorded winner; `None` when no task of this epoch responded for the part."""
 
 
 @dataclass(frozen=True)

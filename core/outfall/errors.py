@@ -167,8 +167,8 @@ class PartsChangedError(TerminalError):
     """A part that has state is no longer listed by its sink."""
 
 
-class AnswersError(TerminalError):
-    """The answers of the tasks do not fit together: two for one task or part, or of another epoch."""
+class ResponsesError(TerminalError):
+    """The responses of the tasks do not fit together: two for one task or part, or of another epoch."""
 
 
 class SealError(TransientError):

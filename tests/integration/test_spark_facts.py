@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from outfall.spark.murmur3 import hash_int, partition_salts
+from outfall.spark.routing import hash_int, partition_salts
 from tests.integration.conftest import SUPPORT, spark_environment
 from tests.integration.support.probes import ANSWER, PROPERTIES, SPARK, Calls, answers, events, lingers, until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.protocol.run_registry import DriverMemory
+from outfall.protocol.run_registry import RunRegistry
 from outfall.recovery import history
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.testing import LocalDriver
@@ -62,7 +62,7 @@ def test_open_files_stay_flat_over_drivers_and_epochs(tmp_path: Path) -> None:
 
 def test_what_a_driver_remembers_is_bounded() -> None:
     setup = Staging()
-    memory = DriverMemory()
+    memory = RunRegistry()
     driver = setup.driver()
     driver._memory = memory
     for epoch in range(20):

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from outfall.errors import AnswersError, FencedError, TerminalError
-from outfall.protocol.messages import TaskAnswer, Ticket
+from outfall.errors import FencedError, ResponsesError, TerminalError
+from outfall.protocol.messages import TaskResponse, Ticket
 from tests.unit.support.journals import entries, kinds
 from tests.unit.support.setups import InPlace, Setup, Staging, content, counted
 
 
-def begun(setup: Setup) -> tuple[Any, Ticket, list[TaskAnswer]]:
+def begun(setup: Setup) -> tuple[Any, Ticket, list[TaskResponse]]:
     driver = setup.driver()
     coordinator = driver.coordinator()
     ticket = coordinator.begin(0)
     return coordinator, ticket, driver.run_tasks(ticket, 0, setup.tasks(content(0)))
 
 
-def refused(setup: Setup, coordinator: Any, ticket: Ticket, answers: Sequence[TaskAnswer]) -> str:
+def refused(setup: Setup, coordinator: Any, ticket: Ticket, answers: Sequence[TaskResponse]) -> str:
     """Finish, and check that the answers are refused before anything is recorded. Returns the text."""
-    with pytest.raises((AnswersError, FencedError)) as caught:
+    with pytest.raises((ResponsesError, FencedError)) as caught:
         coordinator.finish(ticket, answers)
     assert kinds(setup.recovery) == ["begin"]
     return str(caught.value)
@@ -101,7 +101,7 @@ def test_states_of_parts_without_an_answer_are_carried_forward() -> None:
 def test_answers_survive_their_way_through_bytes() -> None:
     setup = Staging()
     coordinator, ticket, answers = begun(setup)
-    travelled = [TaskAnswer.decode(answer.encode()) for answer in answers]
+    travelled = [TaskResponse.decode(answer.encode()) for answer in answers]
     assert travelled == answers
     coordinator.finish(ticket, travelled)
     assert setup.found() == counted(content(0))

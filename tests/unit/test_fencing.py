@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from outfall.capabilities import WriterInitContext
-from outfall.errors import AnswersError, FencedError, OutfallError, SealError, StaleWriterError, StepInUseError
+from outfall.errors import FencedError, OutfallError, ResponsesError, SealError, StaleWriterError, StepInUseError
 from outfall.file import FileSink
-from outfall.protocol.run_registry import DriverMemory, Position
+from outfall.protocol.run_registry import Position, RunRegistry
 from outfall.recovery import recovery_config
 from outfall.testing import LocalDriver
 from outfall.trace_points import listen
@@ -178,7 +178,7 @@ def test_resume_after_another_begin_is_fenced() -> None:
 def test_resume_without_answers_is_refused() -> None:
     setup = Staging()
     setup.driver().coordinator().begin(None)
-    with pytest.raises(AnswersError):
+    with pytest.raises(ResponsesError):
         setup.driver().coordinator().resume([])
 
 
@@ -231,7 +231,7 @@ def test_two_steps_in_one_epoch_do_not_meet() -> None:
 
 
 def test_memory_of_a_driver_knows_each_run() -> None:
-    memory = DriverMemory()
+    memory = RunRegistry()
     memory.remember("url", "sink", Position("old", 4, 0))
     memory.remember("url", "sink", Position("new", 8, 1))
     assert memory.recall("url", "sink", "old") == Position("old", 4, 0)

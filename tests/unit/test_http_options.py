@@ -112,8 +112,8 @@ def test_routing_by_content_takes_no_number_of_workers() -> None:
 
     sink = HttpSink(URL, body="record", idempotency="content")
     with pytest.raises(ConfigurationError, match="leave workers out"):
-        settings.WriteSettings(workers=4).check(sink)
-    settings.WriteSettings().check(sink)
+        settings.StepSettings(workers=4).check(sink)
+    settings.StepSettings().check(sink)
 
 
 def test_a_sink_survives_pickling_and_shows_no_secret() -> None:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from outfall.errors import FencedError, OutfallError, StaleWriterError
 from outfall.protocol.coordinator import EpochCoordinator
-from outfall.protocol.messages import TaskAnswer, Ticket
+from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.setups import InPlace, Row, Setup, Staging
 
@@ -62,7 +62,7 @@ class Begun:
     ticket: Ticket
     epoch: int
     tasks: list[list[Any]]
-    answers: dict[int, TaskAnswer] = field(default_factory=dict)
+    answers: dict[int, TaskResponse] = field(default_factory=dict)
 
 
 class Schedules(RuleBasedStateMachine):

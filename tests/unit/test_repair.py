@@ -15,7 +15,7 @@ from outfall.cli.repairing import CheckpointRepair, Progress, examine
 from outfall.errors import FencedError
 from outfall.file import FileSink
 from outfall.recovery import copy_step, recovery_config
-from outfall.spark_checkpoint import SparkCheckpoint
+from outfall.recovery.spark_checkpoint import SparkCheckpoint
 from outfall.testing import LocalDriver, crash_at
 from outfall.trace_points import listen
 from outfall.wrappers import BatchingSink

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from outfall import spark_checkpoint
 from outfall.errors import RecordError, TransientError
 from outfall.file import FileSink
 from outfall.protocol.coordinator import EpochOptions
-from outfall.spark_checkpoint import SparkCheckpoint
+from outfall.recovery import spark_checkpoint
+from outfall.recovery.spark_checkpoint import SparkCheckpoint
 from outfall.testing import LocalDriver
 from outfall.trace_points import listen
 from tests.unit.support.journals import kinds

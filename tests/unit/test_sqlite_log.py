@@ -372,7 +372,7 @@ def test_tasks_never_open_the_database_and_large_states_lie_in_it_once(tmp_path:
 def test_more_states_than_tickets_carry_are_refused_before_they_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.protocol.travelling.CARRIED", 250_000)
+    monkeypatch.setattr("outfall.protocol.states.CARRIED", 250_000)
     config = SqliteRecoveryConfig(str(tmp_path))
     sink = CountingSink(parts=3, padding=100_000)
     Driver(sink, config).run_epoch(0, [[("0", 1), ("1", 1)]])

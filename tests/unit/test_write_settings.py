@@ -14,7 +14,7 @@ from outfall.recovery import recovery_config
 from outfall.sinks import DynamicSink
 from outfall.source_options import split_options
 from outfall.spark.epoch_writer import EpochWriter
-from outfall.spark.settings import WriteSettings
+from outfall.spark.settings import StepSettings
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ from outfall.spark.settings import WriteSettings
 )
 def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
-        WriteSettings(**given)
+        StepSettings(**given)
 
 
 def test_a_class_in_place_of_a_sink_is_refused() -> None:
     with pytest.raises(CapabilityError, match="FileSink is a class, not a sink"):
-        WriteSettings().check(FileSink)
+        StepSettings().check(FileSink)
 
 
 class Locked(DynamicSink[Any]):
@@ -48,7 +48,7 @@ class Locked(DynamicSink[Any]):
 
 def test_a_sink_that_cannot_be_pickled_is_refused_before_anything_is_begun(tmp_path: Path) -> None:
     with pytest.raises(CapabilityError, match="the Locked cannot be sent"):
-        EpochWriter(Locked(), recovery_config(str(tmp_path / "recovery")), WriteSettings())
+        EpochWriter(Locked(), recovery_config(str(tmp_path / "recovery")), StepSettings())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,8 +3,8 @@
 ```
 begin   read the log to its end · settle what is unfinished · check the epoch · check the target · BEGIN · open target
           │ ticket
-tasks   EpochTask: each answers once
-          │ answers
+tasks   EpochTask: each responds once
+          │ responses
 finish  collect · seal · pre-commit · PREPARED · COMMITTING · commit · post-commit · COMPLETED · sweep
 ```
 
@@ -43,25 +43,22 @@ from outfall.capability_checks import (
     target_of,
 )
 from outfall.errors import (
-    AnswersError,
     CapabilityError,
     FencedError,
     OutfallError,
     RecordError,
+    ResponsesError,
     StepInUseError,
     UnexpectedEpochError,
 )
 from outfall.protocol.clock import Clock, SystemClock
-from outfall.protocol.collect import CollectedAnswers
 from outfall.protocol.commit_retry import CommitPolicy
-from outfall.protocol.epoch_commit import Publisher
-from outfall.protocol.held import ROWS_HELD, total_held
+from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.journal import Journal, JournalView
-from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
-from outfall.protocol.run_registry import PROCESS_MEMORY, DriverMemory, Position
-from outfall.protocol.sweeping import sweep_context, sweep_target
-from outfall.protocol.target import check_target, open_target
-from outfall.protocol.travelling import TravellingStates
+from outfall.protocol.messages import CollectedResponses, EpochResult, TaskResponse, Ticket
+from outfall.protocol.run_registry import PROCESS_REGISTRY, Position, RunRegistry
+from outfall.protocol.states import ROWS_HELD, TravellingStates, total_held
+from outfall.protocol.target import check_target, open_target, sweep_context, sweep_target
 from outfall.protocol.validation import check_batch, check_identity, expected_epoch, listed_parts
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Begin, ChildRecord, Completed, Prepared, Skipped, StoredValue
@@ -122,7 +119,7 @@ class EpochCoordinator:
         *,
         options: EpochOptions | None = None,
         run: str | None = None,
-        memory: DriverMemory = PROCESS_MEMORY,
+        memory: RunRegistry = PROCESS_REGISTRY,
         clock: Clock | None = None,
     ) -> None:
         """Check the sink's shape.
@@ -133,7 +130,7 @@ class EpochCoordinator:
             recovery: where its log is.
             options: how epochs are run.
             run: identifies this run of the query within the process; `None` where nothing is to be remembered between
-                epochs (a batch job, or a door whose epochs begin in processes of their own).
+                epochs (a batch job, or an API whose epochs begin in processes of their own).
             memory: what this process remembers of its runs.
             clock: time.
 
@@ -204,42 +201,42 @@ class EpochCoordinator:
         position = self._position()
         return self._taking_over(position, lambda: self._take_over_to_drain(first=position is None))
 
-    def resume(self, answers: Sequence[TaskAnswer]) -> Ticket:
+    def resume(self, responses: Sequence[TaskResponse]) -> Ticket:
         """Stand where another process of this driver began, to finish from here.
 
         Args:
-            answers: at least one, which name the BEGIN they were made under.
+            responses: at least one, which name the BEGIN they were made under.
 
         Raises:
-            AnswersError: there are none.
+            ResponsesError: there are none.
             FencedError: somebody else went on from that BEGIN.
         """
-        if not answers:
-            raise AnswersError("no task answered", step=self._step_id, do="report this; the epoch can run again")
+        if not responses:
+            raise ResponsesError("no task answered", step=self._step_id, do="report this; the epoch can run again")
         view = self._journal.read()
         # Rows that are skipped needed no BEGIN of their own.
-        stands_at = view.generation if answers[0].skipped else view.last
-        if (view.incarnation, stands_at) != (answers[0].incarnation, answers[0].generation):
-            if view.last < answers[0].generation:
-                raise self._log_lost(answers[0].generation, view.last)
-            raise self._fenced(answers[0].epoch)
+        stands_at = view.generation if responses[0].skipped else view.last
+        if (view.incarnation, stands_at) != (responses[0].incarnation, responses[0].generation):
+            if view.last < responses[0].generation:
+                raise self._log_lost(responses[0].generation, view.last)
+            raise self._fenced(responses[0].epoch)
         return self._ticket(
             view, self._expected(view, None), listed_parts(self._step_id, self._sink, list(view.states))
         )
 
-    def finish(self, ticket: Ticket, answers: Sequence[TaskAnswer]) -> EpochResult:
+    def finish(self, ticket: Ticket, responses: Sequence[TaskResponse]) -> EpochResult:
         """Record and publish what the tasks wrote.
 
-        Called on the driver with the answers of all tasks, after `begin` or `resume` on this object. No answers at all
-        mean that the epoch has no rows.
+        Called on the driver with the responses of all tasks, after `begin` or `resume` on this object. No responses at
+        all mean that the epoch has no rows.
 
         Raises:
             FencedError: another driver took over; nothing was published by this one.
-            AnswersError, SealError: the answers do not count; the epoch can run again.
+            ResponsesError, SealError: the responses do not count; the epoch can run again.
             CommitError, CommitRefusedError, LostCommittableError: recorded, and not or not wholly published.
             EpochAbandonedError: recorded data was lost; the epoch can run again.
         """
-        collected = CollectedAnswers(ticket, answers)
+        collected = CollectedResponses(ticket, responses)
         reached("after collect")
         try:
             result = self._skip(ticket, collected) if collected.skipped else self._write(ticket, collected)
@@ -273,7 +270,7 @@ class EpochCoordinator:
         ticket = self._taking_over(
             None, lambda: self._begin_epoch(self._journal.view, view.open_epoch, view.query_id, drain=False)
         )
-        self._seal(ticket, CollectedAnswers(ticket, []))
+        self._seal(ticket, CollectedResponses(ticket, []))
         begun = self._journal.view
         context = sweep_context(
             self._sink,
@@ -518,7 +515,7 @@ class EpochCoordinator:
 
     # --- finish
 
-    def _skip(self, ticket: Ticket, collected: CollectedAnswers) -> EpochResult:
+    def _skip(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
         counts = collected.counts()
         self._journal.append(
             Skipped(
@@ -533,7 +530,7 @@ class EpochCoordinator:
         self._warn_of_held(collected.epoch)
         return EpochResult(collected.epoch, ticket.generation, True, counts, self._seconds(ticket))
 
-    def _write(self, ticket: Ticket, collected: CollectedAnswers) -> EpochResult:
+    def _write(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
         self._seal(ticket, collected)
         reached("after seal")
         travelling = TravellingStates(self._recovery, self._journal.log, self._step_id)
@@ -562,15 +559,15 @@ class EpochCoordinator:
     def _held_count(self, states: Sequence[StoredValue]) -> dict[str, int]:
         return {ROWS_HELD: total_held(states).rows} if isinstance(self._sink, SupportsHeldRows) else {}
 
-    def _seal(self, ticket: Ticket, collected: CollectedAnswers) -> None:
+    def _seal(self, ticket: Ticket, collected: CollectedResponses) -> None:
         if isinstance(self._sink, SupportsSeal):
             context = SealContext(
                 self._step_id, ticket.incarnation, ticket.generation, collected.epoch, token=ticket.token
             )
             self._sink.seal(context, collected.seals(self._sink, self._journal.log))
 
-    def _publisher(self, prepared: Prepared) -> Publisher:
-        return Publisher(
+    def _publisher(self, prepared: Prepared) -> EpochCommit:
+        return EpochCommit(
             self._sink,
             self._step_id,
             self._journal,

@@ -23,9 +23,8 @@ from dataclasses import replace
 from outfall.capabilities import Metrics
 from outfall.errors import EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator
-from outfall.protocol.held import ROWS_DRAINED, ROWS_HELD, total_held
-from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
-from outfall.protocol.states import state_names
+from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
+from outfall.protocol.states import ROWS_DRAINED, ROWS_HELD, state_names, total_held
 from outfall.protocol.task import EpochTask, TaskIdentity
 
 _log = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ def _both(earlier: EpochResult, later: EpochResult) -> EpochResult:
     return replace(later, counts=counts.counts | held, seconds=earlier.seconds + later.seconds)
 
 
-def run_drain(sink: object, ticket: Ticket) -> list[TaskAnswer]:
+def run_drain(sink: object, ticket: Ticket) -> list[TaskResponse]:
     """Open each part that holds rows back, or one writer for each recorded state, and let it deliver them."""
     parts: list[str | None] = [part for part in ticket.parts if _holds(sink, ticket, part)]
     if not ticket.parts:

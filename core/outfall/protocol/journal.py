@@ -9,7 +9,7 @@ from datetime import datetime
 from outfall.capabilities import HeldRows
 from outfall.errors import RecordError
 from outfall.protocol.clock import Clock, utc_time
-from outfall.protocol.held import total_held
+from outfall.protocol.states import total_held
 from outfall.recovery.entries import (
     Abandoned,
     Begin,

@@ -1,14 +1,26 @@
-"""What travels between the driver and its tasks: the ticket out, the answers back."""
+"""What travels between the driver and its tasks: the ticket out, the responses back, collected and checked."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from outfall.capabilities import WriterId
-from outfall.protocol.validation import earlier_epoch, unexpected_epoch
+from outfall.capabilities import (
+    CommittableMessage,
+    Metrics,
+    PartSeal,
+    SupportsPreCommitTopology,
+    WriterId,
+)
+from outfall.errors import FencedError, ResponsesError
+from outfall.protocol.states import hand_over_serializer, load_states
+from outfall.protocol.validation import check_version, earlier_epoch, returned_list, unexpected_epoch
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Record, StoredCommittable, StoredValue, WriterRecord
+from outfall.recovery.log import RecoveryLog
+from outfall.recovery.values import load_value, store_value
 
 
 @dataclass(frozen=True)
@@ -64,7 +76,7 @@ class Ticket:
         raise unexpected_epoch(self.step_id, epoch, completed=self.completed, expected=self.epoch, drains=self.drains)
 
 
-class PartAnswer(Record):
+class PartResponse(Record):
     """What one part, or one writer of a dynamic sink, hands over."""
 
     part: str | None
@@ -75,8 +87,8 @@ class PartAnswer(Record):
     committables: list[StoredValue] = []
 
 
-class TaskAnswer(Record):
-    """The one answer of one task."""
+class TaskResponse(Record):
+    """The response of one task, of which each has one."""
 
     worker_index: int
     generation: int
@@ -84,7 +96,7 @@ class TaskAnswer(Record):
     incarnation: str
     outfall: str
     query_id: str | None = None
-    parts: list[PartAnswer] = []
+    parts: list[PartResponse] = []
     consumed_states: list[int] = []
     """Indices of the recorded writer states that this task's writer goes on from."""
     skipped: bool = False
@@ -92,12 +104,12 @@ class TaskAnswer(Record):
     seconds: float = 0.0
 
     def encode(self) -> bytes:
-        """Return the answer as JSON."""
+        """Return the response as JSON."""
         return self.model_dump_json().encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> TaskAnswer:
-        """Read an answer back."""
+    def decode(cls, data: bytes) -> TaskResponse:
+        """Read a response back."""
         return cls.model_validate_json(data)
 
 
@@ -113,16 +125,129 @@ class EpochResult:
     seconds: float
 
 
+class CollectedResponses:
+    """The responses of one epoch, checked: exactly one per task, at most one per part, all of one generation."""
+
+    def __init__(self, ticket: Ticket, responses: Sequence[TaskResponse]) -> None:
+        """Check the responses against the ticket they were made under.
+
+        Raises:
+            ResponsesError: they do not fit together.
+            FencedError: one was made under another generation.
+        """
+        self._ticket = ticket
+        self.responses = sorted(responses, key=lambda response: response.worker_index)
+        self._check_belonging()
+        self._check_unique()
+        self.parts = {
+            part.part: part for response in self.responses for part in response.parts if part.part is not None
+        }
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the tasks wrote."""
+        if self.responses:
+            return self.responses[0].epoch
+        if self._ticket.epoch is None:
+            raise ResponsesError("no task answered, so the epoch is unknown", step=self._ticket.step_id)
+        return self._ticket.epoch
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the tasks dropped their rows."""
+        return self.responses[0].skipped if self.responses else self._ticket.skips(self.epoch)
+
+    @property
+    def query_id(self) -> str | None:
+        """The Spark query that the tasks saw."""
+        return next((response.query_id for response in self.responses if response.query_id), self._ticket.query_id)
+
+    def counts(self) -> dict[str, int]:
+        """The counters of all tasks, summed."""
+        total = Metrics()
+        for response in self.responses:
+            total.add_all(response.counts)
+        return total.counts
+
+    def states(self) -> dict[str, StoredValue]:
+        """Each state after this epoch; those without a response stay as they were."""
+        responded = {name: state for part in self.parts.values() for name, state in part.states.items()}
+        return {**self._ticket.states, **responded}
+
+    def writer_states(self) -> list[StoredValue]:
+        """The writer states after this epoch; those that no task consumed are carried forward."""
+        consumed = {index for response in self.responses for index in response.consumed_states}
+        kept = [state for index, state in enumerate(self._ticket.writer_states) if index not in consumed]
+        return kept + [state for response in self.responses for part in response.parts for state in part.writer_states]
+
+    def seals(self, sink: Any, log: RecoveryLog) -> list[PartSeal[Any]]:
+        """Every part that has a state, with its winner if it has one."""
+        winners = {name: writer_id(part.writer) for part in self.parts.values() for name in part.states}
+        return [
+            PartSeal(name, state, winners.get(name)) for name, state in load_states(sink, self.states(), log).items()
+        ]
+
+    def committables(self, sink: Any) -> list[StoredCommittable]:
+        """What is to be committed, after the sink's pre-commit topology."""
+        handed_over = stored_committables(self.responses)
+        if not isinstance(sink, SupportsPreCommitTopology):
+            return handed_over
+        serializer = hand_over_serializer(sink)
+        results = [
+            CommittableMessage(load_value(serializer, item.value), self.epoch, item.worker_index, item.part)
+            for item in handed_over
+        ]
+        target: Any = sink
+        return [
+            StoredCommittable(
+                value=store_value(target.committable_serializer(), message.value),
+                worker_index=message.worker_index,
+                part=message.part,
+            )
+            for message in returned_list(
+                sink, "add_pre_commit_topology", sink.add_pre_commit_topology(results), step=self._ticket.step_id
+            )
+        ]
+
+    def _check_belonging(self) -> None:
+        step = self._ticket.step_id
+        expected: tuple[int, bool] | None = None
+        for response in self.responses:
+            check_version(self._ticket.outfall, response.outfall, step)
+            if (response.incarnation, response.generation) != (self._ticket.incarnation, self._ticket.generation):
+                raise FencedError(
+                    f"a task answered for generation {response.generation}, the driver is {self._ticket.generation}",
+                    step=step,
+                    epoch=response.epoch,
+                )
+            expected = expected or (self.epoch, self._ticket.skips(self.epoch))
+            if (response.epoch, response.skipped) != expected:
+                raise ResponsesError(f"tasks answered for epochs {self.epoch} and {response.epoch}", step=step)
+
+    def _check_unique(self) -> None:
+        tasks = Counter(f"task {response.worker_index}" for response in self.responses)
+        parts = Counter(f"part {part.part!r}" for a in self.responses for part in a.parts if part.part is not None)
+        for name, count in (tasks + parts).items():
+            if count > 1:
+                raise ResponsesError(
+                    f"{name} answered {count} times",
+                    step=self._ticket.step_id,
+                    epoch=self.epoch,
+                    why="two tasks wrote the same part" if name.startswith("part") else "a task ran twice in one job",
+                    do="report this; nothing was published and the epoch can run again",
+                )
+
+
 def writer_id(record: WriterRecord) -> WriterId:
     """The identity as connectors see it."""
     return WriterId(record.generation, record.epoch, record.attempt)
 
 
-def stored_committables(answers: Sequence[TaskAnswer]) -> list[StoredCommittable]:
-    """All committables of all answers, in the order of the tasks."""
+def stored_committables(responses: Sequence[TaskResponse]) -> list[StoredCommittable]:
+    """All committables of all responses, in the order of the tasks."""
     return [
-        StoredCommittable(value=value, worker_index=answer.worker_index, part=part.part)
-        for answer in answers
-        for part in answer.parts
+        StoredCommittable(value=value, worker_index=response.worker_index, part=part.part)
+        for response in responses
+        for part in response.parts
         for value in part.committables
     ]

@@ -18,7 +18,7 @@ class Position:
     """The last epoch that this run completed or skipped."""
 
 
-class DriverMemory:
+class RunRegistry:
     """Positions by recovery location, step and run: a run that was overtaken is still known when it wakes.
 
     Without it a driver that was overtaken while it slept would read the newer one's entries as its own past and go on;
@@ -54,5 +54,5 @@ def _place(url: str) -> str:
     return f"{scheme}{separator}{os.path.realpath(path)}" if path.startswith("/") else url
 
 
-PROCESS_MEMORY = DriverMemory()
+PROCESS_REGISTRY = RunRegistry()
 """The memory of this process."""

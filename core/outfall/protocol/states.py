@@ -1,15 +1,35 @@
-"""Which states a part keeps, and which serializers store them."""
+"""The states of a step: which each part keeps, what stores them, what they hold back, and how they travel.
+
+A state goes from the log into the ticket, from there to the task that goes on from it, and back with its response. It
+may hold rows that are not in the target yet: these are counted in each state, and summed over a step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from outfall.capabilities import SupportsNamedStates, SupportsPreCommitTopology, SupportsStateSerializer
-from outfall.recovery.entries import StoredValue
+from outfall.capabilities import (
+    HeldRows,
+    SupportsHeldRows,
+    SupportsNamedStates,
+    SupportsPreCommitTopology,
+    SupportsStateSerializer,
+)
+from outfall.errors import ConfigurationError
+from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.entries import HeldRecord, StoredValue
 from outfall.recovery.log import RecoveryLog
-from outfall.recovery.values import load_value
+from outfall.recovery.values import CARRIED, carry_in, carry_out, load_value
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
+
+K = TypeVar("K")
+
+ROWS_HELD = "rows_held"
+"""The counter of an epoch that says how many rows are held back after it. Not summed over tasks or epochs."""
+
+ROWS_DRAINED = "rows_drained"
+"""The count of a drain's result that says how many rows it delivered. They were counted as `rows` when they came."""
 
 
 def state_names(sink: Any, part: str) -> Sequence[str]:
@@ -48,3 +68,62 @@ def hand_over_serializer(sink: Any) -> SimpleVersionedSerializer[Any]:
         return sink.write_result_serializer()
     serializer: SimpleVersionedSerializer[Any] = sink.committable_serializer()
     return serializer
+
+
+def held_in(sink: Any, state: Any) -> HeldRecord | None:
+    """What a state holds, as the recovery data records it; `None` for nothing.
+
+    Args:
+        sink: the sink.
+        state: a writer state, or a part's; of a part with several a mapping from the name to the one that is meant.
+    """
+    if not isinstance(sink, SupportsHeldRows):
+        return None
+    held = sink.held_rows(state)
+    return HeldRecord(rows=held.rows, oldest=held.oldest) if held.rows else None
+
+
+def total_held(states: Iterable[StoredValue]) -> HeldRows:
+    """All rows that the states hold, and the age of the oldest of them."""
+    records = [state.held for state in states if state.held is not None]
+    oldest = min((record.oldest for record in records if record.oldest is not None), default=None)
+    return HeldRows(sum(record.rows for record in records), oldest)
+
+
+class TravellingStates:
+    """The states of one step on their way. Changes nothing for a log that tasks open themselves."""
+
+    def __init__(self, recovery: RecoveryConfig, log: RecoveryLog, step_id: str) -> None:
+        self._carried = not recovery.reaches_tasks
+        self._log = log
+        self._step_id = step_id
+
+    def out(self, states: Mapping[K, StoredValue]) -> dict[K, StoredValue]:
+        """Return recorded states as a ticket holds them."""
+        return {key: carry_out(state, self._log) if self._carried else state for key, state in states.items()}
+
+    def back(
+        self, states: Mapping[str, StoredValue], writer_states: Sequence[StoredValue], generation: int
+    ) -> tuple[dict[str, StoredValue], list[StoredValue]]:
+        """Return the states of parts and writers as the log records them.
+
+        Raises:
+            ConfigurationError: they are more than tickets can carry. Nothing is recorded yet.
+        """
+        if not self._carried:
+            return dict(states), list(writer_states)
+        self._check_size([*states.values(), *writer_states])
+        return (
+            {part: carry_in(state, self._log, name=part, generation=generation) for part, state in states.items()},
+            [carry_in(state, self._log, name="writer", generation=generation) for state in writer_states],
+        )
+
+    def _check_size(self, states: Iterable[StoredValue]) -> None:
+        size = sum(state.blob.length if state.blob else len(state.text or state.base64 or "") for state in states)
+        if size > CARRIED:
+            raise ConfigurationError(
+                f"the states of this step have {size:,} bytes together, and at most {CARRIED:,} can be carried",
+                step=self._step_id,
+                why="tasks cannot reach the driver's recovery database, so every task gets all states from the driver",
+                do="use recovery data that tasks reach too, such as the checkpoint's, and outfall.recovery.copy_step",
+            )

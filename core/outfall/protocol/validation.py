@@ -16,7 +16,6 @@ from outfall.errors import (
     UnexpectedEpochError,
 )
 from outfall.protocol.journal import JournalView
-from outfall.protocol.returned import returned_list
 from outfall.protocol.states import state_names
 
 
@@ -210,3 +209,30 @@ def earlier_epoch(step_id: str, found: int, *, completed: int | None, drains: in
 
 def _less(epoch: int | None, drains: int) -> int | None:
     return None if epoch is None else epoch - drains
+
+
+def returned_list(
+    owner: object, method: str, value: Any, *, step: str | None = None, part: str | None = None
+) -> Sequence[Any]:
+    """Return a list or tuple of what a method returned.
+
+    A text would be taken apart into its characters, each recorded, and the step could not go on any more.
+
+    Args:
+        owner: whose method it is.
+        method: its name.
+        value: what it returned.
+        step: the step's id, where known.
+        part: the part's name, if any.
+
+    Raises:
+        CapabilityError: it is neither.
+    """
+    if isinstance(value, list | tuple):
+        return value
+    raise CapabilityError(
+        f"{type(owner).__name__}.{method}() returned a {type(value).__name__}",
+        step=step,
+        part=part,
+        do="return a list, empty where there is nothing",
+    )

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outfall.errors import ConfigurationError
-from outfall.location import LOCAL, Location
+from outfall.location import LOCAL
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.failures import explained
 from outfall.recovery.location import recovery_location
@@ -76,33 +75,3 @@ def _directories(path: str) -> list[str]:
         return [entry.name for entry in os.scandir(path) if entry.is_dir()]
     except FileNotFoundError:
         return []
-
-
-def has_open_batch(checkpoint: str) -> bool | None:
-    """Tell whether Spark has begun a micro-batch in its checkpoint that it has not committed; `None` where unknown.
-
-    Before it plans a micro-batch Spark writes `offsets/N`, and after it `commits/N`. Of a continuous query both have
-    the same newest number while it is planned.
-    """
-    try:
-        location = recovery_location(checkpoint)
-    except ConfigurationError:
-        return None
-    with explained("looking at Spark's checkpoint", None, checkpoint):
-        if _newest(location, "offsets") > _newest(location, "commits"):
-            return True
-        # Spark's idea of a path without a scheme may be another filesystem than ours.
-        return False if "metadata" in _names(location) else None
-
-
-def _newest(location: Location, log: str) -> int:
-    return max((int(name) for name in _names(location, log) if name.isdecimal()), default=-1)
-
-
-def _names(location: Location, *below: str) -> Sequence[str]:
-    directory = location.child(*below)
-    if location.scheme == LOCAL:
-        return os.listdir(directory) if os.path.isdir(directory) else ()
-    from outfall.recovery.objects import ObjectStore
-
-    return ObjectStore(location).names(directory)

@@ -1,23 +1,35 @@
-"""Batch jobs with sink objects, and what save modes mean."""
+"""Batch jobs with sink objects: what save modes mean, and the log of a job that is never resumed.
+
+Such a log ends with the job, and so must everything that only it knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import in_save_mode
 from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
-from outfall.spark.ephemeral_recovery import end_failed, make_recovery, remove_recovery
 from outfall.spark.epoch_writer import EpochWriter
-from outfall.spark.settings import NullKey, WriteSettings
+from outfall.spark.settings import NullKey, StepSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+PREFIX = "outfall-batch-"
+"""How the names of the directories begin that hold the logs of jobs that are never resumed."""
+
+_log = logging.getLogger(__name__)
 
 
 def write(
@@ -79,7 +91,7 @@ def write(
         )
     if mode not in (None, *_SAVE_MODES):
         raise ConfigurationError(f"mode is {mode!r}", do=f"give one of {', '.join(_SAVE_MODES)}, or leave it out")
-    settings = WriteSettings(
+    settings = StepSettings(
         step_id=step_id,
         key=key,
         value=value,
@@ -133,7 +145,7 @@ def check_resumed_mode(mode: str) -> None:
         )
 
 
-def _write_unresumed(df: DataFrame, sink: Any, settings: WriteSettings) -> EpochResult:
+def _write_unresumed(df: DataFrame, sink: Any, settings: StepSettings) -> EpochResult:
     recovery = make_recovery()
     writer = EpochWriter(sink, recovery, settings, end_of_input=True, final=True)
     try:
@@ -144,3 +156,42 @@ def _write_unresumed(df: DataFrame, sink: Any, settings: WriteSettings) -> Epoch
         raise
     remove_recovery(recovery)
     return result
+
+
+def make_recovery() -> RecoveryConfig:
+    """Make a place for the log, on this host's disk. The protocol runs on it as ever."""
+    return recovery_config(tempfile.mkdtemp(prefix=PREFIX))
+
+
+def remove_recovery(recovery: RecoveryConfig) -> None:
+    """Remove the log of a job that ended."""
+    shutil.rmtree(recovery.url(), ignore_errors=True)
+
+
+def end_failed(recovery: RecoveryConfig, step_id: str, make_coordinator: Callable[[], EpochCoordinator]) -> str | None:
+    """Take back what a job left that failed, and remove its log. Raises nothing: the job's own error goes on.
+
+    Args:
+        recovery: where the log is.
+        step_id: the job's step.
+        make_coordinator: makes a coordinator of the job's step, on that log.
+
+    Returns:
+        Where the log is kept and what for, one sentence; `None` when it is gone.
+    """
+    try:
+        with closing(make_coordinator()) as coordinator:
+            withdrawn = coordinator.withdraw()
+    except Exception as error:
+        _log.warning("a failed job could not be taken back", exc_info=True)
+        return (
+            f"What the failed job left in the target could not be taken back ({type(error).__name__}); its log is kept:"
+            f" `outfall gc {recovery.url()} {step_id} --take-over --yes`, with the sink's options, clears it."
+        )
+    if withdrawn:
+        remove_recovery(recovery)
+        return None
+    return (
+        f"The job is recorded and not wholly published, so its log is kept: the same job with epoch=0 and"
+        f" recovery={recovery.url()!r} publishes the rest."
+    )

@@ -1,4 +1,4 @@
-"""The columns of the rows, by position.
+"""The columns of the rows: by position, and in which Arrow types they arrive.
 
 Spark takes a column's name apart at its dots, and does not tell names apart that differ in case only, or not at all. So
 the rows go to the tasks under names of our own and get theirs back there.
@@ -6,17 +6,21 @@ the rows go to the tasks under names of our own and get theirs back there.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from outfall.capabilities import SupportsPreWriteTopology, SupportsSchemaCheck
 from outfall.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _PIECE = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _PATH = re.compile(rf"(?:{_PIECE.pattern})(?:\.(?:{_PIECE.pattern}))*")
@@ -90,6 +94,43 @@ def named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=False)]
     schema = pa.schema([*fields, *list(batch.schema)[len(names) :]], metadata=batch.schema.metadata)
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def check_schema(sink: Any, schema: StructType) -> None:
+    """Let a sink refuse columns that it cannot write, before any data moves.
+
+    A sink that changes the DataFrame itself is left to find out in its tasks.
+
+    Raises:
+        ConfigurationError: a column has a type that the sink, or Arrow, does not carry.
+    """
+    if isinstance(sink, SupportsSchemaCheck) and not isinstance(sink, SupportsPreWriteTopology):
+        sink.check_schema(arrow_schema(schema))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the schema of the batches that a Python worker gets. Timestamps are given in UTC here.
+
+    Raises:
+        ConfigurationError: Spark has no Arrow type for a column's.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas import types
+
+    convert: Any = types.to_arrow_type
+    given = inspect.signature(convert).parameters
+    options = {"timezone": "UTC"} if "timezone" in given else {}
+    fields = []
+    for field in schema.fields:
+        try:
+            fields.append(pa.field(field.name, convert(field.dataType, **options), field.nullable))
+        except (PySparkException, ValueError) as error:
+            raise ConfigurationError(
+                f"the column {field.name!r} has the type {field.dataType.simpleString()}",
+                why="Spark cannot send it to Python as Arrow",
+                do="cast it to another type or leave it out",
+            ) from error
+    return pa.schema(fields)
 
 
 def _position(index: int) -> str:

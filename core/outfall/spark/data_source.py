@@ -1,9 +1,9 @@
-"""The options door: a Python data source named `outfall`. Spark 4.1 and later.
+"""`format("outfall")`: a Python data source named `outfall`. Spark 4.1 and later.
 
 Spark makes data source and writer in a planning process, once per micro-batch, and pickles the writer there for its
 tasks. A stream's `commit` and `abort` get a new writer in yet another process, of a data source that was unpickled; a
 batch job's get the pickled one. So BEGIN is written by a data source that was made in this process, and commit learns
-the generation from the tasks' answers. Measured on PySpark 4.1.4 and 4.3.0.
+the generation from the tasks' responses. Measured on PySpark 4.1.4 and 4.3.0.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ from pyspark.sql.datasource import (
 
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import in_save_mode
-from outfall.errors import AnswersError, ConfigurationError
+from outfall.errors import ConfigurationError, ResponsesError
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
-from outfall.protocol.messages import TaskAnswer, Ticket
+from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.protocol.task import EpochTask
-from outfall.recovery.checkpoint import has_open_batch
 from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.spark_checkpoint import SparkCheckpoint, has_open_batch
 from outfall.recovery.url import recovery_config
 from outfall.source_options import DoorOptions, make_sink, plain_name, split_options
-from outfall.spark.arrow_schema import check_schema
-from outfall.spark.batch import check_resumed_mode
-from outfall.spark.ephemeral_recovery import end_failed, make_recovery, remove_recovery
+from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, remove_recovery
+from outfall.spark.columns import check_schema
 from outfall.spark.stream import checkpoint_recovery
-from outfall.spark.task_context import task_identity
-from outfall.spark_checkpoint import SparkCheckpoint
+from outfall.spark.task_function import task_identity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,10 +46,10 @@ _INSERT = "INSERT INTO t WITH (sink = 'file', path = '…') SELECT …, with all
 
 
 @dataclass(frozen=True)
-class AnswerMessage(WriterCommitMessage):
-    """A task's answer on its way to the driver."""
+class ResponseMessage(WriterCommitMessage):
+    """A task's response on its way to the driver."""
 
-    answer: bytes
+    response: bytes
 
 
 class OutfallDataSource(DataSource):
@@ -170,17 +168,17 @@ class _Door:
         )
         return EpochCoordinator(self._sink, self._door.step_id, recovery, options=options)
 
-    def _run_task(self, batches: Iterator[pa.RecordBatch], epoch: int | None) -> AnswerMessage:
+    def _run_task(self, batches: Iterator[pa.RecordBatch], epoch: int | None) -> ResponseMessage:
         if self._ticket is None:
-            raise AnswersError("the writer came to its task without a ticket", step=self._door.step_id)
+            raise ResponsesError("the writer came to its task without a ticket", step=self._door.step_id)
         task = EpochTask(self._sink, self._ticket, task_identity(epoch))
-        return AnswerMessage(task.run((None, batch) for batch in batches).encode())
+        return ResponseMessage(task.run((None, batch) for batch in batches).encode())
 
-    def _finish(self, coordinator: EpochCoordinator, messages: list[AnswerMessage | None]) -> None:
+    def _finish(self, coordinator: EpochCoordinator, messages: list[ResponseMessage | None]) -> None:
         if None in messages:
             raise _continuous(self._door.step_id)
-        answers = [TaskAnswer.decode(message.answer) for message in messages if message is not None]
-        coordinator.finish(coordinator.resume(answers), answers)
+        responses = [TaskResponse.decode(message.response) for message in messages if message is not None]
+        coordinator.finish(coordinator.resume(responses), responses)
 
 
 class StreamWriter(_Door, DataSourceStreamArrowWriter):
@@ -191,16 +189,16 @@ class StreamWriter(_Door, DataSourceStreamArrowWriter):
         with closing(self._coordinator(self._log())) as coordinator:
             self._ticket = coordinator.begin(None)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> AnswerMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> ResponseMessage:
         """Write the rows of one task. Called in a task."""
         return self._run_task(iterator, None)
 
-    def commit(self, messages: list[AnswerMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
-        """Record and publish the micro-batch. Called on the driver when all tasks answered."""
+    def commit(self, messages: list[ResponseMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
+        """Record and publish the micro-batch. Called on the driver when all tasks responded."""
         with closing(self._coordinator(self._log())) as coordinator:
             self._finish(coordinator, messages)
 
-    def abort(self, messages: list[AnswerMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
+    def abort(self, messages: list[ResponseMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Do nothing: Spark also aborts after a commit that raised, and what is published must stay.
 
         The next BEGIN settles or sweeps what this epoch left.
@@ -228,14 +226,14 @@ class BatchWriter(_Door, DataSourceArrowWriter):
             self._note_end(error)
             raise
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> AnswerMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> ResponseMessage:
         """Write the rows of one task. Called in a task."""
         return self._run_task(iterator, self._epoch())
 
-    def commit(self, messages: list[AnswerMessage | None]) -> None:  # type: ignore[override]
-        """Record and publish the job. Called on the driver when all tasks answered."""
+    def commit(self, messages: list[ResponseMessage | None]) -> None:  # type: ignore[override]
+        """Record and publish the job. Called on the driver when all tasks responded."""
         if self._recovery is None:
-            raise AnswersError("the job was never begun", step=self._door.step_id)
+            raise ResponsesError("the job was never begun", step=self._door.step_id)
         try:
             with closing(self._begun(self._recovery)) as coordinator:
                 self._finish(coordinator, messages)
@@ -245,7 +243,7 @@ class BatchWriter(_Door, DataSourceArrowWriter):
         if self._is_unresumed:
             remove_recovery(self._recovery)
 
-    def abort(self, messages: list[AnswerMessage | None]) -> None:  # type: ignore[override]
+    def abort(self, messages: list[ResponseMessage | None]) -> None:  # type: ignore[override]
         """Publish nothing. What is recorded is finished by the next run with the same epoch and recovery.
 
         Called on the driver when tasks have failed, and after a commit that raised.

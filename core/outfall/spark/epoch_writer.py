@@ -1,4 +1,4 @@
-"""Runs one epoch of the objects door: begin, the Spark job, finish."""
+"""Runs one epoch of the Python API: begin, the Spark job, finish."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from outfall.capability_checks import check_output_mode, is_fixed
 from outfall.errors import CapabilityError, EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.draining import REWRITES, drain
-from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
+from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.spark_checkpoint import SparkCheckpoint
 from outfall.spark.columns import Columns
-from outfall.spark.map_in_arrow import map_in_arrow
 from outfall.spark.query_identity import NO_QUERY, RunningQuery, is_connect
-from outfall.spark.routing import route
-from outfall.spark.settings import WriteSettings
-from outfall.spark.task_function import ANSWER_SCHEMA, PART_COLUMN, EpochFunction
-from outfall.spark_checkpoint import SparkCheckpoint
+from outfall.spark.routing import map_in_arrow, route
+from outfall.spark.settings import StepSettings
+from outfall.spark.task_function import PART_COLUMN, RESPONSE_SCHEMA, EpochFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +34,7 @@ class EpochWriter:
         self,
         sink: Any,
         recovery: RecoveryConfig,
-        settings: WriteSettings,
+        settings: StepSettings,
         *,
         any_later: bool = False,
         end_of_input: bool = False,
@@ -114,16 +113,16 @@ class EpochWriter:
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=query.run)
 
-    def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskAnswer]:
+    def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskResponse]:
         skips = ticket.skips(ticket.epoch_of(epoch))
         frame, names, value = (Columns(df.columns).renamed(df), (), None) if skips else self._prepared(df, ticket)
         function = EpochFunction(self._sink, ticket, epoch, value, names)
-        rows = map_in_arrow(frame, function, ANSWER_SCHEMA).collect()
+        rows = map_in_arrow(frame, function, RESPONSE_SCHEMA).collect()
         if not rows:
             # Spark saw that there are no rows and ran nothing. A stateful query must be run all the same, or its state
             # store misses this batch and the query cannot go on.
             df.write.format("noop").mode("overwrite").save()
-        return [TaskAnswer.decode(bytes(row["answer"])) for row in rows]
+        return [TaskResponse.decode(bytes(row["response"])) for row in rows]
 
     def _prepared(self, df: DataFrame, ticket: Ticket) -> tuple[DataFrame, tuple[str, ...], str | None]:
         """The rows as the tasks need them: shaped by the sink, routed, and no column more than is written.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outfall.errors import ConfigurationError
-from outfall.spark.task_context import QUERY_ID
+from outfall.spark.task_function import QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

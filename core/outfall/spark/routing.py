@@ -1,21 +1,32 @@
-"""Brings each row to the one task that writes its part."""
+"""Brings each row to the one task that writes its part, and the rows of a task to a Python function.
+
+Hides what differs between releases of PySpark: before `repartitionById` a row's partition is the hash of a column, and
+`mapInArrow` asks for pandas although nothing uses it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from outfall.sinks import FixedPartitionedSink
-from outfall.spark.map_in_arrow import map_in_arrow
-from outfall.spark.murmur3 import partition_salts
+from outfall.spark.query_identity import is_connect
 from outfall.spark.task_function import KEY_COLUMN, NULL_KEY_PART, PART_COLUMN, PartFunction
 from outfall.spark.version_check import pyspark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_MASK = 0xFFFFFFFF
+_SEED = 42
 
 
 def route(
@@ -64,3 +75,62 @@ def _repartition(df: DataFrame, tasks: int) -> DataFrame:
     # Before repartitionById a row's partition is the hash of a column: give it one that hashes to where we want it.
     salts = sf.array(*[sf.lit(salt) for salt in partition_salts(tasks)])
     return df.repartition(tasks, sf.element_at(salts, task + 1))
+
+
+def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType | str) -> DataFrame:
+    """Run a function over each partition's Arrow batches.
+
+    PySpark refuses `mapInArrow` where pandas is missing, although neither the driver nor the workers use it there. Only
+    then is the call made by the way that PySpark makes it itself, behind that check; Connect cannot do without pandas.
+    """
+    if find_spec("pandas") is not None or is_connect(df):
+        return df.mapInArrow(function, schema)
+    return _without_pandas(df, function, schema)
+
+
+def _without_pandas(df: DataFrame, function: ArrowFunction, schema: StructType | str) -> DataFrame:
+    from pyspark.sql import udf
+
+    frame: Any = df
+    if pyspark_version() >= (4, 0):
+        from pyspark.sql.classic.dataframe import DataFrame as Classic
+        from pyspark.util import PythonEvalType
+
+        call = udf._create_udf(function, schema, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+        column: Any = call(*[frame[name] for name in frame.columns])
+        return Classic(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+    from pyspark.sql import DataFrame as Frame
+
+    eval_type = import_module("pyspark.rdd").PythonEvalType.SQL_MAP_ARROW_ITER_UDF  # gone from pyspark.rdd in 4.x
+    call = udf._create_udf(function, schema, eval_type)
+    column = call(*[frame[name] for name in frame.columns])
+    old: Any = Frame
+    result: DataFrame = old(frame._jdf.pythonMapInArrow(column._jc.expr(), False), frame.sparkSession)
+    return result
+
+
+def hash_int(value: int) -> int:
+    """Return what Spark's `hash` gives for an INT column: a signed 32-bit integer.
+
+    It is MurmurHash3 x86_32 (Austin Appleby, public domain) with seed 42.
+    """
+    k = (value & _MASK) * 0xCC9E2D51 & _MASK
+    k = (k << 15 | k >> 17) & _MASK
+    h = _SEED ^ (k * 0x1B873593 & _MASK)
+    h = (h << 13 | h >> 19) & _MASK
+    h = (h * 5 + 0xE6546B64) & _MASK
+    h ^= 4
+    h = (h ^ h >> 16) * 0x85EBCA6B & _MASK
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK
+    h ^= h >> 16
+    return h - (1 << 32) if h >> 31 else h
+
+
+def partition_salts(partitions: int) -> list[int]:
+    """Find, for each partition, the least int that `repartition(partitions, column)` sends there."""
+    found: dict[int, int] = {}
+    value = 0
+    while len(found) < partitions:
+        found.setdefault(hash_int(value) % partitions, value)
+        value += 1
+    return [found[index] for index in range(partitions)]

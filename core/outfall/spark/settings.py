@@ -1,4 +1,4 @@
-"""How one step is written through the objects door."""
+"""How one step is written through the Python API."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from outfall.errors import ConfigurationError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.validation import listed_parts
 from outfall.recovery.names import check_step_id
-from outfall.spark.arrow_schema import check_schema
-from outfall.spark.columns import Columns
+from outfall.spark.columns import Columns, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +21,7 @@ NullKey = Literal["error", "empty"]
 
 
 @dataclass(frozen=True)
-class WriteSettings:
+class StepSettings:
     """Everything about a write but the sink, the rows and the recovery location. Checked on construction."""
 
     step_id: str = "sink"

@@ -1,4 +1,4 @@
-"""Streaming with sink objects."""
+"""Streaming with sink objects, and delivering what a sink holds back while its query does not run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError
+from outfall.protocol import draining
 from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.messages import EpochResult
 from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.names import check_step_id
 from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.query_identity import RunningQuery, is_connect, query_in, running_query
-from outfall.spark.settings import NullKey, WriteSettings
+from outfall.spark.settings import NullKey, StepSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,7 +100,7 @@ def for_each_batch(
     Raises:
         ConfigurationError: something does not fit together.
     """
-    settings = WriteSettings(
+    settings = StepSettings(
         step_id=step_id,
         key=key,
         value=value,
@@ -170,9 +174,45 @@ def write_stream(
         adopt_checkpoint=adopt_checkpoint,
         commit=commit,
     )
-    WriteSettings(key=key, value=value, order_by=order_by, workers=workers).check(sink, df)
+    StepSettings(key=key, value=value, order_by=order_by, workers=workers).check(sink, df)
     writer = df.writeStream.foreachBatch(function)
     return writer if checkpoint is None else writer.option("checkpointLocation", os.fspath(checkpoint))
+
+
+def drain(
+    sink: Any,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    recovery: str | RecoveryConfig | None = None,
+    step_id: str = "sink",
+    commit: CommitPolicy | None = None,
+) -> EpochResult | None:
+    """Deliver what a sink holds back across epochs. Runs in this process and needs no Spark session.
+
+    Stop the query first: one that runs is fenced and fails. Started again, it goes on at its next batch. A drain that
+    fails or is killed can be repeated, and what it recorded is finished by whatever runs next; each row is delivered
+    once, as in any epoch.
+
+    Args:
+        sink: the query's sink, with the same options.
+        checkpoint: the query's checkpoint location, where its recovery data lies beside it.
+        recovery: where the step's log is, if not with the checkpoint.
+        step_id: the step's id.
+        commit: how long committing is tried.
+
+    Returns:
+        What was delivered; `None` when nothing was held back.
+
+    Raises:
+        ConfigurationError: neither or both of `checkpoint` and `recovery` are given, or the sink holds nothing back.
+        OutfallError: see `EpochCoordinator`.
+    """
+    if checkpoint is not None and recovery is not None:
+        raise ConfigurationError("checkpoint and recovery are both given", do="give the one where the step's log is")
+    location = recovery_config(recovery if recovery is not None else checkpoint_recovery(checkpoint))
+    options = EpochOptions(commit=commit or CommitPolicy())
+    check_step_id(step_id)
+    return draining.drain(lambda: EpochCoordinator(sink, step_id, location, options=options))
 
 
 def checkpoint_recovery(checkpoint: str | os.PathLike[str] | None) -> str:

@@ -1,4 +1,4 @@
-"""The functions that run in Spark's Python workers, for the objects door."""
+"""What runs in Spark's Python workers: the functions of the Python API, and what a task knows of itself."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
-from outfall.errors import ValueRefusedError
+from outfall.errors import TerminalError, ValueRefusedError
 from outfall.protocol.messages import Ticket
-from outfall.protocol.task import EpochTask
+from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.spark.columns import named
-from outfall.spark.task_context import task_identity
+
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
 
 PART_COLUMN = "__outfall_part"
 KEY_COLUMN = "__outfall_key"
 NULL_KEY_PART = -1
 """Stands in the part column for a NULL key, which the task refuses."""
 
-ANSWER_SCHEMA = "answer binary"
+RESPONSE_SCHEMA = "response binary"
 
 
 @dataclass(frozen=True)
 class EpochFunction:
-    """Writes the rows of one task and yields its answer; for `mapInArrow`."""
+    """Writes the rows of one task and yields its response; for `mapInArrow`."""
 
     sink: Any
     ticket: Ticket
@@ -35,10 +38,10 @@ class EpochFunction:
     """The names that the columns get back, in their order."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row with one column: the answer."""
+        """Yield one row with one column: the response."""
         task = EpochTask(self.sink, self.ticket, task_identity(self.epoch), value_column=self.value)
-        answer = task.run(self._routed(batches))
-        yield pa.RecordBatch.from_pydict({"answer": pa.array([answer.encode()], pa.binary())})
+        response = task.run(self._routed(batches))
+        yield pa.RecordBatch.from_pydict({"response": pa.array([response.encode()], pa.binary())})
 
     def _routed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         for arrived in batches:
@@ -85,3 +88,31 @@ class PartFunction:
             indices = [self.sink.part_fn(key) % self.parts for key in keys.dictionary.to_pylist()]
             parts = pc.fill_null(pc.take(pa.array(indices, pa.int32()), keys.indices), NULL_KEY_PART)
             yield batch.drop_columns([KEY_COLUMN]).append_column(PART_COLUMN, parts)
+
+
+def task_identity(epoch: int | None) -> TaskIdentity:
+    """Identify this try of this task. Called in a task.
+
+    Args:
+        epoch: the epoch where the driver knows it; `None` to take Spark's batch id.
+
+    Raises:
+        TerminalError: there is no task, or no batch id.
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise TerminalError("this runs in no Spark task", do="report this")
+    batch_id = context.getLocalProperty(BATCH_ID)
+    if epoch is None and batch_id is not None:
+        epoch = int(batch_id)
+    if epoch is None:
+        raise TerminalError(
+            "Spark tells the task no batch id", do="write through outfall.spark.write_stream, which passes it on"
+        )
+    return TaskIdentity(
+        epoch=epoch,
+        worker_index=context.partitionId(),
+        attempt=context.taskAttemptId(),
+        retries=context.attemptNumber(),
+        query_id=context.getLocalProperty(QUERY_ID),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.protocol.messages import TaskAnswer, Ticket
+from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.testing import LocalDriver
 
 Row = dict[str, Any]
@@ -22,7 +22,7 @@ def keyed(*ids: int) -> list[tuple[str, Row]]:
 
 def one_task(
     driver: LocalDriver, ticket: Ticket, epoch: int, parts: dict[str, Sequence[int]], **more: Any
-) -> TaskAnswer:
+) -> TaskResponse:
     """Run a task that writes several parts, row by row in turn, as Spark's batches hold them."""
     longest = max((len(ids) for ids in parts.values()), default=0)
     values: list[tuple[str | None, list[Any]]] = [

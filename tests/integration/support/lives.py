@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from outfall.capability_checks import is_fixed
-from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
+from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows
 from outfall.trace_points import listen
 
@@ -201,7 +201,7 @@ def _work(sink: Any, pipe: Connection) -> None:
             job = pipe.recv()
         except EOFError:
             return
-        answer: TaskAnswer | Exception
+        answer: TaskResponse | Exception
         try:
             answer = tasks.run_task(*job[:-1], attempt=job[-1])
         except Exception as error:
@@ -227,7 +227,7 @@ class Driver(RemoteTasks):
             ticket = coordinator.begin(epoch, query_id=self._query_id)
             return coordinator.finish(ticket, self._answers(ticket, epoch, routed))
 
-    def _answers(self, ticket: Ticket, epoch: int, routed: list[TaskRows]) -> list[TaskAnswer]:
+    def _answers(self, ticket: Ticket, epoch: int, routed: list[TaskRows]) -> list[TaskResponse]:
         asked = [self._workers[index % len(self._workers)] for index in range(len(routed))]
         for index, (pipe, rows) in enumerate(zip(asked, routed, strict=True)):
             pipe.send((ticket, epoch, index, rows, self.new_attempt()))

@@ -27,7 +27,7 @@ from outfall.protocol.clock import SystemClock
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.journal import Journal, JournalView
-from outfall.protocol.sweeping import sweep_context
+from outfall.protocol.target import sweep_context
 from outfall.protocol.validation import check_identity
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.log import RecoveryLog

@@ -27,7 +27,7 @@ from outfall.recovery.directories import make_durably, sync_directory
 from outfall.recovery.entries import Repaired, Skipped
 from outfall.recovery.failures import explained
 from outfall.recovery.log import EntryExistsError
-from outfall.spark_checkpoint import SparkCheckpoint, checksum_of
+from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.trace_points import reached
 
 ASIDE = "outfall-repair"

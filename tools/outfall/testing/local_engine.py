@@ -11,8 +11,8 @@ from outfall.capability_checks import is_fixed
 from outfall.protocol import draining
 from outfall.protocol.clock import Clock
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
-from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
-from outfall.protocol.run_registry import DriverMemory
+from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
+from outfall.protocol.run_registry import RunRegistry
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.url import recovery_config
@@ -43,7 +43,7 @@ class LocalDriver:
         self._query_id = query_id
         self._options = options
         self._clock = clock
-        self._memory = DriverMemory()
+        self._memory = RunRegistry()
         self._run = f"local-{next(_runs)}"
         self._attempts = itertools.count()
 
@@ -75,7 +75,7 @@ class LocalDriver:
         """Deliver what the sink holds back; `None` when there is nothing."""
         return draining.drain(self.coordinator)
 
-    def run_tasks(self, ticket: Ticket, epoch: int, tasks: Sequence[Iterable[Any]]) -> list[TaskAnswer]:
+    def run_tasks(self, ticket: Ticket, epoch: int, tasks: Sequence[Iterable[Any]]) -> list[TaskResponse]:
         """Run all tasks of an epoch, each once."""
         routed = self.route(tasks) if is_fixed(self.sink) else _unrouted(tasks)
         return [self.run_task(ticket, epoch, index, rows) for index, rows in enumerate(routed)]
@@ -89,7 +89,7 @@ class LocalDriver:
         *,
         retries: int = 0,
         attempt: int | None = None,
-    ) -> TaskAnswer:
+    ) -> TaskResponse:
         """Run one attempt of one task: batches of values, each with the part it belongs to.
 
         A task that runs in a forked process is given the number of its `attempt`, from `new_attempt`.

@@ -19,9 +19,9 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import check_partition, flush, is_fixed
 from outfall.errors import CapabilityError
-from outfall.protocol.opening import open_partition
-from outfall.protocol.returned import returned_list
 from outfall.protocol.states import states_after
+from outfall.protocol.task import open_partition
+from outfall.protocol.validation import returned_list
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.values import to_batch, to_values
 from outfall.wrappers.composite.children import for_each, of_child

@@ -11,7 +11,7 @@ from outfall.cli.commands.arguments import recovery_argument, sink_options, step
 from outfall.errors import ConfigurationError
 from outfall.protocol import draining
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
-from outfall.protocol.held import ROWS_DRAINED
+from outfall.protocol.states import ROWS_DRAINED
 from outfall.recovery.config import RecoveryConfig
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows
 from outfall.capability_checks import guarantee_of, is_fixed
 from outfall.protocol.coordinator import EpochCoordinator
-from outfall.protocol.messages import EpochResult, TaskAnswer, Ticket
+from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.recovery.config import RecoveryConfig
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows
 from outfall.testing.conformance.faults import ConformanceError
@@ -299,10 +299,10 @@ class Begun:
         self.ticket = ticket
         self.content = content
         self.tasks = tasks
-        self.answers: dict[int, TaskAnswer] = {}
+        self.answers: dict[int, TaskResponse] = {}
         self._coordinator = coordinator
 
-    def run_task(self, index: int, *, retries: int = 0, attempt: int | None = None) -> TaskAnswer:
+    def run_task(self, index: int, *, retries: int = 0, attempt: int | None = None) -> TaskResponse:
         """Run an attempt of a task."""
         rows = self.tasks[index]
         return self.driver.run_task(self.ticket, self.content.epoch, index, rows, retries=retries, attempt=attempt)

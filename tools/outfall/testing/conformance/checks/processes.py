@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from outfall.protocol.messages import TaskAnswer
+from outfall.protocol.messages import TaskResponse
 from outfall.testing.conformance.checks.crashes import epoch_steps
 from outfall.testing.conformance.faults import when
 from outfall.testing.conformance.forks import needs_processes, result_of_child, status_of_child_killed_at
@@ -57,7 +57,7 @@ def killed_before_close(trials: Trials) -> None:
 
     probe = _NeverClosing()
 
-    def run(index: int, attempt: int) -> TaskAnswer:
+    def run(index: int, attempt: int) -> TaskResponse:
         with probing(probe):
             return begun.run_task(index, attempt=attempt)
 

@@ -19,14 +19,14 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from outfall.errors import ConfigurationError, RecordError
-from outfall.location import LOCAL
+from outfall.location import LOCAL, Location
 from outfall.recovery.failures import explained
 from outfall.recovery.location import recovery_location
 
@@ -286,6 +286,23 @@ class SparkCheckpoint:
             return file.read().split("\n")
 
 
+def has_open_batch(checkpoint: str) -> bool | None:
+    """Tell whether Spark has begun a micro-batch in its checkpoint that it has not committed; `None` where unknown.
+
+    Before it plans a micro-batch Spark writes `offsets/N`, and after it `commits/N`. Of a continuous query both have
+    the same newest number while it is planned.
+    """
+    try:
+        location = recovery_location(checkpoint)
+    except ConfigurationError:
+        return None
+    with explained("looking at Spark's checkpoint", None, checkpoint):
+        if _newest(location, "offsets") > _newest(location, "commits"):
+            return True
+        # Spark's idea of a path without a scheme may be another filesystem than ours.
+        return False if "metadata" in _log_names(location) else None
+
+
 def checksum_of(name: str) -> str:
     """Return the name of the checksum beside a file."""
     directory, slash, base = name.rpartition("/")
@@ -361,3 +378,16 @@ def _sync_filesystem(path: str) -> None:
             raise OSError(number, os.strerror(number), path)
     finally:
         os.close(descriptor)
+
+
+def _newest(location: Location, log: str) -> int:
+    return max((int(name) for name in _log_names(location, log) if name.isdecimal()), default=-1)
+
+
+def _log_names(location: Location, *below: str) -> Sequence[str]:
+    directory = location.child(*below)
+    if location.scheme == LOCAL:
+        return os.listdir(directory) if os.path.isdir(directory) else ()
+    from outfall.recovery.objects import ObjectStore
+
+    return ObjectStore(location).names(directory)
