@@ -29,9 +29,9 @@ from outfall.recovery.history import history
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
+from outfall.wrappers.batch_buffer import ArrowChunk, Buffer, ValueChunk
 from outfall.wrappers.batched import Batching
 from outfall.wrappers.batching import with_batches
-from outfall.wrappers.buffer import ArrowChunk, Buffer, ValueChunk
 from outfall.wrappers.composite import DeadLetteringSink
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingSink
@@ -204,7 +204,7 @@ def test_each_value_is_measured_once_however_many_batches_it_waits_for(monkeypat
         measured.append(len(values))
         return rows_to_batch(values)
 
-    monkeypatch.setattr("outfall.wrappers.buffer.rows_to_batch", counted)
+    monkeypatch.setattr("outfall.wrappers.batch_buffer.rows_to_batch", counted)
     buffer = Buffer(BatchingOptions(max_bytes=ByteSize(80)))
     for start in (0, 500):
         buffer.add(ValueChunk(rows(*range(start, start + 500))), 0.0)

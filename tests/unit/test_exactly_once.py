@@ -22,9 +22,8 @@ from outfall.serde import ModelSerializer
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import ExactlyOnceSink, FanOutSink
 from outfall.wrappers.composite import DeadLetteringSink
-from outfall.wrappers.dedup_filter import sieve
 from outfall.wrappers.exactly_once import SeenSink
-from outfall.wrappers.offset_set import MOST_RANGES, SeenOffsets, SeenState
+from outfall.wrappers.offsets import MOST_RANGES, SeenOffsets, SeenState, split_by_seen
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.warehouse import Warehouse, rows_of
 from tests.unit.test_dead_lettering import Letters
@@ -104,9 +103,9 @@ def test_transaction_markers_do_not_keep_memory_growing() -> None:
     offsets = with_markers(30_000)
     for start in range(0, len(offsets), 4000):
         chunk = pa.array(offsets[start : start + 4000])
-        sieved = sieve(chunk, None, seen)
-        assert len(sieved.new) == len(chunk)
-        seen.add(sieved.runs)
+        split = split_by_seen(chunk, None, seen)
+        assert len(split.new) == len(chunk)
+        seen.add(split.runs)
         seen.forget(window=100)
         sizes.append(len(ModelSerializer(SeenState).serialize(SeenState(partitions={"0": seen}))))
     assert len(seen.ranges) <= MOST_RANGES
@@ -118,8 +117,8 @@ def test_what_lies_in_the_window_is_never_given_up() -> None:
     seen.add([(i, i) for i in range(0, 20_000, 2)])
     seen.forget(window=15_000)
     assert seen.floor < 19_998 - 15_000
-    assert not len(sieve(pa.array(range(4999, 19_999)), None, seen).below)
-    assert len(sieve(pa.array(range(4999, 19_999)), None, seen).new) == 7500
+    assert not len(split_by_seen(pa.array(range(4999, 19_999)), None, seen).below)
+    assert len(split_by_seen(pa.array(range(4999, 19_999)), None, seen).new) == 7500
 
 
 def overfull() -> tuple[Any, Any, MemoryRecoveryConfig]:
@@ -334,7 +333,7 @@ def test_any_offsets_in_any_order_are_new_once(batches: list[list[int]], gaps: s
         present = [offset for offset in offsets if offset not in gaps]
         if not present:
             continue
-        found = sieve(pa.array(present, pa.int64()), None, seen)
+        found = split_by_seen(pa.array(present, pa.int64()), None, seen)
         expected = [i for i, o in enumerate(present) if o not in model and o not in present[:i]]
         assert sorted(found.new.to_pylist()) == expected
         seen.add(found.runs)
@@ -351,7 +350,7 @@ def test_nothing_that_was_not_written_is_ever_dropped_in_a_long_history() -> Non
         present = [o for o in offsets if o >= 0 and o % 3]
         if not present:
             continue
-        found = sieve(pa.array(present, pa.int64()), None, seen)
+        found = split_by_seen(pa.array(present, pa.int64()), None, seen)
         new = {present[i] for i in found.new.to_pylist()}
         below = {present[i] for i in found.below.to_pylist()}
         assert not new & written

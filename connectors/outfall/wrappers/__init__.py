@@ -3,10 +3,10 @@
 They take any sink and combine with each other. No extra is needed.
 """
 
+from outfall.wrappers.batch_buffer import BatchingOptions
 from outfall.wrappers.batching import BatchingSink, batching_from_options
 from outfall.wrappers.exactly_once import ExactlyOnceOptions, ExactlyOnceSink
 from outfall.wrappers.fan_out import FanOutSink
-from outfall.wrappers.options import BatchingOptions
 
 __all__ = [
     "BatchingOptions",

@@ -16,8 +16,7 @@ from outfall.dead_letter import DeadLetter
 from outfall.formats import rows_to_batch
 from outfall.protocol.clock import Clock, SystemClock
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
-from outfall.wrappers.buffer import ArrowChunk, Buffer, ValueChunk
-from outfall.wrappers.options import BatchingOptions
+from outfall.wrappers.batch_buffer import ArrowChunk, BatchingOptions, Buffer, ValueChunk
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any, Never
 
 from outfall.capability_checks import check_sink
 from outfall.options import make_options, parse_options
+from outfall.wrappers.batch_buffer import BatchingOptions, BatchLimits
 from outfall.wrappers.batched import Batching, batched
 from outfall.wrappers.cross_epoch_batching import HoldingBatchingSink
-from outfall.wrappers.options import BatchingOptions, BatchLimits
 
 
 class BatchingSink:

@@ -27,8 +27,8 @@ from outfall.formats import rows_to_batch
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.values import to_batch
+from outfall.wrappers.batch_buffer import ArrowChunk, Buffer
 from outfall.wrappers.batched import Batching
-from outfall.wrappers.buffer import ArrowChunk, Buffer
 from outfall.wrappers.composite import Composite
 from outfall.wrappers.composite.partition import CompositePartition, Opening
 

@@ -34,8 +34,7 @@ from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
 from outfall.wrappers.composite import Composite, DeadLetteringSink
 from outfall.wrappers.composite.partition import CompositePartition, Opening
 from outfall.wrappers.composite.sink import share
-from outfall.wrappers.dedup_filter import sieve
-from outfall.wrappers.offset_set import SeenOffsets, SeenState
+from outfall.wrappers.offsets import SeenOffsets, SeenState, split_by_seen
 
 TARGET = "target"
 SEEN = "seen"
@@ -304,11 +303,11 @@ class ExactlyOncePartition(CompositePartition):
         new, below, added = [], [], []
         for name, offsets, positions in self._by_source(batch):
             known = seen.of(name)
-            sieved = sieve(offsets, positions, known)
-            new.append(sieved.new)
-            below.append(sieved.below)
-            added.append((known, sieved.runs))
-            if len(sieved.below):
+            split = split_by_seen(offsets, positions, known)
+            new.append(split.new)
+            below.append(split.below)
+            added.append((known, split.runs))
+            if len(split.below):
                 self._check_below(name, known, offsets)
         kept = _rows(batch, new)
         if kept.num_rows:

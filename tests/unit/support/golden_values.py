@@ -27,7 +27,7 @@ from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.wrappers import ExactlyOnceSink
 from outfall.wrappers.composite.tagged import ListSerializer, OfChild, TaggedSerializer
 from outfall.wrappers.cross_epoch_batching import HeldBatch, HeldBatchSerializer
-from outfall.wrappers.offset_set import SeenOffsets, SeenState
+from outfall.wrappers.offsets import SeenOffsets, SeenState
 
 THEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 INCARNATION = "0123456789abcdef"

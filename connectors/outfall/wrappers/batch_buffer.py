@@ -1,133 +1,41 @@
-"""Rows on their way into batches of the right size."""
+"""Rows on their way into batches of the right size: when a batch is complete, and what it then holds."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pydantic import ByteSize, Field
 
+from outfall.durations import Duration
 from outfall.errors import ValueRefusedError
 from outfall.formats import rows_to_batch
-from outfall.wrappers.options import BatchingOptions
+from outfall.options import SinkOptions
 
 
-class Chunk(Protocol):
-    """Rows that came together."""
+class BatchLimits(SinkOptions):
+    """When a batch is complete: at the first of the limits that is reached. What `format("outfall")` takes."""
 
-    @property
-    def rows(self) -> int:
-        """How many."""
-
-    @property
-    def size(self) -> int:
-        """Their bytes, as Arrow holds them."""
-
-    def cut(self, start: int, end: int) -> Chunk:
-        """Some of them, without a copy."""
-
-    def joins(self, other: Chunk) -> bool:
-        """Whether the others can be in one batch with them."""
-
-    def join(self, others: Sequence[Any]) -> Chunk:
-        """All of them as one."""
+    batch_size: int = Field(default=1000, ge=1, description="Rows in a batch.")
+    flush_interval: Duration = Field(
+        default=timedelta(seconds=30), description="How old the oldest row of a batch gets before the batch is written."
+    )
+    max_bytes: ByteSize | None = Field(
+        default=None, gt=0, description="Bytes in a batch, as Arrow holds the rows. A larger row is a batch of its own."
+    )
 
 
-class ArrowChunk:
-    """Rows of an Arrow batch."""
+class BatchingOptions(BatchLimits):
+    """When a batch is complete, and whether it waits for later epochs."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        """Hold the batch."""
-        self.batch = batch
-
-    @property
-    def rows(self) -> int:
-        """How many."""
-        return int(self.batch.num_rows)
-
-    @property
-    def size(self) -> int:
-        """Their bytes."""
-        return int(self.batch.nbytes)
-
-    def cut(self, start: int, end: int) -> ArrowChunk:
-        """Slice the batch."""
-        return ArrowChunk(self.batch.slice(start, end - start))
-
-    def joins(self, other: Any) -> bool:
-        """Whether the columns are the same."""
-        return bool(self.batch.schema.equals(other.batch.schema))
-
-    def join(self, others: Sequence[ArrowChunk]) -> ArrowChunk:
-        """Copy them into one batch."""
-        table = pa.Table.from_batches([self.batch, *(other.batch for other in others)]).combine_chunks()
-        (batch,) = table.to_batches()
-        return ArrowChunk(batch)
-
-
-class _Values:
-    """Values that came together, measured as a whole when somebody asks, and then never again."""
-
-    def __init__(self, values: list[Any]) -> None:
-        self.all = values
-
-    def size(self, start: int, end: int) -> int:
-        if self._as_arrow is not None:
-            return int(self._as_arrow.slice(start, end - start).nbytes)
-        return self._lengths[end] - self._lengths[start]
-
-    @cached_property
-    def _as_arrow(self) -> pa.RecordBatch | None:
-        try:
-            return rows_to_batch(self.all)
-        except ValueRefusedError:
-            return None
-
-    @cached_property
-    def _lengths(self) -> list[int]:
-        """How long the texts of the first ones are together."""
-        return list(accumulate((len(repr(value)) for value in self.all), initial=0))
-
-
-class ValueChunk:
-    """Values of a partition that takes no Arrow batches, or a stretch of them."""
-
-    def __init__(self, values: list[Any]) -> None:
-        """Hold the values."""
-        self._values = _Values(values)
-        self._start, self._end = 0, len(values)
-
-    @property
-    def values(self) -> list[Any]:
-        """A list of them."""
-        return self._values.all[self._start : self._end]
-
-    @property
-    def rows(self) -> int:
-        """How many."""
-        return self._end - self._start
-
-    @property
-    def size(self) -> int:
-        """The bytes that Arrow would need; of values that Arrow does not know, the length of their text."""
-        return self._values.size(self._start, self._end)
-
-    def cut(self, start: int, end: int) -> ValueChunk:
-        """Look at a stretch: a list is made only of what is handed on."""
-        found = copy.copy(self)
-        found._start, found._end = self._start + start, self._start + end
-        return found
-
-    def joins(self, other: Chunk) -> bool:
-        """Always."""
-        return True
-
-    def join(self, others: Sequence[ValueChunk]) -> ValueChunk:
-        """Put the lists together."""
-        return ValueChunk([value for chunk in (self, *others) for value in chunk.values])
+    across_epochs: bool = Field(
+        default=False, description="Whether a batch that is not complete waits for the rows of later epochs."
+    )
 
 
 class Buffer:
@@ -242,3 +150,118 @@ def _within(chunk: Any, size: int, *, at_least: int) -> Any:
         else:
             high = middle - 1
     return chunk.cut(0, low)
+
+
+class Chunk(Protocol):
+    """Rows that came together."""
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+
+    @property
+    def size(self) -> int:
+        """Their bytes, as Arrow holds them."""
+
+    def cut(self, start: int, end: int) -> Chunk:
+        """Some of them, without a copy."""
+
+    def joins(self, other: Chunk) -> bool:
+        """Whether the others can be in one batch with them."""
+
+    def join(self, others: Sequence[Any]) -> Chunk:
+        """All of them as one."""
+
+
+class ArrowChunk:
+    """Rows of an Arrow batch."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        """Hold the batch."""
+        self.batch = batch
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return int(self.batch.num_rows)
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return int(self.batch.nbytes)
+
+    def cut(self, start: int, end: int) -> ArrowChunk:
+        """Slice the batch."""
+        return ArrowChunk(self.batch.slice(start, end - start))
+
+    def joins(self, other: Any) -> bool:
+        """Whether the columns are the same."""
+        return bool(self.batch.schema.equals(other.batch.schema))
+
+    def join(self, others: Sequence[ArrowChunk]) -> ArrowChunk:
+        """Copy them into one batch."""
+        table = pa.Table.from_batches([self.batch, *(other.batch for other in others)]).combine_chunks()
+        (batch,) = table.to_batches()
+        return ArrowChunk(batch)
+
+
+class ValueChunk:
+    """Values of a partition that takes no Arrow batches, or a stretch of them."""
+
+    def __init__(self, values: list[Any]) -> None:
+        """Hold the values."""
+        self._values = _Values(values)
+        self._start, self._end = 0, len(values)
+
+    @property
+    def values(self) -> list[Any]:
+        """A list of them."""
+        return self._values.all[self._start : self._end]
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return self._end - self._start
+
+    @property
+    def size(self) -> int:
+        """The bytes that Arrow would need; of values that Arrow does not know, the length of their text."""
+        return self._values.size(self._start, self._end)
+
+    def cut(self, start: int, end: int) -> ValueChunk:
+        """Look at a stretch: a list is made only of what is handed on."""
+        found = copy.copy(self)
+        found._start, found._end = self._start + start, self._start + end
+        return found
+
+    def joins(self, other: Chunk) -> bool:
+        """Always."""
+        return True
+
+    def join(self, others: Sequence[ValueChunk]) -> ValueChunk:
+        """Put the lists together."""
+        return ValueChunk([value for chunk in (self, *others) for value in chunk.values])
+
+
+class _Values:
+    """Values that came together, measured as a whole when somebody asks, and then never again."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.all = values
+
+    def size(self, start: int, end: int) -> int:
+        if self._as_arrow is not None:
+            return int(self._as_arrow.slice(start, end - start).nbytes)
+        return self._lengths[end] - self._lengths[start]
+
+    @cached_property
+    def _as_arrow(self) -> pa.RecordBatch | None:
+        try:
+            return rows_to_batch(self.all)
+        except ValueRefusedError:
+            return None
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        """How long the texts of the first ones are together."""
+        return list(accumulate((len(repr(value)) for value in self.all), initial=0))
