@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from outfall.capabilities import Guarantee, SupportsHeldRows, SupportsSchemaCheck
-from outfall.capability_checks import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows
+from outfall.capabilities import Guarantee, SupportsHeldRows, SupportsTarget
+from outfall.capability_checks import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows, supports
 from outfall.errors import CapabilityError, ConfigurationError, OutfallError
 from outfall.formats import rows_to_batch
 from outfall.protocol.coordinator import EpochOptions
@@ -128,7 +128,7 @@ def outcome(combination: Combination) -> OutfallError | None:
     """
     try:
         sink = combination.sink()
-        if isinstance(sink, SupportsSchemaCheck):
+        if supports(sink, SupportsTarget):
             sink.check_schema(rows_to_batch(combination.epoch(0)).schema)
         recovery = MemoryRecoveryConfig()
         brought: list[dict[str, Any]] = []
@@ -144,7 +144,7 @@ def outcome(combination: Combination) -> OutfallError | None:
             assert point in steps or point == AFTER_COMMIT
             again = rows if needs_same_rows(sink) else rows[::-1]
             _run(combination, recovery, epoch, again)
-        if isinstance(sink, SupportsHeldRows):
+        if supports(sink, SupportsHeldRows):
             _driver(combination, recovery).drain()
     except OutfallError as refused:
         return refused

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from outfall.committer import CommitOutcome, CommitRequest, Committer
 from outfall.contexts import (
@@ -54,6 +54,7 @@ __all__ = [
     "Committer",
     "CommitterInitContext",
     "CommittingSinkPartition",
+    "DeclaresCapabilities",
     "DeclaresGuarantee",
     "Guarantee",
     "HeldRows",
@@ -63,23 +64,16 @@ __all__ = [
     "SealContext",
     "SnapshotsWriterState",
     "SupportsArrow",
-    "SupportsChildren",
     "SupportsCommitter",
-    "SupportsConnectionCheck",
     "SupportsDeadLetters",
     "SupportsFlush",
     "SupportsHeldRows",
-    "SupportsLeftovers",
-    "SupportsNamedStates",
     "SupportsPostCommitTopology",
     "SupportsPreCommitTopology",
     "SupportsPreWriteTopology",
-    "SupportsSchemaCheck",
     "SupportsSeal",
     "SupportsStateSerializer",
-    "SupportsSweep",
     "SupportsTarget",
-    "SupportsWithdrawal",
     "SupportsWriterContext",
     "SupportsWriterState",
     "SweepContext",
@@ -172,34 +166,6 @@ class SupportsStateSerializer(ABC, Generic[S]):
     @abstractmethod
     def state_serializer(self) -> SimpleVersionedSerializer[S]:
         """Return the serializer that the recovery data stores the parts' states with."""
-
-
-class SupportsNamedStates(ABC):
-    """On a fixed sink whose parts keep several states each, every one under a name of its own: a sink made of sinks.
-
-    `build_part` then gets a mapping from name to state, or `None` when there is none, and `snapshot()` returns one; a
-    name that it leaves out keeps its state. `check_target` and `seal` speak of these names instead of parts.
-    """
-
-    @abstractmethod
-    def state_names(self, part: str) -> Sequence[str]:
-        """Return the names of a part's states. No two parts share one, and names outlive the names of the parts."""
-
-    @abstractmethod
-    def named_state_serializer(self, name: str) -> SimpleVersionedSerializer[Any]:
-        """Return the serializer that the recovery data stores the state of this name with."""
-
-
-class SupportsChildren(ABC):
-    """On a sink that consists of others: names them, so that the recovery data knows which it is of."""
-
-    @abstractmethod
-    def children(self) -> Mapping[str, Any]:
-        """Return the sinks by name. A name says which child it was before a restart, whatever the order.
-
-        A child that the recovery data knows and that is gone, or writes elsewhere now, stops the query; a new one
-        starts fresh.
-        """
 
 
 class SupportsPreWriteTopology(ABC):
@@ -305,7 +271,11 @@ class SupportsWriterContext(ABC):
 
 
 class SupportsTarget(ABC, Generic[S]):
-    """On a sink: knows its target, and compares it with the recovery data."""
+    """On a sink: knows its target. Only its name is needed; every other method has a default that does nothing.
+
+    In the order of an epoch: the columns are checked, the target is compared with the recovery data, and once BEGIN is
+    written it is opened; when the epoch is completed, what lost attempts left behind is removed.
+    """
 
     chooses_bases_anew: bool = False
     """Whether `check_target` may replace a state that it returned before, as long as no epoch is recorded. It then
@@ -328,6 +298,40 @@ class SupportsTarget(ABC, Generic[S]):
         change. The default is what `target` returns.
         """
         return self.target()
+
+    def owns_target(self) -> bool:
+        """Whether the sink takes what it finds in its target for its own, so that no other may write there beside it.
+
+        One that sends and is answered finds nothing, and others may send to the same place. By default that is a sink
+        that neither compares its target, nor commits, seals or cleans up there.
+        """
+        kind = type(self)
+        acts = isinstance(self, SupportsCommitter | SupportsSeal) or kind.sweep is not SupportsTarget.sweep
+        return acts or kind.check_target is not SupportsTarget.check_target
+
+    def check_connection(self) -> Sequence[str]:
+        """Try the destination, for `outfall doctor`: connect, look whether the rights suffice, leave nothing behind.
+
+        Called in any process, with no query around it; no row is sent.
+
+        Returns:
+            What was found to work, one short sentence each; what it cannot find out is said too. Nothing where there is
+            no such check, as by default.
+
+        Raises:
+            OutfallError: what does not work, why, and what to do.
+        """
+        return ()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse columns that cannot be written. Called on the driver before each epoch, before any data moves.
+
+        Args:
+            schema: the Arrow schema of the batches to come.
+
+        Raises:
+            ConfigurationError: naming each column, its type and what to do.
+        """
 
     def check_target(self, context: TargetContext[S]) -> Mapping[str, S]:
         """Refuse a target that is not what the recovery data says, and change nothing.
@@ -373,6 +377,37 @@ class SupportsTarget(ABC, Generic[S]):
     def open_target(self, context: TargetContext[S]) -> None:
         """Make what the tasks need: directories, markers, tables. Called after each BEGIN is written; idempotent."""
 
+    def sweep(self, context: SweepContext) -> int:
+        """Remove what lost attempts left behind: what carries our incarnation and a generation below the context's.
+
+        Called on the driver after an epoch is completed, and before a lost attempt's epoch is written again, when no
+        record but the states names anything of an older generation; what a state names, which the context reads, is to
+        be left. Never removes anything of others, and never goes by age.
+
+        Returns:
+            How many things were removed.
+        """
+        return 0
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str] | None:
+        """Say what `sweep` would remove with the same context, for `outfall gc` without `--yes`.
+
+        Changes nothing. Between the two calls more may come, or a query may sweep by itself.
+
+        Returns:
+            One name for people each, free of secrets. `None` if it cannot tell beforehand, as by default where `sweep`
+            removes anything.
+        """
+        return () if type(self).sweep is SupportsTarget.sweep else None
+
+    def withdraw(self, context: SweepContext) -> None:
+        """Give up a target that was opened, and in which no epoch is completed: the next one finds it as it was.
+
+        Removes what says that this incarnation writes there. Called on the driver for a batch job without recovery data
+        that failed before anything was recorded, after `open_target`, `seal` and `sweep` with a generation of its own:
+        nothing of the job is there any more, and its late tasks are fenced. Idempotent.
+        """
+
 
 class SupportsSeal(ABC, Generic[S]):
     """On a fixed sink that writes in place: makes each part final before its state is recorded."""
@@ -389,75 +424,18 @@ class SupportsSeal(ABC, Generic[S]):
         """
 
 
-class SupportsSweep(ABC):
-    """On a sink: removes what lost attempts left behind."""
+class DeclaresCapabilities(ABC):
+    """On a sink or a partition: says which of the features that its class has it has under its options.
+
+    For classes that have a feature in one way of writing and not in another, and for those that stand for another sink.
+    What it says counts, whatever its class derives from.
+    """
 
     @abstractmethod
-    def sweep(self, context: SweepContext) -> int:
-        """Remove what carries our incarnation and a generation below the context's.
+    def capabilities(self) -> Collection[type]:
+        """Return the classes that apply, the same whenever it is asked.
 
-        Called on the driver after an epoch is completed, and before a lost attempt's epoch is written again, when no
-        record but the states names anything of an older generation; what a state names, which the context reads, is to
-        be left. Never removes anything of others, and never goes by age.
-
-        Returns:
-            How many things were removed.
-        """
-
-
-class SupportsLeftovers(ABC):
-    """On a `SupportsSweep` sink: says beforehand what a sweep would remove, for `outfall gc` without `--yes`."""
-
-    @abstractmethod
-    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
-        """Return what `sweep` would remove with the same context, one name for people each, free of secrets.
-
-        Changes nothing. Between the two calls more may come, or a query may sweep by itself.
-        """
-
-
-class SupportsWithdrawal(ABC):
-    """On a `SupportsTarget` sink: gives up a target that it has opened, and in which it has completed no epoch."""
-
-    @abstractmethod
-    def withdraw(self, context: SweepContext) -> None:
-        """Remove what says that this incarnation writes there, so that the next one finds the target as it was.
-
-        Called on the driver for a batch job without recovery data that failed before anything was recorded, after
-        `open_target`, `seal` and `sweep` with a generation of its own: nothing of the job is there any more, and its
-        late tasks are fenced. Idempotent.
-        """
-
-
-class SupportsConnectionCheck(ABC):
-    """On a sink: tries its destination, for `outfall doctor`, after `SupportsTarget.check_target`."""
-
-    @abstractmethod
-    def check_connection(self) -> Sequence[str]:
-        """Connect, look whether the rights suffice, and leave nothing behind.
-
-        Called in any process, with no query around it; no row is sent.
-
-        Returns:
-            What was found to work, one short sentence each; what it cannot find out is said too.
-
-        Raises:
-            OutfallError: what does not work, why, and what to do.
-        """
-
-
-class SupportsSchemaCheck(ABC):
-    """On a sink: sees the columns before any data moves."""
-
-    @abstractmethod
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse columns that cannot be written. Called on the driver before each epoch.
-
-        Args:
-            schema: the Arrow schema of the batches to come.
-
-        Raises:
-            ConfigurationError: naming each column, its type and what to do.
+        They are classes of `outfall.capabilities`, and for a sink `FixedPartitionedSink` or `DynamicSink`.
         """
 
 

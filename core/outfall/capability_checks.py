@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard, TypeVar
 
 from outfall.capabilities import (
     OUTPUT_MODES,
+    DeclaresCapabilities,
     DeclaresGuarantee,
     Guarantee,
     SaveMode,
     SupportsArrow,
-    SupportsChildren,
     SupportsCommitter,
     SupportsDeadLetterSink,
     SupportsFlush,
     SupportsHeldRows,
-    SupportsLeftovers,
-    SupportsNamedStates,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsSeal,
     SupportsStateSerializer,
-    SupportsSweep,
     SupportsTarget,
-    SupportsWithdrawal,
     SupportsWriterContext,
     SupportsWriterState,
     WithCompatibleState,
@@ -34,33 +31,86 @@ from outfall.capabilities import (
     no_save_mode,
 )
 from outfall.errors import CapabilityError, ConfigurationError
+from outfall.serde import SimpleVersionedSerializer
+from outfall.sinks import DynamicSink, FixedPartitionedSink
+
+T = TypeVar("T")
+
+
+class SupportsNamedStates(ABC):
+    """For wrappers only. On a fixed sink whose parts keep several states each, every one under a name of its own.
+
+    `build_part` then gets a mapping from name to state, or `None` when there is none, and `snapshot()` returns one; a
+    name that it leaves out keeps its state. `check_target` and `seal` speak of these names instead of parts.
+    """
+
+    @abstractmethod
+    def state_names(self, part: str) -> Sequence[str]:
+        """Return the names of a part's states. No two parts share one, and names outlive the names of the parts."""
+
+    @abstractmethod
+    def named_state_serializer(self, name: str) -> SimpleVersionedSerializer[Any]:
+        """Return the serializer that the recovery data stores the state of this name with."""
+
+
+class SupportsChildren(ABC):
+    """For wrappers only. On a sink that consists of others: names them, for the recovery data."""
+
+    @abstractmethod
+    def children(self) -> Mapping[str, Any]:
+        """Return the sinks by name. A name says which child it was before a restart, whatever the order.
+
+        A child that the recovery data knows and that is gone, or writes elsewhere now, stops the query; a new one
+        starts fresh.
+        """
+
+
+def supports(thing: object, capability: type[T]) -> TypeGuard[T]:
+    """Whether a sink or a partition has a feature: the one place where engine, wrappers and suite ask.
+
+    Args:
+        thing: a sink or an open partition, of whatever class.
+        capability: a class of `outfall.capabilities`, or `FixedPartitionedSink` or `DynamicSink`.
+    """
+    if isinstance(thing, DeclaresCapabilities):
+        return any(issubclass(found, capability) for found in thing.capabilities())
+    if capability is FixedPartitionedSink:
+        return callable(getattr(thing, "list_parts", None)) and callable(getattr(thing, "build_part", None))
+    if capability is DynamicSink:
+        return callable(getattr(thing, "build", None))
+    return isinstance(thing, capability)
 
 
 def is_fixed(sink: object) -> bool:
     """Whether the sink has a fixed list of parts."""
-    return callable(getattr(sink, "list_parts", None)) and callable(getattr(sink, "build_part", None))
+    return supports(sink, FixedPartitionedSink)
 
 
 def is_dynamic(sink: object) -> bool:
     """Whether the sink is built per task."""
-    return callable(getattr(sink, "build", None))
+    return supports(sink, DynamicSink)
+
+
+def routes_by_default(sink: object) -> bool:
+    """Whether a fixed sink routes keys as `FixedPartitionedSink` does, so that this can stay in the JVM."""
+    return getattr(getattr(sink, "part_fn", None), "__func__", None) is FixedPartitionedSink.part_fn
 
 
 def guarantee_of(sink: object) -> Guarantee:
     """Return what the sink declares; `AT_LEAST_ONCE` when it declares nothing or cannot be fenced."""
-    if isinstance(sink, DeclaresGuarantee) and isinstance(sink, SupportsWriterContext):
+    if supports(sink, SupportsWriterContext) and supports(sink, DeclaresGuarantee):
         return sink.guarantee()
     return Guarantee.AT_LEAST_ONCE
 
 
 def requirements_of(sink: object) -> Sequence[str]:
     """Return what the sink's guarantee needs from its surroundings."""
-    return tuple(sink.requires()) if isinstance(sink, DeclaresGuarantee) else ()
+    return tuple(sink.requires()) if supports(sink, DeclaresGuarantee) else ()
 
 
 def needs_same_rows(sink: object) -> bool:
     """Whether the sink's guarantee needs the same rows when an epoch is run again."""
-    return isinstance(sink, DeclaresGuarantee) and sink.needs_same_rows()
+    return supports(sink, DeclaresGuarantee) and sink.needs_same_rows()
 
 
 def check_unresumed(sink: object) -> None:
@@ -74,7 +124,7 @@ def check_unresumed(sink: object) -> None:
     children = children_of(sink).values()
     for child in children:
         check_unresumed(child)
-    if not children and isinstance(sink, SupportsSeal) and needs_same_rows(sink):
+    if not children and supports(sink, SupportsSeal) and needs_same_rows(sink):
         raise CapabilityError(
             f"a job with {type(sink).__name__} needs epoch= and recovery=",
             why="its tasks publish by themselves. Where one fails, the rows of the others can only be completed by the"
@@ -86,28 +136,23 @@ def check_unresumed(sink: object) -> None:
 
 def keeps_writer_state(sink: object) -> bool:
     """Whether a dynamic sink leaves state behind for the next epoch."""
-    return isinstance(sink, SupportsWriterState) and sink.keeps_writer_state()
+    return supports(sink, SupportsWriterState) and sink.keeps_writer_state()
 
 
 def kind_of(sink: object) -> str:
     """Name the sink's kind as the recovery data stores it."""
+    # By ancestry: what stands for another sink has that one's kind, whatever that one supports.
     return sink.kind() if isinstance(sink, SupportsTarget) else class_name(sink)
 
 
 def target_of(sink: object) -> str | None:
     """The target's name, where the sink tells it."""
-    return sink.target() if isinstance(sink, SupportsTarget) else None
+    return sink.target() if supports(sink, SupportsTarget) else None
 
 
 def owns_target(sink: object) -> bool:
-    """Whether the sink takes what it finds in its target for its own: it compares it, commits to it or sweeps it.
-
-    One that sends and is answered finds nothing there, and others may send to the same place.
-    """
-    if not isinstance(sink, SupportsTarget) or isinstance(sink, SupportsChildren):
-        return False
-    compares = type(sink).check_target is not SupportsTarget.check_target
-    return compares or isinstance(sink, SupportsCommitter | SupportsSeal | SupportsSweep)
+    """Whether the sink takes what it finds in its target for its own, see `SupportsTarget.owns_target`."""
+    return supports(sink, SupportsTarget) and sink.owns_target()
 
 
 def in_save_mode(sink: Any, mode: SaveMode | None) -> Any:
@@ -116,7 +161,7 @@ def in_save_mode(sink: Any, mode: SaveMode | None) -> Any:
     Raises:
         ConfigurationError: the sink cannot do that, or its options say otherwise.
     """
-    if isinstance(sink, SupportsTarget):
+    if supports(sink, SupportsTarget):
         return sink.in_save_mode(mode)
     if mode in ("error", "overwrite"):
         raise no_save_mode(sink, mode)
@@ -129,7 +174,7 @@ def check_output_mode(sink: Any, mode: str) -> None:
     Raises:
         ConfigurationError: saying what to use.
     """
-    modes = sink.output_modes() if isinstance(sink, SupportsTarget) else OUTPUT_MODES
+    modes = sink.output_modes() if supports(sink, SupportsTarget) else OUTPUT_MODES
     if mode not in modes:
         raise ConfigurationError(
             f"the query's output mode is {mode}, and {type(sink).__name__} takes {' and '.join(modes)} only",
@@ -142,7 +187,7 @@ def check_output_mode(sink: Any, mode: str) -> None:
 
 def children_of(sink: object) -> dict[str, Any]:
     """Return the sinks that a sink consists of, and theirs in turn as `child.grandchild`."""
-    if not isinstance(sink, SupportsChildren):
+    if not supports(sink, SupportsChildren):
         return {}
     found: dict[str, Any] = {}
     for name, child in sink.children().items():
@@ -167,19 +212,19 @@ def check_sink(sink: Any) -> None:
             f"{name} has {has}", do="make it a FixedPartitionedSink or a DynamicSink (outfall.sinks), not both"
         )
     for mixin, needs in _NEEDS.items():
-        if isinstance(sink, mixin) and not isinstance(sink, needs):
+        if supports(sink, mixin) and not supports(sink, needs):
             raise CapabilityError(f"{name} has {mixin.__name__} but not {needs.__name__}", do=f"add {needs.__name__}")
     for mixin in (SupportsSeal, SupportsStateSerializer, SupportsNamedStates):
-        if isinstance(sink, mixin) and not is_fixed(sink):
+        if supports(sink, mixin) and not is_fixed(sink):
             raise CapabilityError(
                 f"{name} has {mixin.__name__} but no parts", do="make it a FixedPartitionedSink, or drop the mixin"
             )
-    if isinstance(sink, SupportsHeldRows) and not (is_fixed(sink) or isinstance(sink, SupportsWriterState)):
+    if supports(sink, SupportsHeldRows) and not (is_fixed(sink) or supports(sink, SupportsWriterState)):
         raise CapabilityError(
             f"{name} has SupportsHeldRows but no state to hold rows in",
             do="add SupportsWriterState, or make it a FixedPartitionedSink",
         )
-    if isinstance(sink, SupportsWriterState) and is_fixed(sink):
+    if supports(sink, SupportsWriterState) and is_fixed(sink):
         raise CapabilityError(
             f"{name} has SupportsWriterState and fixed parts", do="keep the state of a part in its snapshot()"
         )
@@ -199,7 +244,7 @@ def flush(partition: Any, *, end_of_input: bool) -> None:
 
 
 def _flush_takes(partition: Any) -> Literal["end_of_input", "nothing", "something else"] | None:
-    if not isinstance(partition, SupportsFlush):
+    if not supports(partition, SupportsFlush):
         return None
     try:
         signature = inspect.signature(partition.flush)
@@ -220,12 +265,12 @@ def check_partition(sink: Any, partition: Any) -> None:
     Raises:
         CapabilityError: naming the method that is missing.
     """
-    needed = ["write_batch"] if not isinstance(partition, SupportsArrow) else []
+    needed = ["write_batch"] if not supports(partition, SupportsArrow) else []
     needed += ["snapshot"] if is_fixed(sink) else []
-    needed += ["prepare_commit"] if isinstance(sink, SupportsCommitter) else []
-    needed += ["dead_letters_to"] if isinstance(sink, SupportsDeadLetterSink) else []
-    needed += ["flush"] if isinstance(sink, SupportsHeldRows) else []
-    needed += ["snapshot_state"] if isinstance(sink, SupportsWriterState) else []
+    needed += ["prepare_commit"] if supports(sink, SupportsCommitter) else []
+    needed += ["dead_letters_to"] if supports(sink, SupportsDeadLetterSink) else []
+    needed += ["flush"] if supports(sink, SupportsHeldRows) else []
+    needed += ["snapshot_state"] if supports(sink, SupportsWriterState) else []
     for method in needed:
         if not callable(getattr(partition, method, None)):
             raise CapabilityError(
@@ -233,7 +278,7 @@ def check_partition(sink: Any, partition: Any) -> None:
                 do=f"add {method}() to the partition, or drop the capability that needs it from the sink",
             )
     takes = _flush_takes(partition)
-    if takes == "something else" or (takes == "nothing" and isinstance(sink, SupportsHeldRows)):
+    if takes == "something else" or (takes == "nothing" and supports(sink, SupportsHeldRows)):
         raise CapabilityError(
             f"{type(sink).__name__} built a {type(partition).__name__} whose flush() does not take end_of_input",
             do="make it flush(self, end_of_input: bool), or give it another name",
@@ -245,6 +290,4 @@ _NEEDS: dict[type, type] = {
     SupportsPostCommitTopology: SupportsCommitter,
     WithCompatibleState: SupportsWriterState,
     SupportsSeal: SupportsWriterContext,
-    SupportsLeftovers: SupportsSweep,
-    SupportsWithdrawal: SupportsTarget,
 }

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state
+from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, supports
 from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, parse_options
 from outfall.protocol.commit_retry import CommitPolicy
@@ -174,7 +174,7 @@ def check_for_options(sink: Any, name: str) -> None:
         ConfigurationError: it needs `write_stream`.
     """
     check_sink(sink)
-    if is_fixed(sink) or isinstance(sink, SupportsPreWriteTopology) or keeps_writer_state(sink):
+    if is_fixed(sink) or supports(sink, SupportsPreWriteTopology) or keeps_writer_state(sink):
         raise ConfigurationError(
             f"the sink {name} with these options routes or reorders rows, or keeps state per worker",
             why="through options a sink cannot change the DataFrame or fix the number of its tasks",

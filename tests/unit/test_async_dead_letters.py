@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 
 from outfall.async_sink import AsyncSink
 from outfall.capabilities import SupportsPreWriteTopology
+from outfall.capability_checks import supports
 from outfall.contexts import WriterInitContext
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.file import FileSink
@@ -90,7 +91,7 @@ def test_http_still_chooses_its_class_and_content_takes_any_letters() -> None:
     by_content: dict[str, Any] = {"idempotency": "content", "body": "record"}
     assert isinstance(HttpSink("https://api.example/events", **by_content), SupportsPreWriteTopology)
     sink = HttpSink("https://api.example/events", dead_letter=LETTERS, **by_content)
-    assert isinstance(sink, SupportsPreWriteTopology)
+    assert supports(sink, SupportsPreWriteTopology)
 
 
 @pytest.mark.parametrize("kind", [KinesisSink, FirehoseSink])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ByteSize
 
 from outfall.capabilities import CommittingSinkPartition, SupportsArrow, SupportsCommitter, SupportsDeadLetters
-from outfall.capability_checks import guarantee_of, kind_of, requirements_of, target_of
+from outfall.capability_checks import guarantee_of, kind_of, requirements_of, supports, target_of
 from outfall.errors import CapabilityError, ConfigurationError, ForeignRecordsError, SerializationError
 from outfall.file import FileSink
 from outfall.file.local_whole import LocalWholeFileSink
@@ -326,7 +326,7 @@ def test_columns_that_come_with_later_rows_are_not_lost() -> None:
 def test_the_capabilities_of_the_target_show_through(tmp_path: Path) -> None:
     target = FileSink(tmp_path / "out")
     sink = BatchingSink(target, batch_size=2)
-    assert isinstance(sink, SupportsCommitter)
+    assert supports(sink, SupportsCommitter)
     assert isinstance(sink, LocalWholeFileSink)
     assert (kind_of(sink), target_of(sink)) == (kind_of(target), target_of(target))
     assert (guarantee_of(sink), requirements_of(sink)) == (guarantee_of(target), requirements_of(target))
@@ -585,4 +585,4 @@ def test_wrappers_go_around_each_other() -> None:
 def test_a_committing_partition_commits_what_its_batches_hold() -> None:
     sink = BatchingSink(NamedStagingSink(Warehouse()), batch_size=10)
     partition = sink.bind(_context()).build("sink", 0, 1)
-    assert isinstance(partition, CommittingSinkPartition)
+    assert supports(partition, CommittingSinkPartition)

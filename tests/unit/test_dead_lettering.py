@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.capabilities import Guarantee, SupportsDeadLetterSink, SupportsSchemaCheck
+from outfall.capabilities import Guarantee, SupportsDeadLetterSink, SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed
 from outfall.dead_letter import DEAD_LETTER_SCHEMA
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
@@ -137,7 +137,10 @@ class _JsonHolding(HoldingSink):
 def test_the_columns_of_dead_letters_are_checked_before_the_first_row() -> None:
     seen = []
 
-    class Looking(PlainSink, SupportsSchemaCheck):
+    class Looking(PlainSink, SupportsTarget[Any]):
+        def target(self) -> str:
+            return "seen"
+
         def check_schema(self, schema: pa.Schema) -> None:
             seen.append(schema)
 

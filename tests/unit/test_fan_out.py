@@ -16,20 +16,26 @@ from outfall.capabilities import (
     Guarantee,
     PartSeal,
     SealContext,
-    SupportsChildren,
     SupportsCommitter,
-    SupportsNamedStates,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsPreWriteTopology,
-    SupportsSchemaCheck,
     SupportsSeal,
-    SupportsSweep,
     SupportsTarget,
     SupportsWriterState,
     TargetContext,
 )
-from outfall.capability_checks import check_sink, guarantee_of, is_dynamic, is_fixed, owns_target, requirements_of
+from outfall.capability_checks import (
+    SupportsChildren,
+    SupportsNamedStates,
+    check_sink,
+    guarantee_of,
+    is_dynamic,
+    is_fixed,
+    owns_target,
+    requirements_of,
+    supports,
+)
 from outfall.errors import (
     CapabilityError,
     CommitError,
@@ -98,7 +104,10 @@ class NamedShelf(ShelfSink):
         return f"shelf of {', '.join(self.parts)}"
 
 
-class Picky(DynamicSink[Any], SupportsSchemaCheck):
+class Picky(DynamicSink[Any], SupportsTarget[Any]):
+    def target(self) -> str:
+        return "nowhere"
+
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
         raise NotImplementedError
 
@@ -108,7 +117,7 @@ class Picky(DynamicSink[Any], SupportsSchemaCheck):
 
 OPTIONAL = {
     SupportsCommitter, SupportsPreCommitTopology, SupportsPostCommitTopology, SupportsPreWriteTopology,
-    SupportsSchemaCheck, SupportsSeal, SupportsSweep, SupportsWriterState, SupportsNamedStates,
+    SupportsSeal, SupportsWriterState, SupportsNamedStates,
 }  # fmt: skip
 
 
@@ -116,22 +125,22 @@ OPTIONAL = {
     ("children", "expected"),
     [
         ([PlainSink()], set()),
-        ([PlainSink(), staging()], {SupportsCommitter, SupportsSweep}),
+        ([PlainSink(), staging()], {SupportsCommitter}),
         (
             [NamedBundlingSink(Warehouse()), staging("other")],
-            {SupportsCommitter, SupportsSweep, SupportsPreCommitTopology, SupportsPostCommitTopology},
+            {SupportsCommitter, SupportsPreCommitTopology, SupportsPostCommitTopology},
         ),
-        ([HoldingSink(Warehouse()), PlainSink()], {SupportsCommitter, SupportsSweep, SupportsWriterState}),
+        ([HoldingSink(Warehouse()), PlainSink()], {SupportsCommitter, SupportsWriterState}),
         ([PlainSink(), ShelfSink(Shelf())], {SupportsSeal, SupportsNamedStates}),
-        ([HoldingSink(Warehouse()), Slotted("a")], {SupportsCommitter, SupportsSweep, SupportsNamedStates}),
-        ([Sorting(), Picky()], {SupportsPreWriteTopology, SupportsSchemaCheck}),
+        ([HoldingSink(Warehouse()), Slotted("a")], {SupportsCommitter, SupportsNamedStates}),
+        ([Sorting(), Picky()], {SupportsPreWriteTopology}),
     ],
 )
 def test_a_fan_out_can_do_what_its_sinks_can_and_no_more(children: Sequence[Any], expected: set[type]) -> None:
     sink = FanOutSink(children)
     check_sink(sink)
-    assert {capability for capability in OPTIONAL if isinstance(sink, capability)} == expected
-    assert isinstance(sink, SupportsChildren)
+    assert {capability for capability in OPTIONAL if supports(sink, capability)} == expected
+    assert supports(sink, SupportsChildren)
     assert is_fixed(sink) == any(map(is_fixed, children)) != is_dynamic(sink)
 
 
@@ -528,7 +537,7 @@ def test_the_guarantee_is_the_weakest_and_requirements_carry_names() -> None:
 def test_every_sink_looks_at_the_columns_and_one_shapes_the_rows() -> None:
     sink: Any = FanOutSink(a=Picky(), b=Picky(), c=Sorting())
     with pytest.raises(ConfigurationError):
-        FanOutSink(a=Picky(), c=Sorting()).check_schema(pa.schema([("x", pa.int8())]))  # type: ignore[attr-defined]
+        FanOutSink(a=Picky(), c=Sorting()).check_schema(pa.schema([("x", pa.int8())]))
     with pytest.raises(OutfallError, match=r"a: .*b: "):
         sink.check_schema(pa.schema([("x", pa.int8())]))
     assert sink.add_pre_write_topology(["rows"]) == ["rows", "sorted"]

@@ -11,7 +11,7 @@ import requests
 from requests.auth import HTTPDigestAuth
 
 from outfall.capabilities import Guarantee, SupportsPreWriteTopology, WriterInitContext
-from outfall.capability_checks import check_sink, guarantee_of, requirements_of
+from outfall.capability_checks import check_sink, guarantee_of, requirements_of, supports
 from outfall.errors import ConfigurationError
 from outfall.http import HttpSink, sink_from_options
 from outfall.http.options import HttpOptions
@@ -99,7 +99,7 @@ def test_only_keys_that_come_back_with_the_same_rows_make_it_effectively_once(
 
 def test_routing_by_content_is_refused_where_rows_cannot_be_routed() -> None:
     sink = HttpSink(URL, body="record", idempotency="content")
-    assert isinstance(sink, SupportsPreWriteTopology)
+    assert supports(sink, SupportsPreWriteTopology)
     with pytest.raises(ConfigurationError, match="write_stream"):
         check_for_options(sink, "http")
     assert not isinstance(HttpSink(URL), SupportsPreWriteTopology)

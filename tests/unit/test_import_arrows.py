@@ -75,7 +75,7 @@ def test_the_core_knows_nothing_above_it() -> None:
         ("sinks", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.capabilities")),
         ("serde", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
         ("errors", (*SPARK, "outfall")),
-        ("steps", (*SPARK, "outfall")),
+        ("trace_points", (*SPARK, "outfall")),
     ],
 )
 def test_within_the_core_each_package_knows_only_what_lies_below(place: str, forbidden: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-SOURCE_ROOTS = (ROOT / "core", ROOT / "connectors")
+SOURCE_ROOTS = (ROOT / "core", ROOT / "connectors", ROOT / "tools")
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +108,12 @@ def test_no_module_is_in_both_source_roots() -> None:
 
 
 def test_every_package_tells_type_checkers_that_it_is_typed() -> None:
-    # The marker beside core's modules covers all of an installed wheel. Only a checkout has the connectors elsewhere,
-    # and there a second marker at the level of the namespace would be a second file of the same name in the wheel.
+    # The marker beside core's modules covers all of an installed wheel. Only a checkout has the others elsewhere, and
+    # there a second marker at the level of the namespace would be a second file of the same name in the wheel.
     assert (ROOT / "core" / "outfall" / "py.typed").is_file()
-    assert not (ROOT / "connectors" / "outfall" / "py.typed").exists()
-    packages = {path.parent for path in (ROOT / "connectors").glob("*/**/__init__.py")}
+    above = [ROOT / "connectors", ROOT / "tools"]
+    assert not any((root / "outfall" / "py.typed").exists() for root in above)
+    packages = {path.parent for root in above for path in root.glob("*/**/__init__.py")}
     tops = {path for path in packages if path.parent not in packages}
     assert [path for path in sorted(tops) if not (path / "py.typed").is_file()] == []
 

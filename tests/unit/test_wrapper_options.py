@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from outfall.capabilities import SupportsCommitter
+from outfall.capability_checks import supports
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.options import SinkOptions, options_table
 from outfall.source_options import make_sink, split_options
@@ -37,7 +38,7 @@ def test_a_fan_out_names_the_options_of_each_sink(tmp_path: Path) -> None:
 
 def test_any_sink_has_batches_by_options(tmp_path: Path) -> None:
     sink = made(sink="file", path=f"{tmp_path}/a", batchSize="7", flush_interval="2 minutes", maxbytes="1 MiB")
-    assert isinstance(sink, SupportsCommitter)
+    assert supports(sink, SupportsCommitter)
     options = type(sink).outfall_batching.options  # type: ignore[attr-defined]
     assert (options.batch_size, options.flush_interval.total_seconds(), options.max_bytes) == (7, 120, 1 << 20)
 

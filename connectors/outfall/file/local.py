@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.capabilities import SupportsConnectionCheck, SupportsWithdrawal, SweepContext, TargetContext
+from outfall.capabilities import SweepContext, TargetContext
 from outfall.file.disk import explained, make_directories, sync_directory
 from outfall.file.first_contact import check_existing, check_usable, delete_existing
 from outfall.file.flock import Patience, held
@@ -17,7 +17,7 @@ from outfall.file.sink import FileSink
 from outfall.trace_points import reached
 
 
-class LocalFileSink(FileSink, SupportsConnectionCheck, SupportsWithdrawal):
+class LocalFileSink(FileSink):
     """`FileSink` on a disk that driver and executors share."""
 
     patience = Patience()

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from outfall.capabilities import SupportsConnectionCheck, SupportsWithdrawal, SweepContext, TargetContext
+from outfall.capabilities import SweepContext, TargetContext
 from outfall.errors import ConfigurationError, FencedError, TargetNotEmptyError
 from outfall.file.disk import explained
 from outfall.file.first_contact import around_others, listed_by_spark, not_empty
@@ -25,7 +25,7 @@ from outfall.trace_points import reached
 log = logging.getLogger(__name__)
 
 
-class RemoteWholeFileSink(WholeFileSink, SupportsConnectionCheck, SupportsWithdrawal):
+class RemoteWholeFileSink(WholeFileSink):
     """`FileSink("s3://bucket/path")`: see there.
 
     There are no locks. What must not happen twice at once, taking possession, is announced first and looked at after:

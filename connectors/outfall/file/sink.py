@@ -15,7 +15,6 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
     SaveMode,
-    SupportsSchemaCheck,
     SupportsTarget,
     SupportsWriterContext,
     TargetContext,
@@ -29,7 +28,7 @@ from outfall.sinks import Sink
 from outfall.target_record import TargetRecord, is_ahead
 
 
-class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], SupportsSchemaCheck, DeclaresGuarantee):
+class FileSink(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
     """Writes rows into the files of a directory, as JSON lines, CSV, Parquet or text.
 
     Item type: rows (dicts or Arrow batches); for `format="text"` one string column.

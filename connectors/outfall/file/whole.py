@@ -13,8 +13,6 @@ import pyarrow as pa
 from outfall.capabilities import (
     CommitterInitContext,
     SupportsCommitter,
-    SupportsLeftovers,
-    SupportsSweep,
     SweepContext,
     TargetContext,
 )
@@ -36,7 +34,7 @@ from outfall.trace_points import reached
 log = logging.getLogger(__name__)
 
 
-class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile], SupportsSweep, SupportsLeftovers):
+class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile]):
     """`FileSink(path)`: see there. What lies where is its store's business."""
 
     _ahead: Marker | None = None

@@ -12,9 +12,7 @@ from requests.auth import AuthBase
 from outfall.async_sink import AimdLimiter, AsyncSink, FixedLimiter, GradientLimiter, Limiter
 from outfall.capabilities import (
     Guarantee,
-    SupportsConnectionCheck,
     SupportsPreWriteTopology,
-    SupportsSchemaCheck,
     SupportsTarget,
     WriterInitContext,
 )
@@ -40,7 +38,7 @@ _KEYS_KEPT = (
 _SAME_ROWS = "a source that gives the same rows again when an epoch is run again"
 
 
-class HttpSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, SupportsConnectionCheck):
+class HttpSink(AsyncSink[Record], SupportsTarget[Any]):
     """Sends rows as JSON in the bodies of HTTP requests, many at a time.
 
     Item type: rows (dicts or Arrow batches); each becomes a JSON object, as Spark's own JSON writer writes it.

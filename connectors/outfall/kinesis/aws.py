@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError
 from pydantic import Field, field_validator
 
 from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter, RequestOutcome
-from outfall.capabilities import SupportsConnectionCheck, SupportsSchemaCheck, SupportsTarget
+from outfall.capabilities import SupportsTarget
 from outfall.durations import Duration
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.kinesis.answers import classify, code_of, is_stale
@@ -41,7 +41,7 @@ class AwsOptions(SinkOptions):
     _address = field_validator("endpoint_url")(parse_endpoint)
 
 
-class AwsSink(AsyncSink[Record], SupportsTarget[Any], SupportsSchemaCheck, SupportsConnectionCheck):
+class AwsSink(AsyncSink[Record], SupportsTarget[Any]):
     """A sink of records with bytes."""
 
     service: str

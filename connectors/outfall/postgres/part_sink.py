@@ -11,10 +11,8 @@ from psycopg import sql
 from outfall.capabilities import (
     PartSeal,
     SealContext,
-    SupportsLeftovers,
     SupportsSeal,
     SupportsStateSerializer,
-    SupportsSweep,
     SweepContext,
     TargetContext,
 )
@@ -38,8 +36,6 @@ class PartSink(
     FixedPartitionedSink[Any, PartState],
     SupportsSeal[PartState],
     SupportsStateSerializer[PartState],
-    SupportsSweep,
-    SupportsLeftovers,
 ):
     """`PostgresSink(dsn, table, delivery="offset", parts=N)`: see there.
 

@@ -15,8 +15,6 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
     SaveMode,
-    SupportsConnectionCheck,
-    SupportsSchemaCheck,
     SupportsTarget,
     SupportsWriterContext,
     TargetContext,
@@ -51,8 +49,6 @@ class PostgresSink(
     Sink[Any],
     SupportsWriterContext,
     SupportsTarget[Any],
-    SupportsSchemaCheck,
-    SupportsConnectionCheck,
     DeclaresGuarantee,
 ):
     """Writes rows into a PostgreSQL table: appends, upserts or deletes them, each in it once.

@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg import sql
 
-from outfall.capabilities import SupportsLeftovers, SupportsSweep, SweepContext, TargetContext
+from outfall.capabilities import SweepContext, TargetContext
 from outfall.postgres.connection import Connection
 from outfall.postgres.failures import explained
 from outfall.postgres.names import staging_name
@@ -17,7 +17,7 @@ from outfall.postgres.table import Table
 from outfall.postgres.target import Target
 
 
-class StagedSink(PostgresSink, SupportsSweep, SupportsLeftovers):
+class StagedSink(PostgresSink):
     """Knows the staging table of a step, and clears it."""
 
     def sweep(self, context: SweepContext) -> int:

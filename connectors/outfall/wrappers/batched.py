@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import SupportsArrow, SupportsDeadLetters
-from outfall.capability_checks import flush
+from outfall.capability_checks import flush, supports
 from outfall.dead_letter import DeadLetter
 from outfall.formats import rows_to_batch
 from outfall.protocol.clock import Clock, SystemClock
@@ -155,4 +155,4 @@ def batched_partition(inner: Any, batching: Batching) -> BatchedPartition:
         (False, True): _HandsOverLetters,
         (True, True): _TakesArrowAndHandsOverLetters,
     }
-    return classes[isinstance(inner, SupportsArrow), isinstance(inner, SupportsDeadLetters)](inner, batching)
+    return classes[supports(inner, SupportsArrow), supports(inner, SupportsDeadLetters)](inner, batching)

@@ -17,13 +17,13 @@ from outfall.capabilities import (
     SaveMode,
     SupportsDeadLetters,
     SupportsDeadLetterSink,
-    SupportsSchemaCheck,
     SupportsStateSerializer,
     SupportsTarget,
     SupportsWriterContext,
     TargetContext,
     WriterInitContext,
 )
+from outfall.capability_checks import supports
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.formats import rows_to_batch
@@ -151,7 +151,6 @@ class SeenSink(
     FixedPartitionedSink[Any, SeenState],
     SupportsStateSerializer[SeenState],
     SupportsTarget[SeenState],
-    SupportsSchemaCheck,
     SupportsWriterContext,
     DeclaresGuarantee,
 ):
@@ -280,7 +279,7 @@ class ExactlyOncePartition(CompositePartition):
         """Hand over rows below the window, and what the target refuses."""
         self._take = take
         target = self.children[TARGET].partition
-        if isinstance(target, SupportsDeadLetters):
+        if supports(target, SupportsDeadLetters):
             target.dead_letters_to(take)
 
     def write_batch(self, values: list[Any]) -> None:

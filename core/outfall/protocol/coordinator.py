@@ -29,7 +29,7 @@ from outfall.capabilities import (
     SealContext,
     SupportsHeldRows,
     SupportsSeal,
-    SupportsWithdrawal,
+    SupportsTarget,
     SupportsWriterState,
     WithCompatibleState,
 )
@@ -40,6 +40,7 @@ from outfall.capability_checks import (
     guarantee_of,
     kind_of,
     requirements_of,
+    supports,
     target_of,
 )
 from outfall.errors import (
@@ -192,7 +193,7 @@ class EpochCoordinator:
             CapabilityError: the sink does not say what it holds back.
             ForeignRecordsError, TargetError, PartsChangedError, RecordError, FencedError: as `begin`.
         """
-        if not isinstance(self._sink, SupportsHeldRows):
+        if not supports(self._sink, SupportsHeldRows):
             raise CapabilityError(
                 f"{type(self._sink).__name__} has no SupportsHeldRows: it holds nothing back",
                 step=self._step_id,
@@ -283,7 +284,7 @@ class EpochCoordinator:
             final=True,
         )
         sweep_target(self._sink, context)
-        if isinstance(self._sink, SupportsWithdrawal):
+        if supports(self._sink, SupportsTarget):
             self._sink.withdraw(context)
         return True
 
@@ -459,7 +460,7 @@ class EpochCoordinator:
     def _adopt_writer_states(self, view: JournalView) -> list[StoredValue]:
         """States of other steps, taken over when this step begins for the first time."""
         if view.begin is not None or not (
-            isinstance(self._sink, WithCompatibleState) and isinstance(self._sink, SupportsWriterState)
+            supports(self._sink, SupportsWriterState) and supports(self._sink, WithCompatibleState)
         ):
             return []
         names = [name for name in self._sink.compatible_writer_state_names() if name != self._step_id]
@@ -557,10 +558,10 @@ class EpochCoordinator:
         return EpochResult(completed.epoch, completed.generation, False, completed.counts, completed.seconds)
 
     def _held_count(self, states: Sequence[StoredValue]) -> dict[str, int]:
-        return {ROWS_HELD: total_held(states).rows} if isinstance(self._sink, SupportsHeldRows) else {}
+        return {ROWS_HELD: total_held(states).rows} if supports(self._sink, SupportsHeldRows) else {}
 
     def _seal(self, ticket: Ticket, collected: CollectedResponses) -> None:
-        if isinstance(self._sink, SupportsSeal):
+        if supports(self._sink, SupportsSeal):
             context = SealContext(
                 self._step_id, ticket.incarnation, ticket.generation, collected.epoch, token=ticket.token
             )

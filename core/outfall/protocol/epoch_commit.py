@@ -15,7 +15,7 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsPostCommitTopology,
 )
-from outfall.capability_checks import guarantee_of
+from outfall.capability_checks import guarantee_of, supports
 from outfall.errors import EpochAbandonedError, LostCommittableError
 from outfall.protocol.clock import Clock
 from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing
@@ -85,7 +85,7 @@ class EpochCommit:
             CommitError, CommitRefusedError: see `CommitLoop.run`.
             EntryExistsError: another driver went on meanwhile.
         """
-        if isinstance(self._sink, SupportsCommitter) and self._prepared.committables:
+        if supports(self._sink, SupportsCommitter) and self._prepared.committables:
             self._commit()
         self._follow_up()
         completed = self._record_completed()
@@ -152,7 +152,7 @@ class EpochCommit:
 
     def _all_there(self) -> bool:
         """Look, before anything is published, whether all recorded data exists; abandon the epoch when not."""
-        if not isinstance(self._sink, SupportsCommitter) or not self._prepared.committables:
+        if not supports(self._sink, SupportsCommitter) or not self._prepared.committables:
             return True
         requests = self._load_requests()
         committer = self._committer()
@@ -201,7 +201,7 @@ class EpochCommit:
         )
 
     def _follow_up(self) -> None:
-        if isinstance(self._sink, SupportsPostCommitTopology):
+        if supports(self._sink, SupportsPostCommitTopology):
             requests = self._requests
             stored = self._prepared.committables
             epoch = self._prepared.epoch

@@ -14,6 +14,7 @@ from outfall.capabilities import (
     SupportsPreCommitTopology,
     WriterId,
 )
+from outfall.capability_checks import supports
 from outfall.errors import FencedError, ResponsesError
 from outfall.protocol.states import hand_over_serializer, load_states
 from outfall.protocol.validation import check_version, earlier_epoch, returned_list, unexpected_epoch
@@ -190,7 +191,7 @@ class CollectedResponses:
     def committables(self, sink: Any) -> list[StoredCommittable]:
         """What is to be committed, after the sink's pre-commit topology."""
         handed_over = stored_committables(self.responses)
-        if not isinstance(sink, SupportsPreCommitTopology):
+        if not supports(sink, SupportsPreCommitTopology):
             return handed_over
         serializer = hand_over_serializer(sink)
         results = [

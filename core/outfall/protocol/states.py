@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from outfall.capabilities import (
     HeldRows,
     SupportsHeldRows,
-    SupportsNamedStates,
     SupportsPreCommitTopology,
     SupportsStateSerializer,
 )
+from outfall.capability_checks import SupportsNamedStates, supports
 from outfall.errors import ConfigurationError
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import HeldRecord, StoredValue
@@ -34,14 +34,14 @@ ROWS_DRAINED = "rows_drained"
 
 def state_names(sink: Any, part: str) -> Sequence[str]:
     """The names of a part's states: its own name, unless the sink keeps several."""
-    return tuple(sink.state_names(part)) if isinstance(sink, SupportsNamedStates) else (part,)
+    return tuple(sink.state_names(part)) if supports(sink, SupportsNamedStates) else (part,)
 
 
 def state_serializer(sink: Any, name: str) -> SimpleVersionedSerializer[Any]:
     """What stores the state of this name: the sink's own serializer, else JSON."""
-    if isinstance(sink, SupportsNamedStates):
+    if supports(sink, SupportsNamedStates):
         return sink.named_state_serializer(name)
-    return sink.state_serializer() if isinstance(sink, SupportsStateSerializer) else JsonSerializer()
+    return sink.state_serializer() if supports(sink, SupportsStateSerializer) else JsonSerializer()
 
 
 def load_states(sink: Any, stored: Mapping[str, StoredValue], log: RecoveryLog | None) -> dict[str, Any]:
@@ -52,19 +52,19 @@ def load_states(sink: Any, stored: Mapping[str, StoredValue], log: RecoveryLog |
 def resume_state(sink: Any, part: str, states: Mapping[str, Any]) -> Any:
     """What a part is given back, of all states by name; `None` when it has none."""
     own = {name: states[name] for name in state_names(sink, part) if name in states}
-    if isinstance(sink, SupportsNamedStates):
+    if supports(sink, SupportsNamedStates):
         return own or None
     return own.get(part)
 
 
 def states_after(sink: Any, part: str, snapshot: Any) -> Mapping[str, Any]:
     """The states in what a part's `snapshot()` returned, by name."""
-    return snapshot if isinstance(sink, SupportsNamedStates) else {part: snapshot}
+    return snapshot if supports(sink, SupportsNamedStates) else {part: snapshot}
 
 
 def hand_over_serializer(sink: Any) -> SimpleVersionedSerializer[Any]:
     """The serializer of what tasks hand over: write results before a pre-commit topology, else committables."""
-    if isinstance(sink, SupportsPreCommitTopology):
+    if supports(sink, SupportsPreCommitTopology):
         return sink.write_result_serializer()
     serializer: SimpleVersionedSerializer[Any] = sink.committable_serializer()
     return serializer
@@ -77,7 +77,7 @@ def held_in(sink: Any, state: Any) -> HeldRecord | None:
         sink: the sink.
         state: a writer state, or a part's; of a part with several a mapping from the name to the one that is meant.
     """
-    if not isinstance(sink, SupportsHeldRows):
+    if not supports(sink, SupportsHeldRows):
         return None
     held = sink.held_rows(state)
     return HeldRecord(rows=held.rows, oldest=held.oldest) if held.rows else None

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outfall.capabilities import SupportsSweep, SupportsTarget, SupportsWriterState, SweepContext, TargetContext
-from outfall.capability_checks import is_fixed
+from outfall.capabilities import SupportsTarget, SupportsWriterState, SweepContext, TargetContext
+from outfall.capability_checks import is_fixed, supports
 from outfall.protocol.journal import JournalView
 from outfall.protocol.states import load_states, state_serializer
 from outfall.recovery.entries import StoredValue
@@ -37,7 +37,7 @@ def check_target(
     Raises:
         TargetError: the target is not what the log says.
     """
-    if not isinstance(sink, SupportsTarget):
+    if not supports(sink, SupportsTarget):
         return CheckedTarget()
     states = load_states(sink, view.states, log) if is_fixed(sink) else {}
     context = replace(target_context(step_id, view, states, epoch), key=key)
@@ -62,7 +62,7 @@ def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: J
         before: the log without this epoch's BEGIN.
         begun: the log with it.
     """
-    if isinstance(sink, SupportsTarget) and checked.context is not None:
+    if supports(sink, SupportsTarget) and checked.context is not None:
         context = replace(
             checked.context,
             incarnation=begun.incarnation or "",
@@ -125,7 +125,7 @@ def sweep_context(
     """
 
     def read_writer_states() -> Sequence[Any]:
-        if not isinstance(sink, SupportsWriterState):
+        if not supports(sink, SupportsWriterState):
             return ()
         serializer = sink.writer_state_serializer()
         return [load_value(serializer, state, log=log) for state in writer_states]
@@ -147,7 +147,7 @@ def sweep_target(sink: Any, context: SweepContext) -> None:
     that follows a lost attempt, whose leftovers may be what fills the disk. A failure is logged and not raised: the
     next sweep comes.
     """
-    if not isinstance(sink, SupportsSweep):
+    if not supports(sink, SupportsTarget):
         return
     try:
         removed = sink.sweep(context)

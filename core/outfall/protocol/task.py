@@ -21,12 +21,11 @@ from outfall.capabilities import (
     SupportsArrow,
     SupportsCommitter,
     SupportsHeldRows,
-    SupportsNamedStates,
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
 )
-from outfall.capability_checks import check_partition, flush, is_fixed
+from outfall.capability_checks import SupportsNamedStates, check_partition, flush, is_fixed, supports
 from outfall.errors import CapabilityError, SerializationError
 from outfall.protocol.messages import PartResponse, TaskResponse, Ticket
 from outfall.protocol.states import (
@@ -154,7 +153,7 @@ class EpochTask:
 
     def _own_states(self) -> list[tuple[int, StoredValue]]:
         """The recorded writer states that fall to this task: every n-th where n tasks run."""
-        if not isinstance(self._sink, SupportsWriterState):
+        if not supports(self._sink, SupportsWriterState):
             return []
         count = self._ticket.worker_count
         states = enumerate(self._ticket.writer_states)
@@ -231,7 +230,7 @@ class PartRunner:
         """Write rows."""
         if batch.num_rows == 0:
             return
-        if isinstance(self._partition, SupportsArrow):
+        if supports(self._partition, SupportsArrow):
             self._partition.write_record_batch(batch)
         else:
             self._partition.write_batch(to_values(batch, self._value_column))
@@ -241,7 +240,7 @@ class PartRunner:
         """Write values that were never rows."""
         if not values:
             return
-        if isinstance(self._partition, SupportsArrow) and not callable(getattr(self._partition, "write_batch", None)):
+        if supports(self._partition, SupportsArrow) and not callable(getattr(self._partition, "write_batch", None)):
             self._partition.write_record_batch(to_batch(values, self._value_column))
         else:
             self._partition.write_batch(values)
@@ -254,7 +253,7 @@ class PartRunner:
             end_of_input: whether a sink that holds rows back across epochs has to deliver them.
         """
         reached("task: before flush")
-        flush(self._partition, end_of_input=end_of_input or not isinstance(self._sink, SupportsHeldRows))
+        flush(self._partition, end_of_input=end_of_input or not supports(self._sink, SupportsHeldRows))
         reached("task: after flush")
 
     def finish(self, end_of_input: bool) -> PartResponse:
@@ -300,7 +299,7 @@ class PartRunner:
         reached("task: after write")
 
     def _prepare_commit(self) -> list[StoredValue]:
-        if not isinstance(self._sink, SupportsCommitter):
+        if not supports(self._sink, SupportsCommitter):
             return []
         serializer = hand_over_serializer(self._sink)
         committables = self._returned("prepare_commit", self._partition.prepare_commit())
@@ -332,11 +331,11 @@ class PartRunner:
                 part=name,
                 do="return the position after the last value; 0 and empty values are states",
             )
-        held = held_in(self._sink, {name: value} if isinstance(self._sink, SupportsNamedStates) else value)
+        held = held_in(self._sink, {name: value} if supports(self._sink, SupportsNamedStates) else value)
         return self._stored(state_serializer(self._sink, name), value, name, held)
 
     def _snapshot_writer_states(self) -> list[StoredValue]:
-        if not isinstance(self._sink, SupportsWriterState):
+        if not supports(self._sink, SupportsWriterState):
             return []
         states = self._returned("snapshot_state", self._partition.snapshot_state(self._context.epoch))
         name = f"writer-{self._context.worker_index}"
@@ -380,12 +379,12 @@ def open_partition(
         states: the states of a fixed sink's part, by name.
         recovered: the states that a dynamic sink's writer goes on from.
     """
-    if isinstance(sink, SupportsWriterContext):
+    if supports(sink, SupportsWriterContext):
         sink = sink.bind(context)
     if is_fixed(sink):
         part = context.part or ""
         return sink.build_part(context.step_id, part, resume_state(sink, part, states or {}))
-    if recovered and isinstance(sink, SupportsWriterState):
+    if recovered and supports(sink, SupportsWriterState):
         return sink.restore_writer(context, recovered)
     return sink.build(context.step_id, context.worker_index, context.worker_count)
 

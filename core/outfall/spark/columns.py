@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from outfall.capabilities import SupportsPreWriteTopology, SupportsSchemaCheck
+from outfall.capabilities import SupportsPreWriteTopology, SupportsTarget
+from outfall.capability_checks import supports
 from outfall.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def check_schema(sink: Any, schema: StructType) -> None:
     Raises:
         ConfigurationError: a column has a type that the sink, or Arrow, does not carry.
     """
-    if isinstance(sink, SupportsSchemaCheck) and not isinstance(sink, SupportsPreWriteTopology):
+    if supports(sink, SupportsTarget) and not supports(sink, SupportsPreWriteTopology):
         sink.check_schema(arrow_schema(schema))
 
 

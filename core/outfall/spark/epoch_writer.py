@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from outfall.capabilities import SupportsHeldRows, SupportsPreWriteTopology
-from outfall.capability_checks import check_output_mode, is_fixed
+from outfall.capability_checks import check_output_mode, is_fixed, supports
 from outfall.errors import CapabilityError, EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.draining import REWRITES, drain
@@ -79,7 +79,7 @@ class EpochWriter:
             check_output_mode(self._sink, query.output_mode)
         self._settings.check(self._sink, df)
         result = self._write(df, epoch, query)
-        if self._end_of_input and isinstance(self._sink, SupportsHeldRows):
+        if self._end_of_input and supports(self._sink, SupportsHeldRows):
             # Parts that had no rows now may hold some of an earlier job or query.
             drain(lambda: self.coordinator(query))
         return result
@@ -131,7 +131,7 @@ class EpochWriter:
             The rows under names of our own; the names to give back; the name of the column that is the value.
         """
         settings = self._settings
-        shaped = self._sink.add_pre_write_topology(df) if isinstance(self._sink, SupportsPreWriteTopology) else df
+        shaped = self._sink.add_pre_write_topology(df) if supports(self._sink, SupportsPreWriteTopology) else df
         columns = Columns(shaped.columns)
         frame = columns.renamed(shaped)
         order_by = [columns.find("order_by", name).expression() for name in settings.order_by]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from outfall.sinks import FixedPartitionedSink
+from outfall.capability_checks import routes_by_default
 from outfall.spark.query_identity import is_connect
 from outfall.spark.task_function import KEY_COLUMN, NULL_KEY_PART, PART_COLUMN, PartFunction
 from outfall.spark.version_check import pyspark_version
@@ -60,7 +60,7 @@ def _with_part(df: DataFrame, sink: Any, parts: int, *, key: Column | None, null
         return df.withColumn(PART_COLUMN, sf.lit(0))
     text = key.cast("string")
     text = sf.coalesce(text, sf.lit("")) if null_key == "empty" else text
-    if getattr(type(sink), "part_fn", None) is FixedPartitionedSink.part_fn:
+    if routes_by_default(sink):
         part = sf.pmod(sf.crc32(text), sf.lit(parts)).cast("int")
         return df.withColumn(PART_COLUMN, sf.coalesce(part, sf.lit(NULL_KEY_PART)))
     keyed = df.withColumn(KEY_COLUMN, text)

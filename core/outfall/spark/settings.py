@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state
+from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, supports
 from outfall.errors import ConfigurationError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.validation import listed_parts
@@ -73,7 +73,7 @@ class StepSettings:
             raise ConfigurationError(
                 f"{type(sink).__name__} keeps state per worker, so their number must be fixed", do="pass workers="
             )
-        if isinstance(sink, SupportsPreWriteTopology) and self.workers is not None and not is_fixed(sink):
+        if supports(sink, SupportsPreWriteTopology) and self.workers is not None and not is_fixed(sink):
             raise ConfigurationError(
                 f"{type(sink).__name__} says itself which rows a task gets, and workers={self.workers} would deal them"
                 " out anew",
@@ -98,6 +98,6 @@ class StepSettings:
             columns.find("order_by", column)
         if self.value is not None:
             return columns.renamed(df).select(found["value"].expression().alias(found["value"].name))
-        if not isinstance(sink, SupportsPreWriteTopology):
+        if not supports(sink, SupportsPreWriteTopology):
             columns.check_unique()
         return df

@@ -20,7 +20,6 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
-    SupportsSweep,
     SupportsTarget,
     SupportsWriterContext,
     SupportsWriterState,
@@ -161,7 +160,6 @@ class StagingSink(
     SupportsCommitter[Staged],
     SupportsWriterContext,
     SupportsTarget[Any],
-    SupportsSweep,
     DeclaresGuarantee,
 ):
     """Stages by attempt and publishes at commit."""

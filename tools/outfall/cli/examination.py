@@ -7,8 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outfall.capabilities import SupportsConnectionCheck, SupportsTarget
-from outfall.capability_checks import guarantee_of, is_fixed, kind_of, requirements_of, target_of
+from outfall.capabilities import SupportsTarget
+from outfall.capability_checks import guarantee_of, is_fixed, kind_of, owns_target, requirements_of, supports, target_of
 from outfall.cli.masking import without_credentials
 from outfall.errors import ConfigurationError, TransientError
 from outfall.protocol.clock import SystemClock
@@ -67,7 +67,7 @@ class Examination:
 
     def _look_at_target(self, sink: Any) -> list[Finding]:
         view, states, findings = self._read_log(sink)
-        if not isinstance(sink, SupportsTarget) or type(sink).check_target is SupportsTarget.check_target:
+        if not owns_target(sink):
             return [*findings, Finding("target", "not checked", f"{type(sink).__name__} has nothing to compare")]
         if view.unfinished is not None:
             text = f"epoch {view.unfinished.epoch} is recorded and not published; the next start does that first"
@@ -89,9 +89,10 @@ class Examination:
         return view, states, [_ok("recovery", f"{self._recovery.url()}, step {self._step_id}: {last}")]
 
     def _connect(self, sink: Any) -> list[Finding]:
-        if not isinstance(sink, SupportsConnectionCheck):
+        found = sink.check_connection() if supports(sink, SupportsTarget) else ()
+        if not found:
             return [Finding("connection", "not checked", f"{type(sink).__name__} has no check of its destination")]
-        return [_ok("connection", line) for line in sink.check_connection()]
+        return [_ok("connection", line) for line in found]
 
     def _tried(self, about: str, look: Callable[[], Sequence[Finding]]) -> Iterator[Finding]:
         try:

@@ -17,11 +17,12 @@ before it name: the epoch is published from that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from outfall.capabilities import SupportsLeftovers, SupportsSweep, SweepContext
+from outfall.capabilities import SweepContext
+from outfall.capability_checks import children_of, owns_target
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.commit_retry import CommitPolicy
@@ -58,9 +59,9 @@ class LeftoverSweeper:
     """
 
     def __init__(self, sink: Any, recovery: RecoveryConfig, step_id: str) -> None:
-        if not isinstance(sink, SupportsSweep):
+        if not any(owns_target(each) for each in children_of(sink).values() or [sink]):
             raise CapabilityError(
-                f"{type(sink).__name__} has no SupportsSweep: it stages nothing that lost attempts could leave",
+                f"{type(sink).__name__} stages nothing that lost attempts could leave",
                 step=step_id,
                 do="leave gc out",
             )
@@ -78,16 +79,16 @@ class LeftoverSweeper:
             CapabilityError: the sink cannot tell it beforehand.
             ConfigurationError, ForeignRecordsError, FencedError: as for `sweep`.
         """
-        if not isinstance(self._sink, SupportsLeftovers):
-            raise CapabilityError(
-                f"{type(self._sink).__name__} has no SupportsLeftovers: it cannot tell what a sweep would remove",
-                step=self._step_id,
-                do="run gc with --yes; it removes what the query itself would",
-            )
         with self._read() as (view, log):
             recorded = view.unfinished.epoch if take_over and view.unfinished is not None else None
             generation = view.last + 1 if take_over and recorded is None else view.generation
             names = self._sink.find_leftovers(self._context(view, log, generation))
+        if names is None:
+            raise CapabilityError(
+                f"{type(self._sink).__name__} has no find_leftovers(): it cannot tell what a sweep would remove",
+                step=self._step_id,
+                do="run gc with --yes; it removes what the query itself would",
+            )
         return Leftovers(generation, names, recorded)
 
     def sweep(self, *, take_over: bool = False, commit: CommitPolicy | None = None) -> int:
@@ -109,14 +110,18 @@ class LeftoverSweeper:
         """
         if not take_over:
             with self._read() as (view, log):
-                return self._sink.sweep(self._context(view, log, view.generation))
+                removed: int = self._sink.sweep(self._context(view, log, view.generation))
+                return removed
         self._check()
-        listed = len(self.find(take_over=True).names) if isinstance(self._sink, SupportsLeftovers) else 0
+        listed = 0
+        with suppress(CapabilityError):
+            listed = len(self.find(take_over=True).names)
         options = EpochOptions(commit=commit or CommitPolicy())
         with closing(EpochCoordinator(self._sink, self._step_id, self._recovery, options=options)) as coordinator:
             generation = coordinator.begin(None).generation
         with self._read() as (view, log):
-            return max(listed, self._sink.sweep(self._context(view, log, generation)))
+            removed = self._sink.sweep(self._context(view, log, generation))
+            return max(listed, removed)
 
     def _check(self) -> None:
         """Refuse a step that is not recorded, or that is another's."""

@@ -14,7 +14,7 @@ from outfall.capabilities import (
     SupportsPreWriteTopology,
     SupportsTarget,
 )
-from outfall.capability_checks import is_fixed, needs_same_rows
+from outfall.capability_checks import is_fixed, needs_same_rows, supports
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.wrappers.composite.partition import ChildPartition, CompositePartition, Opening
@@ -48,7 +48,7 @@ class DeadLetteringSink(Composite):
     def __init__(self, sink: Any, dead_letter: Any) -> None:
         if sink is dead_letter:
             raise ConfigurationError("a sink cannot take its own dead letters", do="give another sink as dead_letter")
-        if isinstance(dead_letter, SupportsPreWriteTopology):
+        if supports(dead_letter, SupportsPreWriteTopology):
             raise CapabilityError(
                 f"a {type(dead_letter).__name__} changes the DataFrame before it is written",
                 why="dead letters come up while the rows are written",
@@ -66,7 +66,7 @@ class DeadLetteringSink(Composite):
                 why="a record that is refused again is another dead letter, with another time",
                 do="give a sink as dead_letter that is once whatever rows an epoch has",
             )
-        if not isinstance(sink, SupportsDeadLetterSink):
+        if not supports(sink, SupportsDeadLetterSink):
             raise CapabilityError(
                 f"a {type(sink).__name__} does not hand over what it refuses to another sink",
                 do="leave dead_letter out, or give it to a sink within this one that does; PostgresSink keeps such rows"
@@ -81,7 +81,7 @@ class DeadLetteringSink(Composite):
 
     def output_modes(self) -> Collection[str]:
         sink = self.children()[SINK]
-        return sink.output_modes() if isinstance(sink, SupportsTarget) else OUTPUT_MODES
+        return sink.output_modes() if supports(sink, SupportsTarget) else OUTPUT_MODES
 
     def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
         return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else schema

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
 from outfall.capabilities import (
     CommittableMessage,
     CommitterInitContext,
@@ -15,22 +13,15 @@ from outfall.capabilities import (
     PartSeal,
     SealContext,
     SupportsCommitter,
-    SupportsConnectionCheck,
     SupportsHeldRows,
-    SupportsLeftovers,
-    SupportsNamedStates,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsPreWriteTopology,
-    SupportsSchemaCheck,
     SupportsSeal,
-    SupportsSweep,
-    SupportsWithdrawal,
     SupportsWriterState,
-    SweepContext,
     WriterInitContext,
 )
-from outfall.capability_checks import is_fixed, keeps_writer_state
+from outfall.capability_checks import SupportsNamedStates, is_fixed, keeps_writer_state, supports
 from outfall.errors import CapabilityError
 from outfall.protocol.states import hand_over_serializer, state_names, state_serializer
 from outfall.serde import SimpleVersionedSerializer
@@ -131,7 +122,7 @@ class FixedShape(Composite, FixedPartitionedSink[Any, Mapping[str, Any]], Suppor
         child = self._children[name]
         if is_fixed(child):
             return [f"{name}/{own}" for own in state_names(child, self._parts_of[name][index])]
-        return [f"{name}/writer-{index:05d}"] if isinstance(child, SupportsWriterState) else []
+        return [f"{name}/writer-{index:05d}"] if supports(child, SupportsWriterState) else []
 
     def _index(self, part: str) -> int:
         if part not in self._parts:
@@ -159,7 +150,7 @@ class HoldsRows(Composite, SupportsHeldRows[Any]):
     def _held_under(self, name: str, state: Any) -> HeldRows:
         child, _, own = name.partition("/")
         sink = self._children[child]
-        if isinstance(sink, SupportsNamedStates):
+        if supports(sink, SupportsNamedStates):
             return _held_by(sink, {own: state})
         return _held_by(sink, state) if is_fixed(sink) else _sum_of([_held_by(sink, item) for item in state])
 
@@ -218,17 +209,6 @@ class ActsBeforeWrite(Composite, SupportsPreWriteTopology):
         return df
 
 
-class ChecksSchema(Composite, SupportsSchemaCheck):
-    """A child looks at the columns."""
-
-    def check_schema(self, schema: pa.Schema) -> None:
-        for_each(
-            self._with(SupportsSchemaCheck),
-            lambda name, child: child.check_schema(self.schema_for(name, schema)),
-            "several sinks cannot write these columns",
-        )
-
-
 class Seals(Composite, SupportsSeal[Any]):
     """A child writes in place."""
 
@@ -242,59 +222,6 @@ class Seals(Composite, SupportsSeal[Any]):
         )
 
 
-class Sweeps(Composite, SupportsSweep):
-    """A child removes what lost attempts left."""
-
-    def sweep(self, context: SweepContext) -> int:
-        removed = for_each(
-            self._with(SupportsSweep),
-            lambda name, child: int(child.sweep(_sweep_of(name, child, context))),
-            "several sinks could not be swept",
-            step=context.step_id,
-        )
-        return sum(removed.values())
-
-
-class TellsLeftovers(Composite, SupportsLeftovers):
-    """Each child that removes what lost attempts left can tell what that is."""
-
-    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
-        found = for_each(
-            self._with(SupportsLeftovers),
-            lambda name, child: list(child.find_leftovers(_sweep_of(name, child, context))),
-            "several sinks could not be looked at",
-            step=context.step_id,
-        )
-        return [f"{name}: {leftover}" for name, leftovers in found.items() for leftover in leftovers]
-
-
-class Withdraws(Composite, SupportsWithdrawal):
-    """A child can give its target up."""
-
-    def withdraw(self, context: SweepContext) -> None:
-        for_each(
-            self._with(SupportsWithdrawal),
-            lambda name, child: child.withdraw(_sweep_of(name, child, context)),
-            "several targets could not be given up",
-            step=context.step_id,
-        )
-
-
-class ChecksConnection(Composite, SupportsConnectionCheck):
-    """A child can try its destination."""
-
-    def check_connection(self) -> Sequence[str]:
-        found = for_each(
-            self._with(SupportsConnectionCheck),
-            lambda name, child: list(child.check_connection()),
-            "several sinks cannot reach their destinations",
-        )
-        silent = [name for name in self.children() if name not in found]
-        return [f"{name}: {line}" for name, lines in found.items() for line in lines] + [
-            f"{name}: has no check of its destination" for name in silent
-        ]
-
-
 def _messages_of(name: str, messages: Sequence[CommittableMessage[OfChild]]) -> list[CommittableMessage[Any]]:
     return [replace(message, value=message.value.value) for message in messages if message.value.child == name]
 
@@ -304,21 +231,8 @@ def _seals_of(name: str, parts: Sequence[PartSeal[Any]]) -> list[PartSeal[Any]]:
     return [replace(part, part=inner) for inner, part in own.items()]
 
 
-def _sweep_of(name: str, child: Any, context: SweepContext) -> SweepContext:
-    """The context with the states of one child; those of a writer beside parts are lists under names of parts."""
-
-    def own() -> dict[str, Any]:
-        return share(name, context.states())
-
-    def writer_states() -> list[Any]:
-        listed = [] if is_fixed(child) else [item for items in own().values() for item in items]
-        return [item.value for item in context.writer_states() if item.child == name] + listed
-
-    return replace(context, states=own if is_fixed(child) else dict, writer_states=writer_states)
-
-
 def _held_by(sink: Any, state: Any) -> HeldRows:
-    return sink.held_rows(state) if isinstance(sink, SupportsHeldRows) else HeldRows(0)
+    return sink.held_rows(state) if supports(sink, SupportsHeldRows) else HeldRows(0)
 
 
 def _sum_of(held: Sequence[HeldRows]) -> HeldRows:

@@ -17,7 +17,7 @@ from outfall.capabilities import (
     SupportsWriterState,
     WriterInitContext,
 )
-from outfall.capability_checks import check_partition, flush, is_fixed
+from outfall.capability_checks import check_partition, flush, is_fixed, supports
 from outfall.errors import CapabilityError
 from outfall.protocol.states import states_after
 from outfall.protocol.task import open_partition
@@ -46,7 +46,7 @@ class Opening:
     @property
     def resumes(self) -> bool:
         """Whether there is something to go on from: states that would be lost, or rows that may be due."""
-        return bool(self.recovered) or (bool(self.states) and isinstance(self.sink, SupportsHeldRows))
+        return bool(self.recovered) or (bool(self.states) and supports(self.sink, SupportsHeldRows))
 
 
 class ChildPartition:
@@ -75,7 +75,7 @@ class ChildPartition:
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Write rows."""
         with of_child(self.name):
-            if isinstance(self.partition, SupportsArrow):
+            if supports(self.partition, SupportsArrow):
                 self.partition.write_record_batch(batch)
             else:
                 # Made anew for each child, so that none can change what another one gets.
@@ -94,11 +94,11 @@ class ChildPartition:
     def flush(self, end_of_input: bool) -> None:
         """Flush, if it holds values back."""
         with of_child(self.name):
-            flush(self.partition, end_of_input=end_of_input or not isinstance(self._sink, SupportsHeldRows))
+            flush(self.partition, end_of_input=end_of_input or not supports(self._sink, SupportsHeldRows))
 
     def prepare_commit(self) -> list[OfChild]:
         """Its committables, if it has any."""
-        if not isinstance(self._sink, SupportsCommitter):
+        if not supports(self._sink, SupportsCommitter):
             return []
         with of_child(self.name):
             return [
@@ -117,7 +117,7 @@ class ChildPartition:
 
     def writer_states(self, epoch: int) -> list[OfChild]:
         """Its writer states, if it has any."""
-        if not isinstance(self._sink, SupportsWriterState):
+        if not supports(self._sink, SupportsWriterState):
             return []
         with of_child(self.name):
             return [OfChild(self.name, state) for state in self._snapshot_state(epoch)]

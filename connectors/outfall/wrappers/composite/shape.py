@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from outfall.capabilities import (
     SupportsCommitter,
-    SupportsConnectionCheck,
     SupportsHeldRows,
-    SupportsLeftovers,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsPreWriteTopology,
-    SupportsSchemaCheck,
     SupportsSeal,
-    SupportsSweep,
-    SupportsWithdrawal,
     SupportsWriterState,
     WithCompatibleState,
 )
-from outfall.capability_checks import is_fixed
+from outfall.capability_checks import is_fixed, routes_by_default, supports
 from outfall.errors import CapabilityError
-from outfall.sinks import FixedPartitionedSink
 
 if TYPE_CHECKING:
     from outfall.wrappers.composite.sink import Composite
@@ -54,34 +48,26 @@ def _shape_of(children: Mapping[str, Any]) -> tuple[type, ...]:
 
     fixed = [child for child in children.values() if is_fixed(child)]
     shape: list[type] = [mixins.DynamicShape]
-    if not fixed and any(isinstance(child, SupportsWriterState) for child in children.values()):
+    if not fixed and any(supports(child, SupportsWriterState) for child in children.values()):
         shape = [mixins.KeepsWriterState]
     if fixed:
-        default = getattr(type(fixed[0]), "part_fn", None) is FixedPartitionedSink.part_fn
+        default = routes_by_default(fixed[0])
         shape = [mixins.FixedShape if default else mixins.RoutedShape]
     for capability, mixin in (
         (SupportsCommitter, mixins.Commits),
         (SupportsPreCommitTopology, mixins.ActsBeforeCommit),
         (SupportsPostCommitTopology, mixins.ActsAfterCommit),
         (SupportsPreWriteTopology, mixins.ActsBeforeWrite),
-        (SupportsSchemaCheck, mixins.ChecksSchema),
         (SupportsSeal, mixins.Seals),
-        (SupportsSweep, mixins.Sweeps),
         (SupportsHeldRows, mixins.HoldsRows),
-        (SupportsWithdrawal, mixins.Withdraws),
-        (SupportsConnectionCheck, mixins.ChecksConnection),
     ):
         if any(isinstance(child, capability) for child in children.values()):
             shape.append(mixin)
-    sweeping = [child for child in children.values() if isinstance(child, SupportsSweep)]
-    # One that keeps silent would make what the others tell look whole.
-    if sweeping and all(isinstance(child, SupportsLeftovers) for child in sweeping):
-        shape.append(mixins.TellsLeftovers)
     return tuple(shape)
 
 
 def _check_together(children: Mapping[str, Any]) -> None:
-    shaping = [name for name, child in children.items() if isinstance(child, SupportsPreWriteTopology)]
+    shaping = [name for name, child in children.items() if supports(child, SupportsPreWriteTopology)]
     if len(shaping) > 1:
         raise CapabilityError(
             f"the sinks {' and '.join(shaping)} both change the DataFrame before it is written",
@@ -89,7 +75,7 @@ def _check_together(children: Mapping[str, Any]) -> None:
             do="write one of them on its own, in a step of its own",
         )
     for name, child in children.items():
-        if isinstance(child, WithCompatibleState) and child.compatible_writer_state_names():
+        if supports(child, WithCompatibleState) and child.compatible_writer_state_names():
             raise CapabilityError(
                 f"the sink {name} adopts states of other steps",
                 why="among other sinks a state carries its sink's name, which those of other steps do not have",
@@ -98,7 +84,7 @@ def _check_together(children: Mapping[str, Any]) -> None:
     fixed = {name: child for name, child in children.items() if is_fixed(child)}
     if len(fixed) > 1:
         for name, child in fixed.items():
-            if getattr(type(child), "part_fn", None) is not FixedPartitionedSink.part_fn:
+            if not routes_by_default(child):
                 raise CapabilityError(
                     f"the sinks {' and '.join(fixed)} have parts, and {name} has a part_fn of its own",
                     why="a row's part in one would be in another task than its part in the other",

@@ -15,13 +15,14 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
     SaveMode,
-    SupportsChildren,
     SupportsTarget,
     SupportsWriterContext,
+    SweepContext,
     TargetContext,
     WriterInitContext,
 )
 from outfall.capability_checks import (
+    SupportsChildren,
     children_of,
     guarantee_of,
     in_save_mode,
@@ -124,6 +125,58 @@ class Composite(Sink[Any], SupportsChildren, SupportsTarget[Any], SupportsWriter
             epoch=context.epoch,
         )
 
+    def check_schema(self, schema: pa.Schema) -> None:
+        for_each(
+            self._with(SupportsTarget),
+            lambda name, child: child.check_schema(self.schema_for(name, schema)),
+            "several sinks cannot write these columns",
+        )
+
+    def sweep(self, context: SweepContext) -> int:
+        removed = for_each(
+            self._with(SupportsTarget),
+            lambda name, child: int(child.sweep(_sweep_of(name, child, context))),
+            "several sinks could not be swept",
+            step=context.step_id,
+        )
+        return sum(removed.values())
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str] | None:
+        found = for_each(
+            self._with(SupportsTarget),
+            lambda name, child: child.find_leftovers(_sweep_of(name, child, context)),
+            "several sinks could not be looked at",
+            step=context.step_id,
+        )
+        told = {name: leftovers for name, leftovers in found.items() if leftovers is not None}
+        if len(told) < len(found):
+            # One that keeps silent would make what the others tell look whole.
+            return None
+        return [f"{name}: {leftover}" for name, leftovers in told.items() for leftover in leftovers]
+
+    def withdraw(self, context: SweepContext) -> None:
+        for_each(
+            self._with(SupportsTarget),
+            lambda name, child: child.withdraw(_sweep_of(name, child, context)),
+            "several targets could not be given up",
+            step=context.step_id,
+        )
+
+    def check_connection(self) -> Sequence[str]:
+        found = for_each(
+            self._with(SupportsTarget),
+            lambda name, child: list(child.check_connection()),
+            "several sinks cannot reach their destinations",
+        )
+        silent = [name for name in self.children() if not found.get(name)]
+        return [f"{name}: {line}" for name, lines in found.items() for line in lines] + [
+            f"{name}: has no check of its destination" for name in silent
+        ]
+
+    def owns_target(self) -> bool:
+        # Its children do, each for itself.
+        return False
+
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         changed = copy.copy(self)
         changed._children = for_each(
@@ -223,3 +276,16 @@ def _restored(kind: type[Composite], state: dict[str, Any]) -> Composite:
 
 class CompositeSink(Composite):
     """Hands each row to every child."""
+
+
+def _sweep_of(name: str, child: Any, context: SweepContext) -> SweepContext:
+    """The context with the states of one child; those of a writer beside parts are lists under names of parts."""
+
+    def own() -> dict[str, Any]:
+        return share(name, context.states())
+
+    def writer_states() -> list[Any]:
+        listed = [] if is_fixed(child) else [item for items in own().values() for item in items]
+        return [item.value for item in context.writer_states() if item.child == name] + listed
+
+    return replace(context, states=own if is_fixed(child) else dict, writer_states=writer_states)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from outfall.capabilities import SupportsWriterState
-from outfall.capability_checks import is_fixed
+from outfall.capability_checks import is_fixed, supports
 from outfall.protocol.coordinator import EpochOptions
 from outfall.protocol.messages import EpochResult
 from outfall.testing.conformance.faults import ConformanceError
@@ -32,7 +32,7 @@ class RemoteTasks(LocalDriver):
 
     def expect_tasks(self, count: int) -> None:
         """Say how many tasks the next epoch has: a sink with writer state has its states dealt out by it."""
-        if isinstance(self.sink, SupportsWriterState):
+        if supports(self.sink, SupportsWriterState):
             self._options = replace(self._options or EpochOptions(), worker_count=count)
 
     def task_sink(self) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows
-from outfall.capability_checks import guarantee_of, is_fixed
+from outfall.capability_checks import guarantee_of, is_fixed, supports
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.recovery.config import RecoveryConfig
@@ -66,8 +66,8 @@ class Trial:
         )
         # Of sinks together some may write in place, and their author says so by giving that check up.
         early = "nothing_visible_before_commit" in harness.not_claimed
-        self.publishes = isinstance(sink, SupportsCommitter) and not early
-        self.drains = isinstance(sink, SupportsHeldRows)
+        self.publishes = supports(sink, SupportsCommitter) and not early
+        self.drains = supports(sink, SupportsHeldRows)
         self.rows = Rows(harness)
         self.contents: dict[int, list[Numbers]] = {}
         self.counted: dict[int, list[Numbers]] = {}

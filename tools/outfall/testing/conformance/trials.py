@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from outfall.capabilities import Guarantee, SupportsTarget
-from outfall.capability_checks import is_fixed
+from outfall.capability_checks import is_fixed, supports
 from outfall.testing.conformance.faults import NotApplicableError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
 from outfall.testing.conformance.trial import Trial, claim_of
@@ -55,7 +55,7 @@ class Trials:
 
     def needs_target(self) -> None:
         """Leave the check untried unless the sink compares its target with the recovery data."""
-        self.needs_to_try(isinstance(self.sink, SupportsTarget), "the sink has no SupportsTarget")
+        self.needs_to_try(supports(self.sink, SupportsTarget), "the sink has no SupportsTarget")
 
     def needs_from_author(self, method: str) -> None:
         """Leave the check untried unless the author gives an optional method, or the target is a directory."""

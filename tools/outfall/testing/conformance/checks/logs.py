@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from outfall.capabilities import SupportsTarget
+from outfall.capability_checks import supports
 from outfall.errors import ForeignRecordsError, OutfallError, UnexpectedEpochError
 from outfall.testing.conformance.faults import ConformanceError, when
 from outfall.testing.conformance.registry import check
@@ -50,7 +51,7 @@ def lost_log(trials: Trials) -> None:
     trial.run_epochs(2)
     shutil.rmtree(trial.directory / "recovery")
     with when("the checkpoint was deleted and the target kept"):
-        if isinstance(trials.sink, SupportsTarget):
+        if supports(trials.sink, SupportsTarget):
             _refused(trial, lambda: _try(trial, 0))
         else:
             stranger = trial.beside()

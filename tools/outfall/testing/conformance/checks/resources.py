@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import SupportsSweep
+from outfall.capabilities import SupportsTarget
+from outfall.capability_checks import supports
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, when
 from outfall.testing.conformance.forks import outlives_this_process
 from outfall.testing.conformance.registry import check
@@ -223,7 +224,7 @@ def _size(batch: list[Any]) -> int:
 @check
 def leftovers_are_swept(trials: Trials) -> None:
     """What lost attempts leave in the target stays there for ever, or what others use is removed."""
-    trials.needs(isinstance(trials.sink, SupportsSweep), "the sink has no SupportsSweep")
+    trials.needs(supports(trials.sink, SupportsTarget), "the sink has no SupportsTarget")
     trials.needs_from_author("leftovers")
     trial = trials.new()
     trial.run_epochs(1)
@@ -234,5 +235,5 @@ def leftovers_are_swept(trials: Trials) -> None:
     if (left := trials.harness.leftovers(trial.target)) > clean:
         raise ConformanceError(
             f"{left - clean} leftovers of lost attempts are in the target, two epochs after they were lost",
-            do="remove in SupportsSweep.sweep what carries the context's incarnation and a lower generation",
+            do="remove in SupportsTarget.sweep what carries the context's incarnation and a lower generation",
         )

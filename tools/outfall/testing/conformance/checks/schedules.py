@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outfall.capabilities import SupportsCommitter
+from outfall.capability_checks import supports
 from outfall.testing.conformance.registry import check
 from outfall.testing.conformance.trials import Trials
 
@@ -15,7 +16,7 @@ def random_schedules(trials: Trials) -> None:
     search(
         trials.harness,
         trials.directory,
-        commits=isinstance(trials.sink, SupportsCommitter),
+        commits=supports(trials.sink, SupportsCommitter),
         examples=trials.harness.schedules,
         random_seed=trials.harness.schedule_seed,
     )

@@ -1,0 +1,228 @@
+"""`DelegatingSink`: a sink that is, to the engine, the sink which it holds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    CommittableMessage,
+    Committer,
+    CommitterInitContext,
+    DeclaresCapabilities,
+    DeclaresGuarantee,
+    Guarantee,
+    HeldRows,
+    PartSeal,
+    SaveMode,
+    SealContext,
+    SupportsCommitter,
+    SupportsDeadLetterSink,
+    SupportsHeldRows,
+    SupportsPostCommitTopology,
+    SupportsPreCommitTopology,
+    SupportsPreWriteTopology,
+    SupportsSeal,
+    SupportsStateSerializer,
+    SupportsTarget,
+    SupportsWriterContext,
+    SupportsWriterState,
+    SweepContext,
+    TargetContext,
+    WithCompatibleState,
+    WriterInitContext,
+)
+from outfall.capability_checks import (
+    SupportsChildren,
+    SupportsNamedStates,
+    guarantee_of,
+    in_save_mode,
+    kind_of,
+    needs_same_rows,
+    requirements_of,
+    supports,
+)
+from outfall.serde import SimpleVersionedSerializer
+from outfall.sinks import DynamicSink, FixedPartitionedSink
+
+_FEATURES = (
+    FixedPartitionedSink,
+    DynamicSink,
+    DeclaresGuarantee,
+    SupportsChildren,
+    SupportsCommitter,
+    SupportsDeadLetterSink,
+    SupportsHeldRows,
+    SupportsNamedStates,
+    SupportsPostCommitTopology,
+    SupportsPreCommitTopology,
+    SupportsPreWriteTopology,
+    SupportsSeal,
+    SupportsStateSerializer,
+    SupportsTarget,
+    SupportsWriterContext,
+    SupportsWriterState,
+    WithCompatibleState,
+)
+
+
+class DelegatingSink(
+    FixedPartitionedSink[Any, Any],
+    DynamicSink[Any],
+    DeclaresCapabilities,
+    DeclaresGuarantee,
+    SupportsChildren,
+    SupportsCommitter[Any],
+    SupportsDeadLetterSink,
+    SupportsHeldRows[Any],
+    SupportsNamedStates,
+    SupportsPostCommitTopology[Any],
+    SupportsPreCommitTopology[Any, Any],
+    SupportsPreWriteTopology,
+    SupportsSeal[Any],
+    SupportsStateSerializer[Any],
+    SupportsTarget[Any],
+    SupportsWriterContext,
+    SupportsWriterState[Any, Any],
+    WithCompatibleState,
+):
+    """Has the features of its worker, whatever they are, and hands each call on to it.
+
+    For a sink that writes in several ways, each a class of its own, and for wrappers, which override what they change.
+    Kind, target and records are the worker's: putting a wrapper on or off between restarts changes nothing stored.
+
+    Args:
+        worker: the sink that does the work, also one that was written for Bytewax.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self.worker = worker
+
+    def with_worker(self, worker: Any) -> Self:
+        """Return a copy that stands for another sink."""
+        changed = copy.copy(self)
+        changed.worker = worker
+        return changed
+
+    def capabilities(self) -> Collection[type]:
+        return [feature for feature in _FEATURES if supports(self.worker, feature)]
+
+    def list_parts(self) -> list[str]:
+        return self.worker.list_parts()  # type: ignore[no-any-return]
+
+    @property
+    def part_fn(self) -> Callable[[str], int]:
+        # The worker's own method, so that a caller sees whether it is the default.
+        return self.worker.part_fn  # type: ignore[no-any-return]
+
+    def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Any:
+        return self.worker.build_part(step_id, for_part, resume_state)
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
+        return self.worker.build(step_id, worker_index, worker_count)
+
+    def bind(self, context: WriterInitContext) -> Self:
+        return self.with_worker(self.worker.bind(context))
+
+    def guarantee(self) -> Guarantee:
+        return guarantee_of(self.worker)
+
+    def requires(self) -> Sequence[str]:
+        return requirements_of(self.worker)
+
+    def needs_same_rows(self) -> bool:
+        return needs_same_rows(self.worker)
+
+    def children(self) -> Mapping[str, Any]:
+        return self.worker.children()  # type: ignore[no-any-return]
+
+    def create_committer(self, context: CommitterInitContext) -> Committer[Any]:
+        return self.worker.create_committer(context)  # type: ignore[no-any-return]
+
+    def committable_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return self.worker.committable_serializer()  # type: ignore[no-any-return]
+
+    def add_pre_write_topology(self, df: Any) -> Any:
+        return self.worker.add_pre_write_topology(df)
+
+    def add_pre_commit_topology(self, results: Sequence[CommittableMessage[Any]]) -> Sequence[CommittableMessage[Any]]:
+        return self.worker.add_pre_commit_topology(results)  # type: ignore[no-any-return]
+
+    def write_result_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return self.worker.write_result_serializer()  # type: ignore[no-any-return]
+
+    def add_post_commit_topology(self, committed: Sequence[CommittableMessage[Any]]) -> None:
+        self.worker.add_post_commit_topology(committed)
+
+    def held_rows(self, state: Any) -> HeldRows:
+        return self.worker.held_rows(state)  # type: ignore[no-any-return]
+
+    def state_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return self.worker.state_serializer()  # type: ignore[no-any-return]
+
+    def state_names(self, part: str) -> Sequence[str]:
+        return self.worker.state_names(part)  # type: ignore[no-any-return]
+
+    def named_state_serializer(self, name: str) -> SimpleVersionedSerializer[Any]:
+        return self.worker.named_state_serializer(name)  # type: ignore[no-any-return]
+
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[Any]) -> Any:
+        return self.worker.restore_writer(context, recovered)
+
+    def keeps_writer_state(self) -> bool:
+        return self.worker.keeps_writer_state()  # type: ignore[no-any-return]
+
+    def writer_state_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return self.worker.writer_state_serializer()  # type: ignore[no-any-return]
+
+    def compatible_writer_state_names(self) -> Sequence[str]:
+        return self.worker.compatible_writer_state_names()  # type: ignore[no-any-return]
+
+    def seal(self, context: SealContext, parts: Sequence[PartSeal[Any]]) -> None:
+        self.worker.seal(context, parts)
+
+    @property
+    def chooses_bases_anew(self) -> bool:  # type: ignore[override]
+        return self.worker.chooses_bases_anew  # type: ignore[no-any-return]
+
+    def kind(self) -> str:
+        return kind_of(self.worker)
+
+    def target(self) -> str:
+        return self.worker.target()  # type: ignore[no-any-return]
+
+    def place(self) -> str:
+        return self.worker.place()  # type: ignore[no-any-return]
+
+    def owns_target(self) -> bool:
+        return self.worker.owns_target()  # type: ignore[no-any-return]
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        return self.with_worker(in_save_mode(self.worker, mode))
+
+    def output_modes(self) -> Collection[str]:
+        return self.worker.output_modes()  # type: ignore[no-any-return]
+
+    def check_connection(self) -> Sequence[str]:
+        return self.worker.check_connection()  # type: ignore[no-any-return]
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        self.worker.check_schema(schema)
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        return self.worker.check_target(context)  # type: ignore[no-any-return]
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        self.worker.open_target(context)
+
+    def sweep(self, context: SweepContext) -> int:
+        return self.worker.sweep(context)  # type: ignore[no-any-return]
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str] | None:
+        return self.worker.find_leftovers(context)  # type: ignore[no-any-return]
+
+    def withdraw(self, context: SweepContext) -> None:
+        self.worker.withdraw(context)
