@@ -102,3 +102,54 @@ def test_tools_know_spark_in_the_benchmark_kit_only() -> None:
 
 def test_pandas_is_never_needed() -> None:
     assert [line for root in (CORE, CONNECTORS, TOOLS) for line in offences(root, ("pandas",))] == []
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the distribution by its name."""
+    found = {}
+    for root in (CORE, CONNECTORS, TOOLS):
+        for file in root.rglob("*.py"):
+            found[".".join(file.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")] = file
+    return found
+
+
+def test_no_imports_are_circular() -> None:
+    # Not in a function either: there they hide that two modules are one.
+    files = modules()
+    left = {name: (set(imported(file)) & files.keys()) - {name} for name, file in files.items()}
+    # What imports nothing that is left can be in no circle, and is taken away until nothing changes.
+    while ready := {name for name, needs in left.items() if not needs & left.keys()}:
+        left = {name: needs for name, needs in left.items() if name not in ready}
+    assert left == {}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    names = [
+        node.name
+        for file in modules().values()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
+def test_no_class_is_made_or_exchanged_while_the_program_runs() -> None:
+    def offends(node: ast.AST) -> bool:
+        if isinstance(node, ast.ClassDef):
+            return any(word.arg == "metaclass" for word in node.keywords) or "ABCMeta" in map(ast.unparse, node.bases)
+        if isinstance(node, ast.FunctionDef):
+            return node.name == "__new__" or any(isinstance(inner, ast.ClassDef) for inner in ast.walk(node))
+        if isinstance(node, ast.Assign):
+            return any(ast.unparse(target).endswith(".__class__") for target in node.targets)
+        if isinstance(node, ast.Call):
+            makes = ast.unparse(node.func) in {"type", "types.new_class"} and len(node.args) > 1
+            return makes or any(isinstance(given, ast.Constant) and given.value == "__class__" for given in node.args)
+        return False
+
+    found = [
+        f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        for file in modules().values()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if offends(node)
+    ]
+    assert found == []
