@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
+from outfall import plugins
 from outfall.capabilities import SupportsPreWriteTopology
 from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, supports
 from outfall.errors import ConfigurationError
 from outfall.options import SinkOptions, parse_options
 from outfall.protocol.commit_retry import CommitPolicy
-from outfall.wrappers.composite import DeadLetteringSink
-
-BUILT_IN = ("file", "postgres", "s3", "http", "kinesis", "fanout")
-"""Sinks of this distribution, for texts."""
-FAN_OUT = "fanout"
-BATCHING = ("batchsize", "flushinterval", "maxbytes")
-DEAD_LETTER = "deadletter."
-
-Check = Callable[[Any, str], None]
-"""Looks at a sink and its name, and raises a `ConfigurationError` where it will not do."""
 
 
-class DoorOptions(SinkOptions):
+class SourceOptions(SinkOptions):
     """Options of the door itself; every other one goes to the sink."""
 
     sink: str = Field(description="Which sink to write to, for example `file`.")
@@ -55,20 +43,20 @@ class DoorOptions(SinkOptions):
         return CommitPolicy(deadline=self.commit_deadline, on_known_failure=self.on_known_failure)
 
 
-def split_options(options: Mapping[str, str]) -> tuple[DoorOptions, dict[str, str]]:
+def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, str]]:
     """Divide the options into the door's and the sink's.
 
     Raises:
         ConfigurationError: `sink` is missing, or an option of the door is wrong.
     """
-    own = {plain_name(name) for name in DoorOptions.model_fields}
+    own = {plain_name(name) for name in SourceOptions.model_fields}
     door = {name: value for name, value in options.items() if plain_name(name) in own}
     rest = {name: value for name, value in options.items() if plain_name(name) not in own}
     if not any(plain_name(name) == "sink" for name in door):
         raise ConfigurationError(
-            'the option "sink" is missing', do=f'add .option("sink", …), one of: {", ".join(BUILT_IN)}'
+            'the option "sink" is missing', do=f'add .option("sink", …), one of: {", ".join(_sink_names())}'
         )
-    return parse_options(DoorOptions, door), rest
+    return parse_options(SourceOptions, door), rest
 
 
 def make_sink(name: str, options: Mapping[str, str]) -> Any:
@@ -79,92 +67,77 @@ def make_sink(name: str, options: Mapping[str, str]) -> Any:
         CapabilityError: sinks do not go together.
         ImportError: the sink's extra is not installed.
     """
-    return build_sink(name, options, check_for_options)
+    sink = build_sink(name, options)
+    check_for_options(sink, name)
+    return sink
 
 
-def build_sink(name: str, options: Mapping[str, str], check: Check) -> Any:
-    """Make a sink from its options: `outfall.<name>.sink_from_options`, or several for `fanout`.
+def build_sink(name: str, options: Mapping[str, str]) -> Any:
+    """Make a sink from its options, whatever it needs of those who write through it.
 
-    `batch_size`, `flush_interval` and `max_bytes` give any sink larger batches; `dead_letter.sink` and more options
-    with this prefix another one for what it refuses, where it hands that over (`SupportsDeadLetterSink`).
+    Some options go to what wraps a sink, whichever it is, as `outfall.plugins.WRAPPERS` has them.
 
     Args:
-        name: the sink's.
+        name: the sink's, as a distribution registers it in `outfall.plugins.SINKS`.
         options: its own, as text.
-        check: refuses a sink that the caller cannot use; called for each, those that it consists of first.
 
     Raises:
         ConfigurationError: there is no such sink, or an option is wrong.
         CapabilityError: sinks do not go together.
         ImportError: the sink's extra is not installed.
     """
-    batching, rest = _divided(options, lambda plain: plain in BATCHING)
-    letters, own = _divided(rest, lambda plain: plain.startswith(DEAD_LETTER))
-    sink = _fan_out(own, check) if name == FAN_OUT else _from_factory(name, own)
-    if batching:
-        sink = _wrappers().batching_from_options(sink, batching)
-    if letters:
-        given = {_after_dot(key): value for key, value in letters.items()}
-        sink = DeadLetteringSink(sink, _child("dead_letter", given, check))
-    check(sink, name)
+    factory = plugins.find(plugins.SINKS, name)
+    if factory is None:
+        raise _unknown(name)
+    own = dict(options)
+    wrapping: dict[Any, dict[str, str]] = {}
+    for option in plugins.names(plugins.WRAPPERS):
+        given = {key: own.pop(key) for key in list(own) if plain_name(key.partition(".")[0]) == plain_name(option)}
+        if given:
+            wrapping.setdefault(plugins.find(plugins.WRAPPERS, option), {}).update(given)
+    sink = factory(own)
+    for wrap, given in wrapping.items():
+        sink = wrap(sink, given)
+    check_sink(sink)
     return sink
 
 
-def _from_factory(name: str, options: Mapping[str, str]) -> Any:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or find_spec(f"outfall.{name}") is None:
-        raise _unknown(name)
-    factory: Callable[[Mapping[str, str]], Any] | None
-    factory = getattr(import_module(f"outfall.{name}"), "sink_from_options", None)
-    if factory is None:
-        raise _unknown(name)
-    return factory(options)
+def build_children(options: Mapping[str, str]) -> dict[str, Any]:
+    """Make several sinks, each from the options that begin with its name and a dot; for a sink that consists of them.
 
-
-def _fan_out(options: Mapping[str, str], check: Check) -> Any:
-    """Several sinks, each with the options that begin with its name and a dot."""
+    Raises:
+        ConfigurationError: as `build_sink`, with the name of the sink; or an option has no name before it.
+        CapabilityError: sinks do not go together.
+        ImportError: a sink's extra is not installed.
+    """
     children: dict[str, dict[str, str]] = {}
     for key, value in options.items():
-        if "." not in key:
+        name, dot, option = key.partition(".")
+        if not dot:
             raise ConfigurationError(
-                f"{key}: unknown for the sink fanout",
+                f"{key}: unknown for a sink that consists of others",
                 do=f'begin each option with the name of the sink that it is for, as "archive.{key}"',
             )
-        children.setdefault(key.partition(".")[0], {})[_after_dot(key)] = value
-    named = [name for name, given in children.items() if _divided(given, _is_sink)[0]]
-    return _wrappers().FanOutSink(**{name: _child(name, given, check, named) for name, given in children.items()})
+        children.setdefault(name, {})[option] = value
+    named = [name for name, given in children.items() if any(plain_name(option) == "sink" for option in given)]
+    return {name: _child(name, given, named) for name, given in children.items()}
 
 
-def _is_sink(plain: str) -> bool:
-    return plain == "sink"
-
-
-def _child(name: str, options: Mapping[str, str], check: Check, named: Sequence[str] = ()) -> Any:
-    sinks, rest = _divided(options, _is_sink)
+def _child(name: str, options: Mapping[str, str], named: Sequence[str]) -> Any:
+    own = dict(options)
+    sinks = [own.pop(option) for option in options if plain_name(option) == "sink"]
     if not sinks:
         nearest = difflib.get_close_matches(name, named, n=1)
         other = f'; or if "{nearest[0]}" is meant, write {name}.… as {nearest[0]}.…' if nearest else ""
         raise ConfigurationError(
-            f'the option "{name}.sink" is missing', do=f"say which sink it is, one of: {', '.join(BUILT_IN)}{other}"
+            f'the option "{name}.sink" is missing',
+            do=f"say which sink it is, one of: {', '.join(_sink_names())}{other}",
         )
     try:
-        return build_sink(next(iter(sinks.values())), rest, check)
+        return build_sink(sinks[0], own)
     except ConfigurationError as error:
         error.add_note(f"In the options that begin with {name!r} and a dot.")
         raise
-
-
-def _wrappers() -> Any:
-    return import_module("outfall.wrappers")
-
-
-def _divided(options: Mapping[str, str], belongs: Callable[[str], bool]) -> tuple[dict[str, str], dict[str, str]]:
-    """The options whose plain name belongs, and the others."""
-    found = {name: value for name, value in options.items() if belongs(plain_name(name))}
-    return found, {name: value for name, value in options.items() if name not in found}
-
-
-def _after_dot(key: str) -> str:
-    return key.partition(".")[2]
 
 
 def check_for_options(sink: Any, name: str) -> None:
@@ -189,7 +162,26 @@ def _needed(sink: Any) -> str:
 
 
 def _unknown(name: str) -> ConfigurationError:
-    return ConfigurationError(f"there is no sink {name!r}", do=f"use one of: {', '.join(BUILT_IN)}")
+    known = _sink_names()
+    nearest = difflib.get_close_matches(name, known, n=1)
+    meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return ConfigurationError(f"there is no sink {name!r}", do=f"use one of: {', '.join(known)}{meant}")
+
+
+def _sink_names() -> list[str]:
+    """The names of sinks that are installed here.
+
+    Raises:
+        ConfigurationError: there are none, not even those that come with this module.
+    """
+    if known := plugins.names(plugins.SINKS):
+        return known
+    raise ConfigurationError(
+        "no sink is registered here, not even Outfall's own",
+        why="the code of Outfall is here without its metadata, as from an archive of --py-files or a directory on"
+        " PYTHONPATH, or with that of an older version",
+        do="install Outfall with pip where the driver runs; or give a sink object to outfall.spark.write_stream",
+    )
 
 
 def plain_name(name: str) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+
+from outfall import plugins
+from outfall.version import outfall_version
 
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = (ROOT / "core", ROOT / "connectors", ROOT / "tools")
@@ -123,5 +127,22 @@ def test_every_directory_of_modules_is_a_package() -> None:
         assert [path for path in sorted(directories) if not (path / "__init__.py").is_file()] == []
 
 
-def test_the_changelog_knows_the_version(project: dict[str, Any]) -> None:
-    assert project["version"] in (ROOT / "CHANGELOG.md").read_text()
+def test_the_changelog_knows_the_version() -> None:
+    assert outfall_version() in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_version_is_that_of_the_code() -> None:
+    # Built and installed it is checked by tests/wheel/check.py.
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in settings["project"]["dynamic"]
+    assert re.findall(
+        r'^__version__ = "(.+)"$', (ROOT / settings["tool"]["hatch"]["version"]["path"]).read_text(), re.M
+    ) == [outfall_version()]
+
+
+@pytest.mark.parametrize("group", [plugins.SINKS, plugins.WRAPPERS, plugins.RECOVERY])
+def test_what_the_distribution_registers_is_there_and_is_what_is_installed(project: dict[str, Any], group: str) -> None:
+    declared = project["entry-points"].get(group, {})
+    for name, place in declared.items():
+        module, _, attribute = place.partition(":")
+        assert plugins.find(group, name) is getattr(import_module(module), attribute)

@@ -51,6 +51,25 @@ def write_without_spark() -> None:
     check_ids("local", 3)
 
 
+def check_entry_points() -> None:
+    """Find each sink that the wheel registers; one that needs an extra may say so."""
+    from outfall import plugins
+    from outfall.source_options import build_sink
+    from outfall.version import outfall_version
+
+    assert importlib.metadata.version("outfall") == outfall_version()
+    assert set(plugins.names(plugins.SINKS)) >= {"file", "postgres", "s3", "http", "kinesis", "fanout"}
+    for group in (plugins.SINKS, plugins.WRAPPERS, plugins.RECOVERY):
+        for name in plugins.names(group):
+            try:
+                assert plugins.find(group, name) is not None
+            except ImportError as error:
+                if "pip install 'outfall[" not in str(error):
+                    raise
+    named = build_sink("fanout", {"a.sink": "file", "a.path": str(Path("named").absolute()), "a.batch_size": "7"})
+    assert list(named.children()) == ["a"]
+
+
 def check_ids(directory: str, rows: int) -> None:
     """Check that a directory holds each id below `rows` once."""
     files = [path for path in Path(directory).glob("[!_.]*") if path.is_file()]
@@ -87,6 +106,7 @@ if __name__ == "__main__":
     parser.add_argument("--spark", action="store_true")
     arguments = parser.parse_args()
     import_all(with_spark=arguments.spark)
+    check_entry_points()
     if arguments.spark:
         write_with_spark()
     else:

@@ -5,8 +5,9 @@ They take any sink and combine with each other. No extra is needed.
 
 from outfall.wrappers.batch_buffer import BatchingOptions
 from outfall.wrappers.batching import BatchingSink, batching_from_options
+from outfall.wrappers.composite import dead_letters_from_options
 from outfall.wrappers.exactly_once import ExactlyOnceOptions, ExactlyOnceSink
-from outfall.wrappers.fan_out import FanOutSink
+from outfall.wrappers.fan_out import FanOutSink, fan_out_from_options
 
 __all__ = [
     "BatchingOptions",
@@ -15,4 +16,6 @@ __all__ = [
     "ExactlyOnceSink",
     "FanOutSink",
     "batching_from_options",
+    "dead_letters_from_options",
+    "fan_out_from_options",
 ]

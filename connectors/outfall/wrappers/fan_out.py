@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfall.errors import ConfigurationError
+from outfall.source_options import build_children
 from outfall.wrappers.composite import CompositeSink
 
 
@@ -43,3 +44,14 @@ class FanOutSink(CompositeSink):
         if len({id(sink) for sink in children.values()}) < len(children):
             raise ConfigurationError("the same sink is given twice", do="give each sink once")
         super().__init__(children)
+
+
+def fan_out_from_options(options: Mapping[str, str]) -> FanOutSink:
+    """Make several sinks of Spark options, each of those that begin with its name and a dot (`archive.sink`, …).
+
+    Raises:
+        ConfigurationError: naming the sink and the option that is unknown or wrong.
+        CapabilityError: sinks do not go together.
+        ImportError: a sink's extra is not installed.
+    """
+    return FanOutSink(**build_children(options))

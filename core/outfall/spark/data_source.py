@@ -30,7 +30,7 @@ from outfall.protocol.task import EpochTask
 from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, has_open_batch
 from outfall.recovery.url import recovery_config
-from outfall.source_options import DoorOptions, make_sink, plain_name, split_options
+from outfall.source_options import SourceOptions, make_sink, plain_name, split_options
 from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, remove_recovery
 from outfall.spark.columns import check_schema
 from outfall.spark.stream import checkpoint_recovery
@@ -130,7 +130,7 @@ class OutfallDataSource(DataSource):
         """Make the sink that is named; for a test kit to override, whose sinks have no name."""
         return make_sink(name, options)
 
-    def _split(self) -> tuple[DoorOptions, dict[str, str]]:
+    def _split(self) -> tuple[SourceOptions, dict[str, str]]:
         options = dict(self.options)
         if not options:
             raise ConfigurationError(
@@ -140,7 +140,7 @@ class OutfallDataSource(DataSource):
             )
         return split_options(options)
 
-    def _checked_sink(self, door: DoorOptions, options: Mapping[str, str], schema: StructType) -> Any:
+    def _checked_sink(self, door: SourceOptions, options: Mapping[str, str], schema: StructType) -> Any:
         sink = self.make_sink(door.sink, options)
         check_schema(sink, schema)
         return sink
@@ -149,7 +149,7 @@ class OutfallDataSource(DataSource):
 class _Door:
     """What both writers share: the sink, the step's log, and the ticket once it is begun."""
 
-    def __init__(self, sink: Any, door: DoorOptions, recovery: RecoveryConfig | None) -> None:
+    def __init__(self, sink: Any, door: SourceOptions, recovery: RecoveryConfig | None) -> None:
         self._sink = sink
         self._door = door
         self._recovery = recovery

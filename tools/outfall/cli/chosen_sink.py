@@ -45,7 +45,7 @@ class ChosenSink:
             return sink
         door, rest = split_options(self._all())
         # No door to go through: what routes rows or keeps states will do as well.
-        return build_sink(door.sink, rest, lambda sink, name: check_sink(sink))
+        return build_sink(door.sink, rest)
 
     def commit_policy(self) -> CommitPolicy:
         """How committing is tried: as the door's own options say."""

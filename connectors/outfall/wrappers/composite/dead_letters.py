@@ -17,6 +17,7 @@ from outfall.capabilities import (
 from outfall.capability_checks import is_fixed, needs_same_rows, supports
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
 from outfall.errors import CapabilityError, ConfigurationError
+from outfall.source_options import build_children
 from outfall.wrappers.composite.partition import ChildPartition, CompositePartition, Opening
 from outfall.wrappers.composite.sink import Composite
 from outfall.wrappers.composite.tagged import OfChild
@@ -133,3 +134,18 @@ class DeadLetteringPartition(CompositePartition):
         self._unflushed = False
         if DEAD_LETTERS in self.children:
             self.children[DEAD_LETTERS].flush(self._end_of_input)
+
+
+def dead_letters_from_options(sink: Any, options: Mapping[str, str]) -> DeadLetteringSink:
+    """Give a sink another one for what it refuses, of Spark options (`dead_letter.sink`, …; also spelled `deadLetter`).
+
+    Raises:
+        ConfigurationError: naming the option that is missing, unknown or wrong.
+        CapabilityError: the sink does not hand over what it refuses, or the two do not go together.
+        ImportError: the extra of the other sink is not installed.
+    """
+    name = "dead_letter"
+    given = {f"{name}.{key.partition('.')[2]}": value for key, value in options.items() if "." in key}
+    if not given:
+        raise ConfigurationError(f"{name}: has no value of its own", do=f'write "{name}.sink", and its options alike')
+    return DeadLetteringSink(sink, build_children(given)[name])

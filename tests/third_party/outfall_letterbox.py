@@ -1,0 +1,91 @@
+"""What somebody else's distribution would hold: a sink that brings rows to a directory, one file for each task."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field
+
+from outfall.capabilities import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    SupportsCommitter,
+    SupportsWriterContext,
+    WriterInitContext,
+)
+from outfall.options import SinkOptions, parse_options
+from outfall.serde import JsonSerializer
+from outfall.sinks import DynamicSink, StatelessSinkPartition
+
+
+class LetterboxOptions(SinkOptions):
+    """Its options."""
+
+    directory: str = Field(description="Where the files go.")
+
+
+class LetterboxPartition(StatelessSinkPartition[Any]):
+    """Collects the rows of a task in a hidden file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: list[Any] = []
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._rows += values
+
+    def prepare_commit(self) -> Sequence[str]:
+        self._path.write_text(json.dumps(self._rows))
+        return [self._path.name] if self._rows else []
+
+
+class LetterboxCommitter(Committer[str]):
+    """Shows hidden files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
+        for request in requests:
+            shown = self._directory / request.committable.lstrip(".")
+            if shown.exists():
+                request.signal_already_committed()
+            else:
+                (self._directory / request.committable).rename(shown)
+
+
+class LetterboxSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterContext):
+    """Writes rows as JSON into files of a directory."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._name = ""
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound._name = f".{context.generation}-{context.epoch}-{context.attempt}.json"
+        return bound
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> LetterboxPartition:
+        return LetterboxPartition(Path(self.directory) / self._name)
+
+    def create_committer(self, context: CommitterInitContext) -> LetterboxCommitter:
+        return LetterboxCommitter(Path(self.directory))
+
+    def committable_serializer(self) -> JsonSerializer:
+        return JsonSerializer()
+
+
+def sink_from_options(options: Mapping[str, str]) -> LetterboxSink:
+    """Make the sink of Spark options."""
+    return LetterboxSink(parse_options(LetterboxOptions, options).directory)
+
+
+def rows_in(directory: Path) -> list[Any]:
+    """What a reader of the directory finds."""
+    return [row for path in sorted(directory.glob("[!.]*.json")) for row in json.loads(path.read_text())]

@@ -1,0 +1,158 @@
+"""Sinks are found by the entry points of what is installed, on the driver; tasks need the code alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import invalidate_caches, metadata
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from outfall import plugins
+from outfall.errors import CapabilityError, ConfigurationError
+from outfall.protocol.coordinator import EpochCoordinator
+from outfall.protocol.messages import TaskResponse
+from outfall.protocol.task import EpochTask, TaskIdentity
+from outfall.recovery import recovery_config
+from outfall.source_options import build_sink, make_sink, split_options
+from tests.third_party.distribution import copy_code_only, install
+from tests.third_party.outfall_letterbox import rows_in
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("third_party") / "site"
+    install(directory)
+    return directory
+
+
+@pytest.fixture
+def third_party(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(str(installed))
+    yield installed
+    sys.modules.pop("outfall_letterbox", None)
+
+
+def another(directory: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Install one more distribution, and see it."""
+    install(directory, **options)
+    monkeypatch.syspath_prepend(str(directory))
+
+
+def test_the_sink_of_another_distribution_is_made_by_its_name(third_party: Path, tmp_path: Path) -> None:
+    sink = make_sink("letterbox", {"directory": str(tmp_path)})
+    assert (type(sink).__module__, sink.directory) == ("outfall_letterbox", str(tmp_path))
+    assert "letterbox" in plugins.names(plugins.SINKS)
+
+
+def test_its_options_are_checked_as_those_of_any_sink(third_party: Path) -> None:
+    with pytest.raises(ConfigurationError, match="directroy: unknown, did you mean directory"):
+        make_sink("letterbox", {"directroy": "/a"})
+
+
+def test_what_wraps_any_sink_wraps_it_too(third_party: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="batch_size: Input should be"):
+        build_sink("letterbox", {"directory": str(tmp_path), "batchSize": "0"})
+    fan_out = build_sink("fanout", {"a.sink": "letterbox", "a.directory": str(tmp_path)})
+    assert fan_out.children()["a"].directory == str(tmp_path)
+    with pytest.raises(CapabilityError, match="does not hand over what it refuses"):
+        build_sink("letterbox", {"directory": str(tmp_path), "dead_letter.sink": "file", "dead_letter.path": "/b"})
+
+
+@pytest.mark.parametrize("name", ["leterbox", "LETTERBOX"])
+def test_an_unknown_sink_is_told_which_there_are(third_party: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make_sink(name, {})
+    assert f"there is no sink '{name}'" in str(refused.value)
+    assert "fanout, file, http, kinesis, letterbox, postgres, s3" in str(refused.value)
+    assert ("did you mean 'letterbox'?" in str(refused.value)) == (name == "leterbox")
+
+
+def test_a_missing_sink_is_told_which_there_are(third_party: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r'the option "sink" is missing.*kinesis, letterbox, postgres'):
+        split_options({"path": "/a"})
+
+
+def test_a_name_that_two_distributions_register_is_refused(
+    third_party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another(tmp_path / "b", monkeypatch, name="other-box", entry_points={"outfall.sinks": {"letterbox": "other:make"}})
+    with pytest.raises(ConfigurationError) as refused:
+        make_sink("letterbox", {"directory": "/a"})
+    assert "other:make of other-box 1.0, outfall_letterbox:sink_from_options of outfall-letterbox 1.0" in str(
+        refused.value
+    )
+    make_sink("file", {"path": str(tmp_path)})
+
+
+def test_one_distribution_that_is_there_twice_is_one(
+    third_party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another(tmp_path / "b", monkeypatch)
+    assert make_sink("letterbox", {"directory": "/a"}).directory == "/a"
+
+
+def test_metadata_without_its_code_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    another(tmp_path / "b", monkeypatch, entry_points={"outfall.sinks": {"letterbox": "outfall_letterbox:make"}})
+    with pytest.raises(
+        ConfigurationError, match=r"outfall-letterbox 1\.0 registers 'letterbox'.*outfall_letterbox:make"
+    ):
+        make_sink("letterbox", {"directory": "/a"})
+
+
+def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for name in [name for name in sys.modules if name.startswith("outfall.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=r"pip install 'outfall\[postgres\]'"):
+        make_sink("postgres", {"dsn": "host=/nowhere", "table": "t"})
+
+
+@pytest.mark.parametrize("options", [{"sink": "file", "path": "/a"}, {"path": "/a"}], ids=["named", "not named"])
+def test_code_without_its_metadata_is_refused_on_the_driver(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: metadata.EntryPoints())
+    text = r"no sink is registered here.*--py-files.*install Outfall with pip"
+    if "sink" not in options:
+        with pytest.raises(ConfigurationError, match=text):
+            split_options(options)
+        return
+    source, rest = split_options(options)
+    with pytest.raises(ConfigurationError, match=text):
+        make_sink(source.sink, rest)
+
+
+TASK = """
+import pickle, sys
+from importlib import metadata
+from outfall import plugins
+assert plugins.names(plugins.SINKS) == [], "this process has the metadata"
+task, rows = pickle.loads(sys.stdin.buffer.read())
+sys.stdout.buffer.write(task.run_values(rows).encode())
+"""
+
+
+def test_a_process_that_has_the_code_alone_runs_a_task(third_party: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "out"
+    directory.mkdir()
+    invalidate_caches()
+    sink = make_sink("letterbox", {"directory": str(directory), "batch_size": "2"})
+    with closing(EpochCoordinator(sink, "sink", recovery_config(str(tmp_path / "log")))) as coordinator:
+        ticket = coordinator.begin(0)
+        task = EpochTask(sink, ticket, TaskIdentity(epoch=0, worker_index=0, attempt=0))
+        sent = cloudpickle.dumps((task, [(None, [1, 2, 3])]))
+        path = os.pathsep.join(copy_code_only(tmp_path / "executor"))
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHONPATH": path}
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", TASK], check=False, input=sent, env=environment, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        coordinator.finish(ticket, [TaskResponse.decode(done.stdout)])
+    assert rows_in(directory) == [1, 2, 3]
