@@ -14,9 +14,9 @@ from typing import Any
 from outfall.capabilities import Guarantee, SupportsHeldRows, SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows, supports
 from outfall.errors import CapabilityError, ConfigurationError, OutfallError
-from outfall.formats import rows_to_batch
 from outfall.protocol.coordinator import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.values import rows_to_batch
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
 from outfall.wrappers.composite import DeadLetteringSink
 from tests.unit.support.fanned import NamedStagingSink

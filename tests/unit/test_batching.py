@@ -22,12 +22,12 @@ from outfall.capability_checks import guarantee_of, kind_of, requirements_of, su
 from outfall.errors import CapabilityError, ConfigurationError, ForeignRecordsError, SerializationError
 from outfall.file import FileSink
 from outfall.file.local_whole import LocalWholeFileSink
-from outfall.formats import rows_to_batch
 from outfall.protocol.coordinator import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.history import history
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.values import rows_to_batch
 from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
 from outfall.wrappers.batch_buffer import ArrowChunk, Buffer, ValueChunk
 from outfall.wrappers.batched import Batching

@@ -20,9 +20,8 @@ from outfall.async_sink import RequestOutcome
 from outfall.cli.step_status import read_status
 from outfall.errors import TransientError
 from outfall.recovery import CheckpointRecoveryConfig, LogEntry, SqliteRecoveryConfig, copy_step, recovery_config
-from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry
+from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry, store_state
 from outfall.recovery.file_log import FileLog
-from outfall.recovery.values import store_state
 from outfall.serde import JsonSerializer
 from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.async_destination import Destination, TextSink

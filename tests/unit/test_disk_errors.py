@@ -10,7 +10,7 @@ import pytest
 
 from outfall.errors import ConfigurationError, TransientError
 from outfall.file.disk import explained as explained_of_files
-from outfall.recovery.failures import explained as explained_of_logs
+from outfall.recovery.location import explained as explained_of_logs
 
 
 @pytest.mark.parametrize(

@@ -93,12 +93,12 @@ def section(heading: str) -> str:
     return found[1]
 
 
-MODELS = [model for _, model in inspect.getmembers(entries, inspect.isclass) if issubclass(model, entries.Record)]
+MODELS = [model for _, model in inspect.getmembers(entries, inspect.isclass) if issubclass(model, entries.StoredModel)]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_the_recovery_format_names_every_field(model: type[entries.Record]) -> None:
-    if model is entries.Record:
+def test_the_recovery_format_names_every_field(model: type[entries.StoredModel]) -> None:
+    if model is entries.StoredModel:
         return
     common = set(entries._Entry.model_fields) | {"kind"}
     fields = set(model.model_fields)

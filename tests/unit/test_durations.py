@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outfall.durations import parse_duration, parse_limit
+from outfall.options import parse_duration, parse_limit
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.formats import FormatOptions, check_schema, encoder, rows_to_batch
+from outfall.formats import FormatOptions, check_schema, encoder
+from outfall.values import rows_to_batch
 
 
 def encode(batch: pa.RecordBatch, **options: Any) -> bytes:

@@ -13,9 +13,9 @@ from fsspec.registry import _registry
 from fsspec.spec import AbstractFileSystem
 
 from outfall.errors import ConfigurationError, TransientError
+from outfall.filesystems import _UNSET
 from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, RecoveryLog
-from outfall.recovery.names import state_name
-from outfall.store_clients import _UNSET
+from outfall.recovery.log import state_name
 from tests.unit.support.logs import once_at, opened
 
 

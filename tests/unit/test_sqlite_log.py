@@ -18,9 +18,10 @@ import pytest
 
 from outfall import trace_points
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
-from outfall.recovery import EntryExistsError, SqliteRecoveryConfig, recovery_config, sqlite_database, values
+from outfall.recovery import EntryExistsError, SqliteRecoveryConfig, recovery_config, sqlite_database
+from outfall.recovery import entries as values
 from outfall.recovery.log import RecoveryLog
-from outfall.recovery.sqlite_database import MIGRATIONS, Database
+from outfall.recovery.sqlite_database import MIGRATIONS, SqliteDatabase
 from outfall.testing import LocalDriver, memory_disk
 from outfall.testing.recovery_sinks import CountingSink
 
@@ -84,7 +85,7 @@ def test_a_directory_that_is_none_is_refused(location: str) -> None:
 
 
 def test_settings_are_what_durability_needs(path: Path) -> None:
-    with closing(Database(str(path), "sink", 1)) as database:
+    with closing(SqliteDatabase(str(path), "sink", 1)) as database:
         for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("user_version", len(MIGRATIONS))):
             assert database.connection.execute(f"PRAGMA {pragma}").fetchone() == (value,)
 
@@ -188,9 +189,9 @@ def test_beside_a_reader_that_stays_appends_go_on_with_a_warning_until_the_file_
 def test_another_who_moves_the_wal_over_is_waited_for(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, busy = Database._checkpoint, [True]
+    given, busy = SqliteDatabase._checkpoint, [True]
     monkeypatch.setattr(
-        Database, "_checkpoint", lambda self, seconds: not (busy and busy.pop()) and given(self, seconds)
+        SqliteDatabase, "_checkpoint", lambda self, seconds: not (busy and busy.pop()) and given(self, seconds)
     )
     fill(path)
     torn = tmp_path / "torn" / "sink.sqlite"

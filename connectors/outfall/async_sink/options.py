@@ -8,8 +8,7 @@ from typing import Any, Self, TypedDict
 from pydantic import ByteSize, Field, model_validator
 
 from outfall.async_sink.retrying import Backoff, RetryPolicy
-from outfall.durations import Duration
-from outfall.options import SinkOptions
+from outfall.options import Duration, SinkOptions
 
 
 class AsyncSinkOptions(SinkOptions):

@@ -20,10 +20,9 @@ from outfall.async_sink.requests import EventQueue, RefusedEntry, RequestResult
 from outfall.capabilities import Metrics
 from outfall.dead_letter import DeadLetter
 from outfall.errors import CapabilityError, OutfallError, ValueRefusedError
-from outfall.formats import rows_to_batch
 from outfall.formats.row_text import row_texts
 from outfall.sinks import StatelessSinkPartition
-from outfall.values import to_values
+from outfall.values import rows_to_batch, to_values
 
 if TYPE_CHECKING:
     from outfall.async_sink.sink import AsyncSink

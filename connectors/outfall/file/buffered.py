@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from outfall.capabilities import Metrics
 from outfall.errors import TransientError, ValueRefusedError
-from outfall.formats import Encoder, FormatOptions, encoder, member, rows_to_batch
+from outfall.formats import Encoder, FormatOptions, encoder, member
 from outfall.formats.options import Compression
+from outfall.values import rows_to_batch
 
 _PART_BYTES = 1 << 20
 """Encoded bytes that one file holds back: enough that locking, checking and writing cost nothing beside encoding."""

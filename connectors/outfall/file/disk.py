@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from outfall.errors import OutfallError, TransientError
-from outfall.os_errors import remedy
+from outfall.filesystems import remedy
 from outfall.trace_points import reached
 
 _IOV_MAX = 1024

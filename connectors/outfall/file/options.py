@@ -9,12 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
-from outfall.durations import Duration
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions, can_grow
 from outfall.formats.partition_paths import BucketOptions
 from outfall.location import OBJECT_STORES, Location, Purpose
-from outfall.options import SinkOptions
+from outfall.options import Duration, SinkOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 

@@ -23,9 +23,8 @@ from outfall.file.layout import SPARK_LOG, is_hidden
 from outfall.file.marker import Marker, unreadable_marker
 from outfall.file.names import FileName
 from outfall.file.store import FileStore, StagedFile
-from outfall.filesystems import open_filesystem
+from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import Location
-from outfall.store_clients import ExplainedClient
 from outfall.target_record import TargetRecord, check_publishing
 from outfall.trace_points import reached
 

@@ -16,10 +16,10 @@ from outfall.file.open_files import OpenFiles
 from outfall.file.options import FileOptions
 from outfall.file.rolling import Rolling
 from outfall.file.store import FileStore, StagedFile
-from outfall.formats import rows_to_batch
 from outfall.formats.partition_paths import Buckets
 from outfall.sinks import StatelessSinkPartition
 from outfall.trace_points import reached
+from outfall.values import rows_to_batch
 
 _KEPT_BYTES = 256 << 20
 """Bytes that formats which keep rows for later (Parquet's row groups) may keep in all files of an attempt together."""

@@ -12,8 +12,8 @@ from outfall.formats.csv import CsvEncoder
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.options import Format, FormatArguments, FormatOptions
 from outfall.formats.parquet import ParquetEncoder
-from outfall.formats.rows import rows_to_batch
 from outfall.formats.text import TextEncoder
+from outfall.values import rows_to_batch
 
 __all__ = [
     "Encoder",

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from outfall.errors import ConfigurationError
 from outfall.formats.base import Encoder
 from outfall.formats.options import FormatOptions
-from outfall.formats.rows import detached
 from outfall.formats.types import check_names, is_plain, refuse
+from outfall.values import detached
 
 _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 64 << 20

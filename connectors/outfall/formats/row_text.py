@@ -13,8 +13,8 @@ from outfall.dead_letter import escape_surrogates
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.options import FormatOptions
-from outfall.formats.rows import rows_to_batch
 from outfall.formats.types import check_json_type
+from outfall.values import rows_to_batch
 
 
 def row_text(row: Mapping[str, Any]) -> str:

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, ByteSize, Field, SecretStr, field_validator, model_validator
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings
-from outfall.durations import Duration
 from outfall.http.statuses import Verdict, parse_exceptions
 from outfall.http.templates import UrlTemplate
+from outfall.options import Duration
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = {

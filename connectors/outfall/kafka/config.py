@@ -10,12 +10,10 @@ from datetime import timedelta
 from importlib.util import find_spec
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from outfall.durations import parse_duration
 from outfall.errors import ConfigurationError, missing_extra
 from outfall.kafka.options import ClientOptions
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.log import RecoveryLog
-from outfall.recovery.names import check_step_id
+from outfall.options import parse_duration
+from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id
 
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")

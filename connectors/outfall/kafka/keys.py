@@ -22,7 +22,7 @@ import uuid
 from dataclasses import dataclass
 
 from outfall.errors import RecordError
-from outfall.recovery.names import check_state_name, state_generation, state_name
+from outfall.recovery.log import check_state_name, state_generation, state_name
 
 _STORED = re.compile(r"(?P<name>.*\.state)\.(?P<offset>[0-9]{1,19})-(?P<chunks>[0-9]{1,9})")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from outfall.kafka.partition import Partition
-from outfall.recovery.names import is_step_id
+from outfall.recovery.log import is_step_id
 
 
 def steps_in(progress: Partition) -> list[str]:

@@ -13,13 +13,12 @@ from pydantic import Field, field_validator
 
 from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter, RequestOutcome
 from outfall.capabilities import SupportsTarget
-from outfall.durations import Duration
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.kinesis.answers import classify, code_of, is_stale
 from outfall.kinesis.clients import Access
 from outfall.kinesis.records import Record, RecordSerializer
 from outfall.location import masked
-from outfall.options import SinkOptions, parse_endpoint
+from outfall.options import Duration, SinkOptions, parse_endpoint
 
 
 class AwsOptions(SinkOptions):

@@ -8,12 +8,12 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import WriterInitContext
-from outfall.formats import rows_to_batch
 from outfall.postgres.connection import Database
 from outfall.postgres.ledger import Ledger
 from outfall.postgres.names import TableName
 from outfall.postgres.partition_writer import PartTask, PartTasks
 from outfall.sinks import StatefulSinkPartition
+from outfall.values import rows_to_batch
 
 
 class PartState(BaseModel):

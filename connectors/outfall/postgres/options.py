@@ -8,8 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from outfall.durations import Duration, Limit
-from outfall.options import Names, SinkOptions
+from outfall.options import Duration, Limit, Names, SinkOptions
 from outfall.postgres.names import LONGEST
 
 _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)

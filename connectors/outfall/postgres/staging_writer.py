@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
 from outfall.errors import ValueRefusedError
-from outfall.formats import rows_to_batch
 from outfall.postgres.connection import Connection, Database
 from outfall.postgres.dead_letters import DeadLetters
 from outfall.postgres.failures import explained
@@ -18,6 +17,7 @@ from outfall.postgres.staging import StagedRows, Staging, new_stage
 from outfall.postgres.staging_copy import Copy, SortingCopy, StagingCopy, StreamingCopy
 from outfall.sinks import StatelessSinkPartition
 from outfall.trace_points import reached
+from outfall.values import rows_to_batch
 
 
 class StagingPart(StatelessSinkPartition[Any]):

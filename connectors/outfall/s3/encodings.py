@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from outfall.formats import can_grow, one_schema, suffix
 from outfall.formats.options import FormatOptions
-from outfall.formats.rows import detached
 from outfall.formats.stream import EncodedStream
+from outfall.values import detached
 
 _STREAM_BYTES = 1 << 20
 """Bytes of rows that are written as one Arrow stream: enough that its schema costs little."""

@@ -12,11 +12,10 @@ from urllib.parse import parse_qsl, urlencode
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
-from outfall.durations import Duration
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions
 from outfall.formats.partition_paths import BucketOptions
-from outfall.options import SinkOptions, parse_endpoint, resolve_secret
+from outfall.options import Duration, SinkOptions, parse_endpoint, resolve_secret
 from outfall.s3.location import bucket_and_prefix
 from outfall.s3.rolling import RollOptions
 

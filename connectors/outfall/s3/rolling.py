@@ -10,8 +10,7 @@ from typing import Self, TypedDict
 
 from pydantic import ByteSize, Field
 
-from outfall.durations import Duration
-from outfall.options import SinkOptions
+from outfall.options import Duration, SinkOptions
 
 _MOST_PARTS = 8_000
 """Fewer than S3 takes in an object, since the last epoch's bytes come on top."""

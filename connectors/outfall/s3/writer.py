@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.errors import TransientError
-from outfall.formats import rows_to_batch, suffix
+from outfall.formats import suffix
 from outfall.formats.partition_paths import Buckets
 from outfall.formats.stream import EncodedStream
 from outfall.s3.attempt import Attempt
@@ -19,6 +19,7 @@ from outfall.s3.staged import StagedObject
 from outfall.s3.state import WriterState
 from outfall.s3.upload import Upload
 from outfall.sinks import StatelessSinkPartition
+from outfall.values import rows_to_batch
 
 _KEPT_BYTES = 128 << 20
 """Bytes that formats which keep rows for later (Parquet's row groups) may keep in all objects of an attempt."""

@@ -12,10 +12,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pydantic import ByteSize, Field
 
-from outfall.durations import Duration
 from outfall.errors import ValueRefusedError
-from outfall.formats import rows_to_batch
-from outfall.options import SinkOptions
+from outfall.options import Duration, SinkOptions
+from outfall.values import rows_to_batch
 
 
 class BatchLimits(SinkOptions):

@@ -13,9 +13,9 @@ import pyarrow as pa
 from outfall.capabilities import SupportsArrow, SupportsDeadLetters
 from outfall.capability_checks import flush, supports
 from outfall.dead_letter import DeadLetter
-from outfall.formats import rows_to_batch
 from outfall.protocol.clock import Clock, SystemClock
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
+from outfall.values import rows_to_batch
 from outfall.wrappers.batch_buffer import ArrowChunk, BatchingOptions, Buffer, ValueChunk
 
 

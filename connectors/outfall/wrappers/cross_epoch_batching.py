@@ -23,10 +23,9 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import needs_same_rows
 from outfall.errors import CapabilityError, SerializationError
-from outfall.formats import rows_to_batch
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
-from outfall.values import to_batch
+from outfall.values import rows_to_batch, to_batch
 from outfall.wrappers.batch_buffer import ArrowChunk, Buffer
 from outfall.wrappers.batched import Batching
 from outfall.wrappers.composite import Composite

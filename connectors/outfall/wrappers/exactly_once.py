@@ -26,11 +26,11 @@ from outfall.capabilities import (
 from outfall.capability_checks import supports
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
-from outfall.formats import rows_to_batch
 from outfall.formats.row_text import row_texts
 from outfall.options import Names, SinkOptions, make_options
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
+from outfall.values import rows_to_batch
 from outfall.wrappers.composite import Composite, DeadLetteringSink
 from outfall.wrappers.composite.partition import CompositePartition, Opening
 from outfall.wrappers.composite.sink import share

@@ -61,10 +61,8 @@ from outfall.protocol.run_registry import PROCESS_REGISTRY, Position, RunRegistr
 from outfall.protocol.states import ROWS_HELD, TravellingStates, total_held
 from outfall.protocol.target import check_target, open_target, sweep_context, sweep_target
 from outfall.protocol.validation import check_batch, check_identity, expected_epoch, listed_parts
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.entries import Begin, ChildRecord, Completed, Prepared, Skipped, StoredValue
-from outfall.recovery.log import EntryExistsError
-from outfall.recovery.values import copy_value
+from outfall.recovery.entries import Begin, ChildRecord, Completed, Prepared, Skipped, StoredValue, copy_value
+from outfall.recovery.log import EntryExistsError, RecoveryConfig
 from outfall.trace_points import reached
 from outfall.version import outfall_version
 

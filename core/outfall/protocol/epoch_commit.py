@@ -21,8 +21,7 @@ from outfall.protocol.clock import Clock
 from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing
 from outfall.protocol.journal import Journal
 from outfall.protocol.target import sweep_context, sweep_target
-from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared
-from outfall.recovery.values import load_value
+from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared, load_value
 from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)

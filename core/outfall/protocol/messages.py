@@ -18,10 +18,15 @@ from outfall.capability_checks import supports
 from outfall.errors import FencedError, ResponsesError
 from outfall.protocol.states import hand_over_serializer, load_states
 from outfall.protocol.validation import check_version, earlier_epoch, returned_list, unexpected_epoch
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.entries import Record, StoredCommittable, StoredValue, WriterRecord
-from outfall.recovery.log import RecoveryLog
-from outfall.recovery.values import load_value, store_value
+from outfall.recovery.entries import (
+    StoredCommittable,
+    StoredModel,
+    StoredValue,
+    WinningAttempt,
+    load_value,
+    store_value,
+)
+from outfall.recovery.log import RecoveryConfig, RecoveryLog
 
 
 @dataclass(frozen=True)
@@ -77,18 +82,18 @@ class Ticket:
         raise unexpected_epoch(self.step_id, epoch, completed=self.completed, expected=self.epoch, drains=self.drains)
 
 
-class PartResponse(Record):
+class PartResponse(StoredModel):
     """What one part, or one writer of a dynamic sink, hands over."""
 
     part: str | None
-    writer: WriterRecord
+    writer: WinningAttempt
     states: dict[str, StoredValue] = {}
     """By name: one of the part's own name, unless the sink keeps several. Those that are left out stay as they were."""
     writer_states: list[StoredValue] = []
     committables: list[StoredValue] = []
 
 
-class TaskResponse(Record):
+class TaskResponse(StoredModel):
     """The response of one task, of which each has one."""
 
     worker_index: int
@@ -239,7 +244,7 @@ class CollectedResponses:
                 )
 
 
-def writer_id(record: WriterRecord) -> WriterId:
+def writer_id(record: WinningAttempt) -> WriterId:
     """The identity as connectors see it."""
     return WriterId(record.generation, record.epoch, record.attempt)
 

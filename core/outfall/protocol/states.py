@@ -17,10 +17,8 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import SupportsNamedStates, supports
 from outfall.errors import ConfigurationError
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.entries import HeldRecord, StoredValue
-from outfall.recovery.log import RecoveryLog
-from outfall.recovery.values import CARRIED, carry_in, carry_out, load_value
+from outfall.recovery.entries import CARRIED, HeldRecord, StoredValue, carry_in, carry_out, load_value
+from outfall.recovery.log import RecoveryConfig, RecoveryLog
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 
 K = TypeVar("K")

@@ -11,9 +11,8 @@ from outfall.capabilities import SupportsTarget, SupportsWriterState, SweepConte
 from outfall.capability_checks import is_fixed, supports
 from outfall.protocol.journal import JournalView
 from outfall.protocol.states import load_states, state_serializer
-from outfall.recovery.entries import StoredValue
+from outfall.recovery.entries import StoredValue, load_value, store_state
 from outfall.recovery.log import RecoveryLog
-from outfall.recovery.values import load_value, store_state
 from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)

@@ -39,9 +39,8 @@ from outfall.protocol.states import (
     total_held,
 )
 from outfall.protocol.validation import check_query, check_version, returned_list
-from outfall.recovery.entries import HeldRecord, StoredValue, WriterRecord
+from outfall.recovery.entries import HeldRecord, StoredValue, WinningAttempt, load_value, store_state, store_value
 from outfall.recovery.log import RecoveryLog
-from outfall.recovery.values import load_value, store_state, store_value
 from outfall.trace_points import reached
 from outfall.values import to_batch, to_values
 from outfall.version import outfall_version
@@ -266,7 +265,7 @@ class PartRunner:
         reached("task: after prepare_commit")
         response = PartResponse(
             part=self._context.part,
-            writer=WriterRecord(
+            writer=WinningAttempt(
                 generation=self._context.generation, epoch=self._context.epoch, attempt=self._context.attempt
             ),
             states=self._snapshot(),

@@ -2,10 +2,9 @@
 
 from outfall.kafka import KafkaRecoveryConfig
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
-from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.copying import CopiedStep, copy_step
 from outfall.recovery.history import EpochSummary, history
-from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
 from outfall.recovery.sqlite import SqliteRecoveryConfig
 from outfall.recovery.url import recovery_config
 

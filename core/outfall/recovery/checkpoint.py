@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outfall.location import LOCAL
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.failures import explained
-from outfall.recovery.location import recovery_location
-from outfall.recovery.log import RecoveryLog
-from outfall.recovery.names import check_step_id, is_step_id
+from outfall.recovery.location import explained, recovery_location
+from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id, is_step_id
 
 
 @dataclass(frozen=True)
@@ -49,10 +46,9 @@ class CheckpointRecoveryConfig(RecoveryConfig):
             from outfall.recovery.local_log import LocalLog
 
             return LocalLog(directory, step_id)
-        from outfall.recovery.fsspec_log import FsspecLog
-        from outfall.recovery.objects import ObjectStore
+        from outfall.recovery.object_log import ObjectLog, ObjectStore
 
-        return FsspecLog(ObjectStore(location), directory, step_id)
+        return ObjectLog(ObjectStore(location), directory, step_id)
 
     def steps(self) -> Sequence[str]:
         location = recovery_location(self.location)
@@ -61,7 +57,7 @@ class CheckpointRecoveryConfig(RecoveryConfig):
             if location.scheme == LOCAL:
                 found = _directories(directory)
             else:
-                from outfall.recovery.objects import ObjectStore
+                from outfall.recovery.object_log import ObjectStore
 
                 found = ObjectStore(location).names(directory)
         return sorted(name for name in found if is_step_id(name))

@@ -17,9 +17,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from outfall.errors import ConfigurationError, RecordError, TransientError
-from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Begin, Completed, Entry, Moved, Prepared, StoredValue, decode_entry, encode_entry
-from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
 from outfall.recovery.url import recovery_config
 from outfall.trace_points import reached
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from outfall.errors import RecordError, TransientError
-from outfall.recovery import names
-from outfall.recovery.failures import explained
-from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
+from outfall.recovery.location import explained
+from outfall.recovery.log import (
+    EntryExistsError,
+    LogEntry,
+    RecoveryLog,
+    check_state_name,
+    state_generation,
+    state_name,
+)
 from outfall.trace_points import reached
 
 STATES = "states"
 """The directory of large states, below the log's own."""
 
+_ENTRY = re.compile(r"([0-9]{20})\.json")
+_TEMPORARY = re.compile(r"\.tmp-([0-9]{20})-[0-9a-f]{32}")
 _ROUNDS = 20
 
 
@@ -60,13 +70,13 @@ class FileLog(RecoveryLog):
             self._sweep_states(states, generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
-        stored = names.state_name(name, generation)
+        stored = state_name(name, generation)
         with explained(f"writing the state {name!r}", self._step_id, self._where):
             self._create_state(stored, data)
         return stored
 
     def read_state(self, name: str) -> bytes:
-        names.check_state_name(name)
+        check_state_name(name)
         with explained(f"reading the state {name!r}", self._step_id, self._where):
             data = self._load(self._state_path(name))
         if data is None:
@@ -93,14 +103,14 @@ class FileLog(RecoveryLog):
     def erase(self) -> None:
         with explained("erasing the recovery log", self._step_id, self._where):
             listed = self._list(self._directory)
-            for number in _sorted_numbers(names.entry_number, listed):
-                self._remove(self._path(names.entry_name(number)))
+            for number in _sorted_numbers(entry_number, listed):
+                self._remove(self._path(entry_name(number)))
                 reached("log: entry erased")
             for name in listed:
-                if names.temporary_number(name) is not None:
+                if temporary_number(name) is not None:
                     self._remove(self._path(name))
             for name in self._list(f"{self._directory}/{STATES}"):
-                if names.state_generation(name) is not None:
+                if state_generation(name) is not None:
                     self._remove(self._state_path(name))
             self._remove_directories()
 
@@ -149,7 +159,7 @@ class FileLog(RecoveryLog):
         return f"{self._directory}/{STATES}/{name}"
 
     def _numbers(self) -> list[int]:
-        return _sorted_numbers(names.entry_number, self._list(self._directory))
+        return _sorted_numbers(entry_number, self._list(self._directory))
 
     def _consistent(self, last: int | None) -> list[LogEntry]:
         """Read entries that were all there at one moment; entries that a sweep takes away meanwhile are left out.
@@ -162,7 +172,7 @@ class FileLog(RecoveryLog):
             numbers = self._numbers()
             numbers = numbers if last is None else numbers[max(0, len(numbers) - last) :]
             missing = [number for number in numbers if number not in found]
-            loaded = self._load_all([self._path(names.entry_name(number)) for number in missing])
+            loaded = self._load_all([self._path(entry_name(number)) for number in missing])
             found |= {number: data for number, data in zip(missing, loaded, strict=True) if data is not None}
             if all(number in found for number in numbers):
                 # A writer may have died before it made its entry durable. Whoever acts on the entry must not see it
@@ -199,21 +209,21 @@ class FileLog(RecoveryLog):
 
     def _sweep_entries(self, keep: Collection[int]) -> None:
         listed = self._list(self._directory)
-        numbers = _sorted_numbers(names.entry_number, listed)
+        numbers = _sorted_numbers(entry_number, listed)
         for number in numbers:
             if number < max(keep, default=0) and number not in keep:
-                self._remove(self._path(names.entry_name(number)))
+                self._remove(self._path(entry_name(number)))
                 reached("log: entry swept")
         for name in listed:
             # Their writers died, or wake up fenced: the number is taken, or was and is swept.
-            meant = names.temporary_number(name)
+            meant = temporary_number(name)
             if meant is not None and meant <= max(numbers, default=0):
                 self._remove(self._path(name))
                 reached("log: temporary swept")
 
     def _sweep_states(self, keep: Collection[str], generation: int) -> None:
         for name in self._list(f"{self._directory}/{STATES}"):
-            written_by = names.state_generation(name)
+            written_by = state_generation(name)
             if written_by is not None and written_by < generation and name not in keep:
                 self._remove(self._state_path(name))
                 reached("log: state swept")
@@ -221,3 +231,28 @@ class FileLog(RecoveryLog):
 
 def _sorted_numbers(number_of: Callable[[str], int | None], listed: Iterable[str]) -> list[int]:
     return sorted(number for name in listed if (number := number_of(name)) is not None)
+
+
+def entry_name(number: int) -> str:
+    """Name the file of an entry. Names sort as their numbers do."""
+    return f"{number:020d}.json"
+
+
+def entry_number(name: str) -> int | None:
+    """Return the number of an entry's file; `None` for any other file."""
+    return _number(_ENTRY, name)
+
+
+def temporary_name(number: int) -> str:
+    """Name a file that becomes entry `number` when it is whole."""
+    return f".tmp-{number:020d}-{uuid.uuid4().hex}"
+
+
+def temporary_number(name: str) -> int | None:
+    """Return the number of the entry that a file was to become; `None` for any other file."""
+    return _number(_TEMPORARY, name)
+
+
+def _number(pattern: re.Pattern[str], name: str) -> int | None:
+    match = pattern.fullmatch(name)
+    return None if match is None else int(match[1])

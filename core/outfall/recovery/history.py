@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import Completed, Entry, Skipped, decode_entry
+from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.url import recovery_config
 
 KEPT_EPOCHS = 100

@@ -7,9 +7,8 @@ import os
 from contextlib import suppress
 
 from outfall.errors import ConfigurationError
-from outfall.recovery import names
-from outfall.recovery.directories import make_durably, sync_directory
-from outfall.recovery.file_log import STATES, FileLog
+from outfall.filesystems import make_durably, sync_directory
+from outfall.recovery.file_log import STATES, FileLog, entry_name, temporary_name
 from outfall.recovery.location import USE_INSTEAD
 from outfall.recovery.log import EntryExistsError
 from outfall.trace_points import reached
@@ -47,7 +46,7 @@ class LocalLog(FileLog):
 
     def _create_entry(self, number: int, data: bytes) -> None:
         self._make_directory(self._directory)
-        temporary = self._path(names.temporary_name(number))
+        temporary = self._path(temporary_name(number))
         try:
             _write_durably(temporary, data)
             reached("log: temporary written")
@@ -62,7 +61,7 @@ class LocalLog(FileLog):
         reached("log: temporary removed")
 
     def _link(self, temporary: str, number: int) -> None:
-        final = self._path(names.entry_name(number))
+        final = self._path(entry_name(number))
         try:
             os.link(temporary, final)
         except FileExistsError:

@@ -1,12 +1,25 @@
-"""The one primitive that all recovery stores share: an entry created exclusively at the next number."""
+"""What a recovery store is: where it lies, and the log that it keeps of each step.
+
+All safety stands on one primitive, `RecoveryLog.append`: an entry created exclusively at the next number. The names of
+steps and of large states are the same in every store, since logs are copied from one to another.
+"""
 
 from __future__ import annotations
 
+import re
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, RecordError
+
+_STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+# What follows is where Kafka had it; a state keeps its name in every store that it is copied to.
+_STATE = re.compile(r"g([0-9]+)-[A-Za-z0-9._-]*-[0-9a-f]{32}\.state(\.[0-9]{1,19}-[0-9]{1,9})?")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_STATE_LABEL = 80
 
 
 class EntryExistsError(Exception):
@@ -117,3 +130,79 @@ class RecoveryLog(ABC):
 
     def close(self) -> None:
         """Release resources."""
+
+
+class RecoveryConfig(ABC):
+    """Says where recovery data lives. Picklable; opens nothing until `open` is called, on the driver or in a task."""
+
+    reaches_tasks: ClassVar[bool] = True
+    """Whether tasks on any host can open the log too. Where not, only the driver does, and states travel whole with the
+    ticket and the answers, as long as all of a step's together are within `outfall.recovery.entries.CARRIED`."""
+
+    @abstractmethod
+    def open(self, step_id: str) -> RecoveryLog:
+        """Open the log of one step, which is made on first use.
+
+        Raises:
+            ConfigurationError: the location cannot hold a log; the text says what to use instead.
+        """
+
+    def steps(self) -> Sequence[str]:
+        """Return the ids of the steps that have recovery data here, sorted; none where nothing was ever written.
+
+        For people who look: the protocol never asks. Reads only, and may name a step whose log is empty.
+
+        Raises:
+            ConfigurationError: this store cannot list its steps, or the location cannot hold logs.
+            TransientError: the store failed.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} cannot list the steps that it holds", do="name the step (its default is 'sink')"
+        )
+
+    @abstractmethod
+    def url(self) -> str:
+        """Return the location as text, free of secrets; `recovery_config(url)` gives an equal configuration."""
+
+
+def check_step_id(step_id: str) -> str:
+    """Return a step id that can be the name of a directory or of a table.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    # Refused rather than escaped: two ids must never meet in one directory, and people look for theirs with `ls`.
+    if not isinstance(step_id, str) or not _STEP_ID.fullmatch(step_id):
+        raise ConfigurationError(
+            f"{step_id!r} cannot be a step id",
+            why="its recovery data is kept under that name",
+            do="give up to 200 letters, digits, '.', '_' or '-' of ASCII, the first a letter or digit",
+        )
+    return step_id
+
+
+def is_step_id(name: str) -> bool:
+    """Whether a name can be that of a step's directory or database."""
+    return _STEP_ID.fullmatch(name) is not None
+
+
+def state_name(label: str, generation: int) -> str:
+    """Name the file of a large state. Never the same twice."""
+    return f"g{generation}-{_UNSAFE.sub('_', label)[:_STATE_LABEL]}-{uuid.uuid4().hex}.state"
+
+
+def state_generation(name: str) -> int | None:
+    """Return the generation that wrote a state's file; `None` for any other file."""
+    match = _STATE.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def check_state_name(name: str) -> str:
+    """Return the name of a state that was read in a record.
+
+    Raises:
+        RecordError: it is none that `state_name` gives, and might lead out of the directory.
+    """
+    if state_generation(name) is None:
+        raise RecordError(f"{name!r} is not the name of a state", do="restore the recovery data from a copy")
+    return name

@@ -27,8 +27,7 @@ from typing import Any
 
 from outfall.errors import ConfigurationError, RecordError
 from outfall.location import LOCAL, Location
-from outfall.recovery.failures import explained
-from outfall.recovery.location import recovery_location
+from outfall.recovery.location import explained, recovery_location
 
 _NUMBERED = re.compile(r"([0-9]+)(\.compact)?")
 _STATE_FILE = re.compile(r"([0-9]+)(?:_[0-9a-fA-F-]+)?\.(delta|snapshot|zip|changelog)")
@@ -388,6 +387,6 @@ def _log_names(location: Location, *below: str) -> Sequence[str]:
     directory = location.child(*below)
     if location.scheme == LOCAL:
         return os.listdir(directory) if os.path.isdir(directory) else ()
-    from outfall.recovery.objects import ObjectStore
+    from outfall.recovery.object_log import ObjectStore
 
     return ObjectStore(location).names(directory)

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, RecordError
 from outfall.location import LOCAL, Location, Purpose
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.failures import explained
-from outfall.recovery.log import RecoveryLog
-from outfall.recovery.names import check_step_id, is_step_id
+from outfall.recovery.location import explained
+from outfall.recovery.log import (
+    EntryExistsError,
+    LogEntry,
+    RecoveryConfig,
+    RecoveryLog,
+    check_state_name,
+    check_step_id,
+    is_step_id,
+    state_generation,
+    state_name,
+)
+from outfall.trace_points import reached
+
+if TYPE_CHECKING:
+    from outfall.recovery.sqlite_database import SqliteDatabase
 
 SCHEME = "sqlite"
 _SUFFIX = ".sqlite"
+_WAL_BYTES = 4 * 1024 * 1024
+"""What the WAL may hold before a sweep moves it over."""
 
 _DIRECTORY = Purpose(
     "directory of SQLite databases",
@@ -61,8 +76,6 @@ class SqliteRecoveryConfig(RecoveryConfig):
         Raises:
             ConfigurationError: the step id will not do.
         """
-        from outfall.recovery.sqlite_log import SqliteLog
-
         return SqliteLog(f"{self.db_dir}/{check_step_id(step_id)}{_SUFFIX}", step_id, self.deadline)
 
     def steps(self) -> Sequence[str]:
@@ -79,3 +92,149 @@ def _listed(directory: str) -> list[str]:
         return os.listdir(directory)
     except FileNotFoundError:
         return []
+
+
+class SqliteLog(RecoveryLog):
+    """Entries whose number is the primary key. The database is opened on first use, and made on the first write."""
+
+    def __init__(self, path: str, step_id: str, deadline: float) -> None:
+        """Say where; nothing is made or read."""
+        self._path = path
+        self._step_id = step_id
+        self._deadline = deadline
+        self._open: SqliteDatabase | None = None
+
+    def read(self, *, last: int | None = None) -> list[LogEntry]:
+        if last is not None and last < 0:
+            raise ValueError(f"last must not be negative, not {last}")
+        with self._reading("reading the recovery log") as database:
+            if database is None:
+                return []
+            query = "SELECT number, data FROM entries ORDER BY number DESC LIMIT ?"
+            rows = database.connection.execute(query, (-1 if last is None else last,)).fetchall()
+            database.sync()
+            return [LogEntry(number, bytes(data)) for number, data in reversed(rows)]
+
+    def numbers(self) -> list[int]:
+        with self._reading("listing the recovery log") as database:
+            return [] if database is None else _numbers(database)
+
+    def append(self, data: bytes, *, after: int) -> int:
+        number = after + 1
+        with self._writing(f"appending recovery entry {number}") as database:
+            self._require_newest(database, after)
+            reached("log: newest checked")
+            database.mark_behind()
+            with database.transaction() as connection:
+                self._require_newest(database, after)
+                connection.execute("INSERT INTO entries VALUES (?, ?)", (number, data))
+                reached("log: entry inserted")
+        return number
+
+    def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
+        with self._reading("sweeping the recovery log") as database:
+            if database is None:
+                return
+            gone = [(number,) for number in _numbers(database) if number < max(keep, default=0) and number not in keep]
+            old = database.connection.execute("SELECT name FROM states WHERE generation < ?", (generation,)).fetchall()
+            spent = [(name,) for (name,) in old if name not in states]
+            if gone or spent:
+                database.mark_behind()
+                with database.transaction() as connection:
+                    connection.executemany("DELETE FROM entries WHERE number = ?", gone)
+                    connection.executemany("DELETE FROM states WHERE name = ?", spent)
+                    reached("log: entry swept")
+            database.checkpoint(above=_WAL_BYTES)
+
+    def write_state(self, name: str, data: bytes, *, generation: int) -> str:
+        stored = state_name(name, generation)
+        with self._writing(f"writing the state {name!r}") as database:
+            database.mark_behind()
+            with database.transaction() as connection:
+                connection.execute("INSERT INTO states VALUES (?, ?, ?)", (stored, generation, data))
+        reached("log: state durable")
+        return stored
+
+    def read_state(self, name: str) -> bytes:
+        check_state_name(name)
+        with self._reading(f"reading the state {name!r}") as database:
+            query = "SELECT data FROM states WHERE name = ?"
+            row = None if database is None else database.connection.execute(query, (name,)).fetchone()
+        if row is None:
+            raise RecordError(
+                f"the state {name!r} is not in {self._path!r}",
+                step=self._step_id,
+                why="a record names it, and no sweep removes what is recorded",
+                do="restore the database from a copy",
+            )
+        return bytes(row[0])
+
+    def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
+        with self._writing("copying a recovery log") as database:
+            database.mark_behind()
+            with database.transaction() as connection:
+                known = [(name, state_generation(name), data) for name, data in states.items()]
+                connection.executemany("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", known)
+                rows = [(entry.number, entry.data) for entry in entries]
+                connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", rows)
+
+    def erase(self) -> None:
+        with self._reading("erasing the recovery log") as database:
+            if database is None:
+                return
+            database.mark_behind()
+            with database.transaction() as connection:
+                connection.execute("DELETE FROM entries")
+                connection.execute("DELETE FROM states")
+
+    def close(self) -> None:
+        if self._open is not None:
+            database, self._open = self._open, None
+            with self._explained("closing the recovery log"):
+                database.close()
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        # Here and not above: some builds of Python have no SQLite, and may hold the code.
+        from outfall.recovery.sqlite_database import explained
+
+        with explained(doing, self._step_id, self._path, self._deadline):
+            yield
+
+    @contextmanager
+    def _reading(self, doing: str) -> Iterator[SqliteDatabase | None]:
+        """The database, `None` when nobody has made it."""
+        with self._explained(doing):
+            if self._open is None and not os.path.exists(self._path):
+                yield None
+            else:
+                yield self._database()
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[SqliteDatabase]:
+        with self._explained(doing):
+            yield self._database()
+
+    def _database(self) -> SqliteDatabase:
+        from outfall.recovery.sqlite_database import SqliteDatabase
+
+        if self._open is None:
+            self._open = SqliteDatabase(self._path, self._step_id, self._deadline)
+        self._open.require_same_file()
+        return self._open
+
+    def _require_newest(self, database: SqliteDatabase, after: int) -> None:
+        (newest,) = database.connection.execute("SELECT coalesce(max(number), 0) FROM entries").fetchone()
+        if newest > after:
+            raise EntryExistsError(after + 1)
+        if newest < after:
+            raise RecordError(
+                f"recovery entry {after} is gone from {self._path!r}, where the newest is now {newest}",
+                step=self._step_id,
+                why="the database was emptied or replaced while the query ran",
+                do="restore the database from a copy, or start the query with a new checkpoint",
+            )
+
+
+def _numbers(database: SqliteDatabase) -> list[int]:
+    return [number for (number,) in database.connection.execute("SELECT number FROM entries ORDER BY number")]

@@ -8,7 +8,7 @@ from outfall.errors import ConfigurationError
 from outfall.kafka import KafkaRecoveryConfig
 from outfall.location import masked
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
 
 

@@ -18,7 +18,7 @@ from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import NullKey, StepSettings

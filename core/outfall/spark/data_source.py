@@ -27,7 +27,7 @@ from outfall.errors import ConfigurationError, ResponsesError
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.protocol.task import EpochTask
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, has_open_batch
 from outfall.recovery.url import recovery_config
 from outfall.source_options import SourceOptions, make_sink, plain_name, split_options

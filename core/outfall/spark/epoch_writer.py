@@ -13,7 +13,7 @@ from outfall.errors import CapabilityError, EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.draining import REWRITES, drain
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint
 from outfall.spark.columns import Columns
 from outfall.spark.query_identity import NO_QUERY, RunningQuery, is_connect

@@ -11,7 +11,7 @@ from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, 
 from outfall.errors import ConfigurationError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.validation import listed_parts
-from outfall.recovery.names import check_step_id
+from outfall.recovery.log import check_step_id
 from outfall.spark.columns import Columns, check_schema
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from outfall.protocol import draining
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.messages import EpochResult
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.names import check_step_id
+from outfall.recovery.log import RecoveryConfig, check_step_id
 from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.query_identity import RunningQuery, is_connect, query_in, running_query

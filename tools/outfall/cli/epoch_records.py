@@ -11,10 +11,18 @@ from typing import Any
 
 from outfall.cli.masking import all_without_credentials, without_credentials
 from outfall.errors import ConfigurationError, RecordError
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.entries import Begin, Completed, Entry, Prepared, Record, Skipped, StoredValue, decode_entry
-from outfall.recovery.log import RecoveryLog
-from outfall.recovery.values import carry_out
+from outfall.recovery.entries import (
+    Begin,
+    Completed,
+    Entry,
+    Prepared,
+    Skipped,
+    StoredModel,
+    StoredValue,
+    carry_out,
+    decode_entry,
+)
+from outfall.recovery.log import RecoveryConfig, RecoveryLog
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ def _of_epoch(entries: Mapping[int, Entry], epoch: int) -> dict[int, Entry]:
 def _readable(value: Any, log: RecoveryLog) -> Any:
     if isinstance(value, StoredValue):
         return _stored(value, log)
-    if isinstance(value, Record):
+    if isinstance(value, StoredModel):
         return {name: _readable(getattr(value, name), log) for name in type(value).model_fields}
     if isinstance(value, Mapping):
         return {str(key): _readable(item, log) for key, item in value.items()}

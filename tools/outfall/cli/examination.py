@@ -16,7 +16,7 @@ from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.states import load_states
 from outfall.protocol.target import target_context
 from outfall.protocol.validation import check_identity
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 from outfall.source_options import check_for_options
 
 Result = Literal["ok", "note", "failed", "not checked"]

@@ -30,8 +30,7 @@ from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.target import sweep_context
 from outfall.protocol.validation import check_identity
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.log import RecoveryLog
+from outfall.recovery.log import RecoveryConfig, RecoveryLog
 
 
 @dataclass(frozen=True)

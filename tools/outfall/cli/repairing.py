@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from outfall.errors import ConfigurationError, FencedError
+from outfall.filesystems import make_durably, sync_directory
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.journal import Journal
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.directories import make_durably, sync_directory
 from outfall.recovery.entries import Repaired, Skipped
-from outfall.recovery.failures import explained
-from outfall.recovery.log import EntryExistsError
+from outfall.recovery.location import explained
+from outfall.recovery.log import EntryExistsError, RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.trace_points import reached
 

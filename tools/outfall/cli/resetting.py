@@ -6,7 +6,7 @@ from contextlib import closing
 
 from outfall.cli.step_status import read_status
 from outfall.errors import RecordError
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 
 
 def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Literal
 from outfall.cli.masking import without_credentials
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.journal import Journal
-from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.entries import (
     Abandoned,
     Begin,
@@ -25,6 +24,7 @@ from outfall.recovery.entries import (
     Skipped,
 )
 from outfall.recovery.history import EpochSummary, summaries
+from outfall.recovery.log import RecoveryConfig
 
 State = Literal["empty", "begun", "recorded", "committing", "completed", "abandoned", "moved", "damaged", "unreadable"]
 """What the newest entry says. `begun`: an epoch is being written, or was when its driver ended; `recorded`: it is

@@ -14,7 +14,7 @@ from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.protocol.run_registry import RunRegistry
 from outfall.protocol.task import EpochTask, TaskIdentity
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.url import recovery_config
 
 _runs = itertools.count()

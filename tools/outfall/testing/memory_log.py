@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.file_log import FileLog
-from outfall.recovery.log import EntryExistsError, RecoveryLog
-from outfall.recovery.names import check_step_id, entry_name
+from outfall.recovery.file_log import FileLog, entry_name
+from outfall.recovery.log import EntryExistsError, RecoveryConfig, RecoveryLog, check_step_id
 from outfall.testing.by_reference import ByReference
 from outfall.trace_points import reached
 

@@ -19,9 +19,8 @@ from typing import Any
 from outfall import trace_points
 from outfall.errors import FencedError, RecordError, missing_extra
 from outfall.protocol.coordinator import EpochOptions
-from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.history import KEPT_EPOCHS, history
-from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
 from outfall.testing.crash_points import crash_at
 from outfall.testing.local_engine import LocalDriver
 from outfall.testing.recovery_sinks import CountingSink, HoldingSink, Ledger, PublishingSink

@@ -13,8 +13,7 @@ import click
 from outfall.cli.chosen_sink import ChosenSink, read_options
 from outfall.errors import ConfigurationError
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
-from outfall.recovery.config import RecoveryConfig
-from outfall.recovery.names import check_step_id
+from outfall.recovery.log import RecoveryConfig, check_step_id
 from outfall.recovery.url import recovery_config
 
 F = TypeVar("F", bound=Callable[..., Any])

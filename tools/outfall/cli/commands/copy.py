@@ -6,8 +6,8 @@ import click
 
 from outfall.cli.commands.arguments import json_option, recovery_location, step_argument
 from outfall.cli.commands.output import print_json
-from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.copying import copy_step
+from outfall.recovery.log import RecoveryConfig
 
 
 @click.command()

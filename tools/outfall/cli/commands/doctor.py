@@ -8,7 +8,7 @@ from outfall.cli.chosen_sink import ChosenSink
 from outfall.cli.commands.arguments import json_option, recovery_location, sink_options, step_id
 from outfall.cli.commands.output import print_json
 from outfall.cli.examination import Examination, Finding
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 
 
 @click.command()

@@ -12,7 +12,7 @@ from outfall.errors import ConfigurationError
 from outfall.protocol import draining
 from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
 from outfall.protocol.states import ROWS_DRAINED
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 
 
 @click.command()

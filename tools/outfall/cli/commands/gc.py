@@ -9,7 +9,7 @@ from outfall.cli.commands.arguments import json_option, recovery_argument, sink_
 from outfall.cli.commands.output import print_json
 from outfall.cli.leftovers import LeftoverSweeper
 from outfall.cli.masking import without_credentials
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 
 
 @click.command()

@@ -10,7 +10,7 @@ from outfall.cli.commands.arguments import json_option, recovery_location, step_
 from outfall.cli.commands.output import print_json
 from outfall.cli.repairing import CheckpointRepair, lines
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 
 
 @click.command()

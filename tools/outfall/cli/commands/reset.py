@@ -8,7 +8,7 @@ from outfall.cli.commands.arguments import recovery_argument, step_argument
 from outfall.cli.masking import without_credentials
 from outfall.cli.resetting import consequences
 from outfall.cli.resetting import reset as erase
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 
 
 @click.command()

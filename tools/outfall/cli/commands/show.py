@@ -11,7 +11,7 @@ import click
 from outfall.cli.commands.arguments import json_option, recovery_argument, step_argument
 from outfall.cli.commands.output import print_json
 from outfall.cli.epoch_records import read_epoch
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 
 LAST = -1
 

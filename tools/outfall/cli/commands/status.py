@@ -14,8 +14,8 @@ from outfall.cli.commands.arguments import json_option, recovery_argument, step_
 from outfall.cli.commands.output import console, moment, print_json, table
 from outfall.cli.step_status import StepStatus, read_status
 from outfall.errors import OutfallError, RecordError
-from outfall.recovery.config import RecoveryConfig
 from outfall.recovery.history import KEPT_EPOCHS
+from outfall.recovery.log import RecoveryConfig
 
 _COLUMNS = (
     "epoch", "batch", "completed", "rows", "bytes", "seconds", "retries", "dead letters", "skipped", "rows held",

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from outfall.capabilities import Guarantee
 from outfall.protocol.coordinator import EpochOptions
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 
 
 class SinkHarness(ABC):

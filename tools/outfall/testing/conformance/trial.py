@@ -13,7 +13,7 @@ from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows
 from outfall.capability_checks import guarantee_of, is_fixed, supports
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
-from outfall.recovery.config import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows
 from outfall.testing.conformance.faults import ConformanceError
 from outfall.testing.conformance.harness import SinkHarness

@@ -12,8 +12,7 @@ from outfall.capability_checks import supports
 from outfall.errors import CommitError, CommitRefusedError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.recovery import recovery_config
-from outfall.recovery.entries import Prepared, decode_entry
-from outfall.recovery.values import load_value
+from outfall.recovery.entries import Prepared, decode_entry, load_value
 from outfall.testing.conformance.faults import ConformanceError, when
 from outfall.testing.conformance.harness import gives, is_directory
 from outfall.testing.conformance.registry import check

@@ -1,11 +1,11 @@
-"""An fsspec filesystem, reduced to what a log needs of it."""
+"""A log in an object store, through fsspec reduced to what a log needs of it."""
 
 from __future__ import annotations
 
 import posixpath
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -14,11 +14,43 @@ from fsspec.spec import AbstractFileSystem
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.filesystems import open_filesystem
 from outfall.location import PACKAGES, Location
-from outfall.recovery.failures import StoreClientError
-from outfall.recovery.location import USE_INSTEAD
+from outfall.recovery.file_log import FileLog, entry_name
+from outfall.recovery.location import USE_INSTEAD, StoreClientError
+from outfall.recovery.log import EntryExistsError
+from outfall.trace_points import reached
 
 _memory = threading.Lock()
 _proved: set[str] = set()
+
+
+class ObjectLog(FileLog):
+    """Entries are objects, created with the store's own condition that there be none; durable when created."""
+
+    def __init__(self, store: ObjectStore, directory: str, step_id: str) -> None:
+        super().__init__(directory, step_id, f"{store.scheme}://{directory}")
+        self._store = store
+
+    def _list(self, directory: str) -> list[str]:
+        return self._store.names(directory)
+
+    def _load(self, path: str) -> bytes | None:
+        return self._store.load([path])[0]
+
+    def _load_all(self, paths: Collection[str]) -> list[bytes | None]:
+        return self._store.load(list(paths))
+
+    def _create_entry(self, number: int, data: bytes) -> None:
+        self._store.prove_exclusive_create()
+        if not self._store.create(self._path(entry_name(number)), data):
+            raise EntryExistsError(number)
+        reached("log: object created")
+
+    def _create_state(self, name: str, data: bytes) -> None:
+        self._store.put(self._state_path(name), data)
+        reached("log: state durable")
+
+    def _remove(self, path: str) -> None:
+        self._store.remove(path)
 
 
 class ObjectStore:
