@@ -12,11 +12,14 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("outfall_letterbox.py")
 ROOT = Path(__file__).parents[2]
-SINK = {"outfall.sinks": {"letterbox": "outfall_letterbox:sink_from_options"}}
+BOTH = {
+    "outfall.sinks": {"letterbox": "outfall_letterbox:sink_from_options"},
+    "outfall.recovery": {"letterbox": "outfall_letterbox:recovery_from_url"},
+}
 
 
 def install(
-    directory: Path, *, name: str = "outfall-letterbox", entry_points: Mapping[str, Mapping[str, str]] = SINK
+    directory: Path, *, name: str = "outfall-letterbox", entry_points: Mapping[str, Mapping[str, str]] = BOTH
 ) -> None:
     """Have pip install a distribution, with the module `outfall_letterbox`, into a directory for `PYTHONPATH`."""
     file_name = f"{name.replace('-', '_')}-1.0"

@@ -1,4 +1,4 @@
-"""What somebody else's distribution would hold: a sink that brings rows to a directory, one file for each task."""
+"""What somebody else's distribution would hold: a sink that brings rows to a directory, and a recovery store."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.options import SinkOptions, parse_options
+from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 
@@ -84,6 +85,11 @@ class LetterboxSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterCont
 def sink_from_options(options: Mapping[str, str]) -> LetterboxSink:
     """Make the sink of Spark options."""
     return LetterboxSink(parse_options(LetterboxOptions, options).directory)
+
+
+def recovery_from_url(url: str) -> RecoveryConfig:
+    """Make the recovery store of `letterbox:///directory`."""
+    return CheckpointRecoveryConfig(url.removeprefix("letterbox://"))
 
 
 def rows_in(directory: Path) -> list[Any]:

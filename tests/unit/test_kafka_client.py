@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from outfall.errors import ConfigurationError, TransientError
+from outfall.kafka import KafkaRecoveryConfig
 from outfall.kafka.client import KafkaClients, KafkaPartition
 from outfall.kafka.partition import DeliveryUnknownError, Record
-from outfall.recovery import KafkaRecoveryConfig
 
 AWAY = KafkaError(KafkaError._TRANSPORT)
 REFUSED = KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED)

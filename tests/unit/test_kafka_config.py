@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from outfall.errors import ConfigurationError
+from outfall.kafka import KafkaRecoveryConfig
 from outfall.kafka import config as module
-from outfall.recovery import KafkaRecoveryConfig, recovery_config
+from outfall.recovery import recovery_config
 
 SECRET = "hunter2"
 
 
 def test_recovery_is_imported_without_the_client() -> None:
-    code = "import sys, outfall.recovery; sys.exit('confluent_kafka' in sys.modules)"
+    code = "import sys, outfall.kafka, outfall.recovery; sys.exit('confluent_kafka' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from outfall.kafka import idle
+from outfall.kafka import KafkaRecoveryConfig, idle
 from outfall.kafka.idle import IdleLogs
 from outfall.kafka.log import KafkaLog
-from outfall.recovery import KafkaRecoveryConfig
 from tests.unit.support.kafka_partition import MemoryPartition, Topic
 
 

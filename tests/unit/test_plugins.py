@@ -65,6 +65,21 @@ def test_what_wraps_any_sink_wraps_it_too(third_party: Path, tmp_path: Path) -> 
         build_sink("letterbox", {"directory": str(tmp_path), "dead_letter.sink": "file", "dead_letter.path": "/b"})
 
 
+def test_the_recovery_store_of_another_distribution_is_found_by_its_scheme(third_party: Path, tmp_path: Path) -> None:
+    assert recovery_config(f"letterbox://{tmp_path}").url() == str(tmp_path)
+
+
+def test_a_scheme_that_nobody_registers_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"letterbox: .* no installed distribution registers a store"):
+        recovery_config("letterbox:///log")
+
+
+def test_what_is_no_recovery_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    another(tmp_path / "b", monkeypatch, entry_points={"outfall.recovery": {"letterbox": "builtins:len"}})
+    with pytest.raises(ConfigurationError, match=r"registered for letterbox: in outfall\.recovery returns int"):
+        recovery_config("letterbox:///log")
+
+
 @pytest.mark.parametrize("name", ["leterbox", "LETTERBOX"])
 def test_an_unknown_sink_is_told_which_there_are(third_party: Path, name: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
@@ -144,7 +159,7 @@ def test_a_process_that_has_the_code_alone_runs_a_task(third_party: Path, tmp_pa
     directory.mkdir()
     invalidate_caches()
     sink = make_sink("letterbox", {"directory": str(directory), "batch_size": "2"})
-    with closing(EpochCoordinator(sink, "sink", recovery_config(str(tmp_path / "log")))) as coordinator:
+    with closing(EpochCoordinator(sink, "sink", recovery_config(f"letterbox://{tmp_path / 'log'}"))) as coordinator:
         ticket = coordinator.begin(0)
         task = EpochTask(sink, ticket, TaskIdentity(epoch=0, worker_index=0, attempt=0))
         sent = cloudpickle.dumps((task, [(None, [1, 2, 3])]))

@@ -117,38 +117,38 @@ class KafkaRecoveryConfig(RecoveryConfig):
         query = urlencode(given, quote_via=quote, safe=":/")
         return f"kafka://{self.brokers}/{self.topic_prefix}" + (f"?{query}" if query else "")
 
-    @classmethod
-    def from_url(cls, url: str) -> KafkaRecoveryConfig:
-        """Understand `kafka://host:9092,host2:9092/prefix`, the options after it as a query.
 
-        Raises:
-            ConfigurationError: it is not of this form. The text shows nothing of a query.
-        """
-        split = urlsplit(url)
-        shown = f"kafka://{split.netloc.rpartition('@')[2]}{split.path}"
-        problem = ""
-        if "@" in split.netloc or split.fragment:
-            problem = "it holds credentials or a fragment"
-        elif not split.netloc or not split.path.strip("/") or "/" in split.path.strip("/"):
-            problem = "it does not name brokers and one prefix"
-        given = dict(parse_qsl(split.query, keep_blank_values=True))
-        literal = [name for name, value in ClientOptions(_but(given, _OWN)).items() if value == "***"]
-        if literal:
-            problem = f"it holds a secret: {', '.join(literal)}"
-        if problem:
-            raise ConfigurationError(
-                f"the recovery location {shown!r} will not do",
-                why=problem,
-                do="write kafka://host:9092/prefix, and secrets as ?sasl.password=env:NAME",
-            )
-        own = {name: given[name] for name in _OWN if name in given}
-        return cls(
-            split.netloc,
-            split.path.strip("/"),
-            _but(given, _OWN),
-            _replication(own.get("replication_factor", 3)),
-            own.get("timeout", timedelta(seconds=60)),
+def recovery_from_url(url: str) -> KafkaRecoveryConfig:
+    """Make the configuration of a URL, `kafka://host:9092,host2:9092/prefix`, the options after it as a query.
+
+    Raises:
+        ConfigurationError: it is not of this form. The text shows nothing of a query.
+    """
+    split = urlsplit(url)
+    shown = f"kafka://{split.netloc.rpartition('@')[2]}{split.path}"
+    problem = ""
+    if "@" in split.netloc or split.fragment:
+        problem = "it holds credentials or a fragment"
+    elif not split.netloc or not split.path.strip("/") or "/" in split.path.strip("/"):
+        problem = "it does not name brokers and one prefix"
+    given = dict(parse_qsl(split.query, keep_blank_values=True))
+    literal = [name for name, value in ClientOptions(_but(given, _OWN)).items() if value == "***"]
+    if literal:
+        problem = f"it holds a secret: {', '.join(literal)}"
+    if problem:
+        raise ConfigurationError(
+            f"the recovery location {shown!r} will not do",
+            why=problem,
+            do="write kafka://host:9092/prefix, and secrets as ?sasl.password=env:NAME",
         )
+    own = {name: given[name] for name in _OWN if name in given}
+    return KafkaRecoveryConfig(
+        split.netloc,
+        split.path.strip("/"),
+        _but(given, _OWN),
+        _replication(own.get("replication_factor", 3)),
+        own.get("timeout", timedelta(seconds=60)),
+    )
 
 
 def _but(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Where a step's recovery data lives, and how it is read back."""
 
-from outfall.kafka import KafkaRecoveryConfig
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.copying import CopiedStep, copy_step
 from outfall.recovery.history import EpochSummary, history
@@ -13,7 +12,6 @@ __all__ = [
     "CopiedStep",
     "EntryExistsError",
     "EpochSummary",
-    "KafkaRecoveryConfig",
     "LogEntry",
     "RecoveryConfig",
     "RecoveryLog",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.filesystems import is_unset, remedy
 from outfall.location import OBJECT_STORES, Location, Purpose
+from outfall.plugins import RECOVERY
 
 USE_INSTEAD = (
     "give recovery= an absolute path on a POSIX filesystem that driver and executors share and that has hard links"
@@ -21,7 +22,8 @@ _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.
 _RECOVERY = Purpose(
     "recovery location",
     OBJECT_STORES,
-    "is not known for creating a file exclusively, which all safety stands on",
+    "is not known for creating a file exclusively, which all safety stands on; no installed distribution registers a"
+    f" store for it in {RECOVERY}",
     USE_INSTEAD,
 )
 

@@ -1,25 +1,27 @@
-"""Recovery locations as URLs."""
+"""Recovery locations as URLs: the stores that come along, and those that installed distributions bring."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from outfall import plugins
 from outfall.errors import ConfigurationError
-from outfall.kafka import KafkaRecoveryConfig
-from outfall.location import masked
+from outfall.location import LOCAL, OBJECT_STORES, masked
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
 
 
 def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
-    """Make a configuration from its URL, or return the one given.
+    """Make a configuration from its URL, or return the one given. Called on the driver: tasks get the configuration.
 
     A URL is an absolute path, `file:///…`, `scheme://…` of a filesystem that fsspec knows and
-    `outfall.recovery.location` lists, `sqlite:///directory` or `kafka://host:9092/prefix`.
+    `outfall.recovery.location` lists, `sqlite:///directory`, or one whose scheme an installed distribution registers
+    in the group `outfall.recovery`, as Outfall does for `kafka://host:9092/prefix`.
 
     Raises:
         ConfigurationError: the URL is relative, or its scheme is not known.
+        ImportError: the extra that the store needs is not installed; the text names it.
     """
     if isinstance(location, RecoveryConfig):
         return location
@@ -30,9 +32,21 @@ def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
     scheme = urlsplit(location).scheme
     if scheme == SCHEME:
         return SqliteRecoveryConfig(_directory(location))
-    if scheme == "kafka":
-        return KafkaRecoveryConfig.from_url(location)
+    if scheme and scheme != LOCAL and scheme not in OBJECT_STORES:
+        make = plugins.find(plugins.RECOVERY, scheme)
+        if make is not None:
+            return _checked(make(location), scheme)
     return CheckpointRecoveryConfig(location)
+
+
+def _checked(made: object, scheme: str) -> RecoveryConfig:
+    if not isinstance(made, RecoveryConfig):
+        raise ConfigurationError(
+            f"what is registered for {scheme}: in {plugins.RECOVERY} returns {type(made).__name__}",
+            why="a recovery store is a RecoveryConfig",
+            do="register a function of a URL that returns one",
+        )
+    return made
 
 
 def _directory(url: str) -> str:

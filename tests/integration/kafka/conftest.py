@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from outfall.kafka import idle, topics
-from outfall.recovery import KafkaRecoveryConfig
+from outfall.kafka import KafkaRecoveryConfig, idle, topics
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
 

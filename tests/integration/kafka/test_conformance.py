@@ -12,7 +12,8 @@ import pytest
 
 from outfall.file import FileSink
 from outfall.file.flock import Patience
-from outfall.recovery import KafkaRecoveryConfig, RecoveryConfig
+from outfall.kafka import KafkaRecoveryConfig
+from outfall.recovery import RecoveryConfig
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.file import FileSink
-from outfall.recovery import EntryExistsError, KafkaRecoveryConfig, LogEntry
+from outfall.kafka import KafkaRecoveryConfig
+from outfall.recovery import EntryExistsError, LogEntry
 from outfall.testing.local_engine import LocalDriver
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import FETCH, LIST_OFFSETS, METADATA, PRODUCE, MockCluster

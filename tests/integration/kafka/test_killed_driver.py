@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from outfall.recovery import KafkaRecoveryConfig, history
+from outfall.kafka import KafkaRecoveryConfig
+from outfall.recovery import history
 from outfall.spark.version_check import pyspark_version
 from tests.integration.support.killed_driver import make_job
 from tests.integration.support.reading import found

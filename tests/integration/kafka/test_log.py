@@ -10,8 +10,9 @@ from contextlib import suppress
 import pytest
 
 from outfall.errors import RecordError
+from outfall.kafka import KafkaRecoveryConfig
 from outfall.kafka.log import CHUNK
-from outfall.recovery import EntryExistsError, KafkaRecoveryConfig, LogEntry
+from outfall.recovery import EntryExistsError, LogEntry
 
 MakeConfig = Callable[..., KafkaRecoveryConfig]
 

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from outfall.errors import ConfigurationError, RecordError
-from outfall.recovery import EntryExistsError, KafkaRecoveryConfig
+from outfall.kafka import KafkaRecoveryConfig
+from outfall.recovery import EntryExistsError
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_topics import ModelTopic
 
