@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("click")
 
-from outfall.cli.chosen_sink import ChosenSink, read_options
+from outfall.cli.commands.arguments import ChosenSink, read_options
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.testing import crash_at

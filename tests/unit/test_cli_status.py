@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.async_sink import RequestOutcome
-from outfall.cli.step_status import read_status
+from outfall.cli.commands.status import read_status
 from outfall.errors import TransientError
 from outfall.recovery import CheckpointRecoveryConfig, LogEntry, SqliteRecoveryConfig, copy_step, recovery_config
 from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry, store_state

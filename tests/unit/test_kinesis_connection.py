@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from botocore.stub import Stubber
 
-from outfall.cli.examination import Examination
+from outfall.cli.commands.doctor import Examination
 from outfall.errors import TargetError, TransientError
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.kinesis.aws import AwsSink

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outfall.cli.masking import without_credentials
+from outfall.cli.commands.output import without_credentials
 from outfall.location import masked
 
 

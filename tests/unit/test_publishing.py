@@ -14,7 +14,7 @@ from outfall.capabilities import (
     CommitterInitContext,
     SweepContext,
 )
-from outfall.cli.step_status import read_status
+from outfall.cli.commands.status import read_status
 from outfall.errors import CapabilityError, CommitError, CommitRefusedError, EpochAbandonedError, LostCommittableError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochOptions

@@ -12,7 +12,7 @@ pytest.importorskip("click")
 
 from outfall.capabilities import SupportsHeldRows
 from outfall.capability_checks import supports
-from outfall.cli.repairing import CheckpointRepair, Progress, examine
+from outfall.cli.commands.repair import CheckpointRepair, Progress, examine
 from outfall.errors import FencedError
 from outfall.file import FileSink
 from outfall.recovery import copy_step, recovery_config

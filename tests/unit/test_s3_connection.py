@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import NoCredentialsError
 
-from outfall.cli.examination import Examination
+from outfall.cli.commands.doctor import Examination
 from outfall.errors import TargetError, TransientError
 from outfall.testing import LocalDriver
 from tests.unit.support.fake_s3 import FakeS3, answer, timed_out

@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from outfall.cli.step_status import read_status
+from outfall.cli.commands.status import read_status
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochOptions

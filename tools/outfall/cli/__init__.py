@@ -1,7 +1,6 @@
 """The command line, `outfall`: see into a step's recovery data, and act on it while its query does not run.
 
-What the commands do is in this package and needs neither Spark nor the extra `cli`; how they are called and what they
-print is in `outfall.cli.commands`.
+The commands are in `outfall.cli.commands`. They need the extra `cli`, and no Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the commands are called, and what they print. Needs the extra `cli`."""
+"""The commands, each beside what it does. Needs the extra `cli`."""
 
 from importlib.util import find_spec
 

@@ -1,14 +1,128 @@
-"""`outfall doctor`."""
+"""`outfall doctor`: whether a sink could write, by its options, its step's log, its target and its connection.
+
+Writes nothing that stays.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Literal
+
 import click
 
-from outfall.cli.chosen_sink import ChosenSink
-from outfall.cli.commands.arguments import json_option, recovery_location, sink_options, step_id
-from outfall.cli.commands.output import print_json
-from outfall.cli.examination import Examination, Finding
+from outfall.capabilities import SupportsTarget
+from outfall.capability_checks import guarantee_of, is_fixed, kind_of, owns_target, requirements_of, supports, target_of
+from outfall.cli.commands.arguments import ChosenSink, json_option, recovery_location, sink_options, step_id
+from outfall.cli.commands.output import print_json, without_credentials
+from outfall.errors import ConfigurationError, TransientError
+from outfall.protocol.clock import SystemClock
+from outfall.protocol.journal import Journal, JournalView
+from outfall.protocol.states import load_states
+from outfall.protocol.target import target_context
+from outfall.protocol.validation import check_identity
 from outfall.recovery.log import RecoveryConfig
+from outfall.source_options import check_for_options
+
+Result = Literal["ok", "note", "failed", "not checked"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    about: str
+    result: Result
+    text: str
+
+
+class Examination:
+    """Looks at one sink, and goes on after what fails as far as that makes sense. Writes nothing that stays.
+
+    Args:
+        make_sink: makes the sink, or raises what is wrong with its options.
+        recovery: where its step's log is, if there is one: then the target is compared with that, else it is looked at
+            as on first contact.
+        step_id: the step's id.
+    """
+
+    def __init__(self, make_sink: Callable[[], Any], recovery: RecoveryConfig | None, step_id: str = "sink") -> None:
+        self._make_sink = make_sink
+        self._recovery = recovery
+        self._step_id = step_id
+        self._away = False
+        """Whether something failed that may pass."""
+
+    def run(self) -> Iterator[Finding]:
+        """Yield each finding as soon as it is made."""
+        made: list[Any] = []
+
+        def make() -> list[Finding]:
+            made.append(self._make_sink())
+            return [_ok("options", "valid")]
+
+        yield from self._tried("options", make)
+        if not made:
+            return
+        sink = made[0]
+        yield from _described(sink)
+        # Comparing waits for a destination as a query does that starts. Here nobody is to wait for one that is away.
+        yield from self._tried("connection", lambda: self._connect(sink))
+        yield from self._tried("target", lambda: self._look_at_target(sink))
+
+    def _look_at_target(self, sink: Any) -> list[Finding]:
+        view, states, findings = self._read_log(sink)
+        if not owns_target(sink):
+            return [*findings, Finding("target", "not checked", f"{type(sink).__name__} has nothing to compare")]
+        if view.unfinished is not None:
+            text = f"epoch {view.unfinished.epoch} is recorded and not published; the next start does that first"
+            return [*findings, Finding("target", "not checked", text)]
+        if self._away:
+            return [*findings, Finding("target", "not checked", "its server does not answer")]
+        sink.check_target(target_context(self._step_id, view, states, view.open_epoch))
+        as_what = "as the log says" if view.begin is not None else "fit for a first epoch"
+        return [*findings, _ok("target", as_what)]
+
+    def _read_log(self, sink: Any) -> tuple[JournalView, dict[str, Any], list[Finding]]:
+        if self._recovery is None:
+            return JournalView(), {}, []
+        with closing(self._recovery.open(self._step_id)) as log:
+            view = Journal(log, self._step_id, SystemClock()).read()
+            check_identity(self._step_id, sink, view, None)
+            states = load_states(sink, view.states, log) if is_fixed(sink) else {}
+        last = "nothing is recorded yet" if view.begin is None else f"last completed epoch {view.completed}"
+        return view, states, [_ok("recovery", f"{self._recovery.url()}, step {self._step_id}: {last}")]
+
+    def _connect(self, sink: Any) -> list[Finding]:
+        found = sink.check_connection() if supports(sink, SupportsTarget) else ()
+        if not found:
+            return [Finding("connection", "not checked", f"{type(sink).__name__} has no check of its destination")]
+        return [_ok("connection", line) for line in found]
+
+    def _tried(self, about: str, look: Callable[[], Sequence[Finding]]) -> Iterator[Finding]:
+        try:
+            yield from look()
+        except Exception as error:
+            self._away = self._away or isinstance(error, TransientError)
+            text = "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
+            yield Finding(about, "failed", without_credentials(text))
+
+
+def _described(sink: Any) -> Iterator[Finding]:
+    target = target_of(sink)
+    yield _ok("sink", kind_of(sink) + ("" if target is None else f", target {without_credentials(target)}"))
+    yield _ok("guarantee", guarantee_of(sink).name)
+    for requirement in requirements_of(sink):
+        yield Finding("requires", "note", requirement)
+    try:
+        check_for_options(sink, type(sink).__name__)
+    except ConfigurationError:
+        yield Finding("doors", "note", 'objects only (write_stream), not format("outfall")')
+
+
+def _ok(about: str, text: str) -> Finding:
+    return Finding(about, "ok", text)
 
 
 @click.command()

@@ -1,15 +1,164 @@
-"""`outfall gc`."""
+"""`outfall gc`: finds and removes what lost attempts of a step left in its target.
+
+A sweep may only touch what carries the step's incarnation, a generation below a bound, and stands in no record. There
+are two bounds that the log vouches for:
+
+- **The newest generation in the log.** Who wrote that BEGIN had settled everything before it, so nothing older stands
+  in a record but in the states, and whoever still writes under an older one is fenced. This holds while a query runs:
+  what it writes carries the newest generation or one that is yet to come.
+- **A generation of our own**, after taking the step over as a starting query does: settle what is recorded, append
+  BEGIN. A query that runs meanwhile is fenced and stops, so this is for one that does not. What its last attempts left
+  is below the new generation.
+
+What a recorded state names is spared under both. While an epoch is recorded and not completed, so is what the states
+before it name: the epoch is published from that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
 import click
 
-from outfall.cli.chosen_sink import ChosenSink
-from outfall.cli.commands.arguments import json_option, recovery_argument, sink_options, step_argument
-from outfall.cli.commands.output import print_json
-from outfall.cli.leftovers import LeftoverSweeper
-from outfall.cli.masking import without_credentials
-from outfall.recovery.log import RecoveryConfig
+from outfall.capabilities import SweepContext
+from outfall.capability_checks import children_of, owns_target
+from outfall.cli.commands.arguments import ChosenSink, json_option, recovery_argument, sink_options, step_argument
+from outfall.cli.commands.output import print_json, without_credentials
+from outfall.errors import CapabilityError, ConfigurationError
+from outfall.protocol.clock import SystemClock
+from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.journal import Journal, JournalView
+from outfall.protocol.target import sweep_context
+from outfall.protocol.validation import check_identity
+from outfall.recovery.log import RecoveryConfig, RecoveryLog
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What a sweep would remove."""
+
+    generation: int
+    """The first one that is spared."""
+    names: Sequence[str]
+    recorded: int | None = None
+    """An epoch that is recorded and not published, which a takeover publishes first; its data is not among `names`, nor
+    is what else carries its generation."""
+
+
+class LeftoverSweeper:
+    """Looks for, or removes, the leftovers of one step.
+
+    Args:
+        sink: the step's sink, with the options of its query.
+        recovery: where the step's log is.
+        step_id: the step's id.
+
+    Raises:
+        CapabilityError: the sink leaves nothing that could be swept.
+    """
+
+    def __init__(self, sink: Any, recovery: RecoveryConfig, step_id: str) -> None:
+        if not any(owns_target(each) for each in children_of(sink).values() or [sink]):
+            raise CapabilityError(
+                f"{type(sink).__name__} stages nothing that lost attempts could leave",
+                step=step_id,
+                do="leave gc out",
+            )
+        self._sink = sink
+        self._recovery = recovery
+        self._step_id = step_id
+
+    def find(self, *, take_over: bool = False) -> Leftovers:
+        """Return what `sweep` would remove. Changes nothing, in the target or in the log.
+
+        Args:
+            take_over: as for `sweep`.
+
+        Raises:
+            CapabilityError: the sink cannot tell it beforehand.
+            ConfigurationError, ForeignRecordsError, FencedError: as for `sweep`.
+        """
+        with self._read() as (view, log):
+            recorded = view.unfinished.epoch if take_over and view.unfinished is not None else None
+            generation = view.last + 1 if take_over and recorded is None else view.generation
+            names = self._sink.find_leftovers(self._context(view, log, generation))
+        if names is None:
+            raise CapabilityError(
+                f"{type(self._sink).__name__} has no find_leftovers(): it cannot tell what a sweep would remove",
+                step=self._step_id,
+                do="run gc with --yes; it removes what the query itself would",
+            )
+        return Leftovers(generation, names, recorded)
+
+    def sweep(self, *, take_over: bool = False, commit: CommitPolicy | None = None) -> int:
+        """Remove the leftovers.
+
+        Args:
+            take_over: whether to go up to a new generation, under which a query that runs is fenced.
+            commit: how publishing what is recorded is tried, when taking over.
+
+        Returns:
+            How many things the sink removed. Where it cannot tell beforehand, what the takeover itself swept, as each
+            BEGIN after a lost attempt does, is not among them.
+
+        Raises:
+            ConfigurationError: nothing is recorded of this step.
+            ForeignRecordsError: the log is of another sink or target.
+            FencedError: the step was moved, or somebody else took it over.
+            OutfallError: see `EpochCoordinator.begin` for a takeover; else what the target said.
+        """
+        if not take_over:
+            with self._read() as (view, log):
+                removed: int = self._sink.sweep(self._context(view, log, view.generation))
+                return removed
+        self._check()
+        listed = 0
+        with suppress(CapabilityError):
+            listed = len(self.find(take_over=True).names)
+        options = EpochOptions(commit=commit or CommitPolicy())
+        with closing(EpochCoordinator(self._sink, self._step_id, self._recovery, options=options)) as coordinator:
+            generation = coordinator.begin(None).generation
+        with self._read() as (view, log):
+            removed = self._sink.sweep(self._context(view, log, generation))
+            return max(listed, removed)
+
+    def _check(self) -> None:
+        """Refuse a step that is not recorded, or that is another's."""
+        with self._read():
+            pass
+
+    @contextmanager
+    def _read(self) -> Iterator[tuple[JournalView, RecoveryLog]]:
+        """Open the log and read it."""
+        with closing(self._recovery.open(self._step_id)) as log:
+            view = Journal(log, self._step_id, SystemClock()).read()
+            if view.incarnation is None:
+                raise ConfigurationError(
+                    f"nothing is recorded of this step in {self._recovery.url()}",
+                    step=self._step_id,
+                    why="without its log nobody knows which leftovers are its own",
+                    do="check location and step (outfall status)",
+                )
+            check_identity(self._step_id, self._sink, view, None)
+            yield view, log
+
+    def _context(self, view: JournalView, log: RecoveryLog, generation: int) -> SweepContext:
+        # What was there before an epoch that is to be published is published from the names in the states before it;
+        # what its own states name beside them carries its generation.
+        before = view if view.unfinished is None else view.before or view
+        return sweep_context(
+            self._sink,
+            self._step_id,
+            view.incarnation or "",
+            generation,
+            states={**view.states, **before.states},
+            writer_states=[*before.writer_states, *(view.writer_states if before is not view else ())],
+            log=log,
+        )
 
 
 @click.command()

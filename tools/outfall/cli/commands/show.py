@@ -1,17 +1,118 @@
-"""`outfall show`."""
+"""`outfall show`: what a log holds of one epoch, made readable."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import click
 
 from outfall.cli.commands.arguments import json_option, recovery_argument, step_argument
-from outfall.cli.commands.output import print_json
-from outfall.cli.epoch_records import read_epoch
-from outfall.recovery.log import RecoveryConfig
+from outfall.cli.commands.output import all_without_credentials, print_json, without_credentials
+from outfall.errors import ConfigurationError, RecordError
+from outfall.recovery.entries import (
+    Begin,
+    Completed,
+    Entry,
+    Prepared,
+    Skipped,
+    StoredModel,
+    StoredValue,
+    carry_out,
+    decode_entry,
+)
+from outfall.recovery.log import RecoveryConfig, RecoveryLog
+
+
+@dataclass(frozen=True)
+class EpochRecords:
+    """The entries of one epoch."""
+
+    step: str
+    epoch: int
+    whole: bool
+    """Whether states and committables are still kept; of older epochs only counts are."""
+    entries: list[dict[str, Any]]
+    """Each with its `number` and its fields as stored, in their order. Stored values are shown by `value` (parsed JSON,
+    text, or `base64`), with their version; credentials in URLs are masked."""
+
+
+def read_epoch(recovery: RecoveryConfig, step_id: str, epoch: int | None = None) -> EpochRecords:
+    """Read what is kept of an epoch. Writes nothing; safe while the query runs.
+
+    Args:
+        recovery: where the log is.
+        step_id: the step's id.
+        epoch: its number, as `outfall status` shows it; the newest when `None`.
+
+    Raises:
+        ConfigurationError: nothing of it is kept; the text says what is.
+        RecordError: an entry is damaged or of a newer format.
+    """
+    with closing(recovery.open(step_id)) as log:
+        found = {raw.number: decode_entry(raw, step_id) for raw in log.read()}
+        known = [number for entry in found.values() if (number := getattr(entry, "epoch", None)) is not None]
+        if not known:
+            raise ConfigurationError(
+                f"nothing is recorded of any epoch in {recovery.url()}", step=step_id, do="check location and step"
+            )
+        wanted = known[-1] if epoch is None else epoch
+        own = _of_epoch(found, wanted)
+        if not own:
+            raise ConfigurationError(
+                f"nothing is recorded of epoch {wanted}",
+                step=step_id,
+                why=f"the log holds epochs {min(known)} to {max(known)}: the last one whole, counts of those before",
+                do="name one of them",
+            )
+        shown = [{"number": number} | _readable(entry, log) for number, entry in own.items()]
+    only_counts = all(isinstance(entry, Completed | Skipped) for entry in own.values())
+    return EpochRecords(step_id, wanted, not only_counts, shown)
+
+
+def _of_epoch(entries: Mapping[int, Entry], epoch: int) -> dict[int, Entry]:
+    """The entries that name an epoch, and the BEGIN that it was written under, which may name none."""
+    own = {number: entry for number, entry in entries.items() if getattr(entry, "epoch", None) == epoch}
+    began = {entry.generation for entry in own.values() if isinstance(entry, Prepared)}
+    begins = {number: entries[number] for number in began if isinstance(entries.get(number), Begin)}
+    return dict(sorted((begins | own).items()))
+
+
+def _readable(value: Any, log: RecoveryLog) -> Any:
+    if isinstance(value, StoredValue):
+        return _stored(value, log)
+    if isinstance(value, StoredModel):
+        return {name: _readable(getattr(value, name), log) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {str(key): _readable(item, log) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_readable(item, log) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return without_credentials(value) if isinstance(value, str) else value
+
+
+def _stored(stored: StoredValue, log: RecoveryLog) -> dict[str, Any]:
+    shown: dict[str, Any] = {"version": stored.version}
+    if stored.held is not None:
+        shown["held"] = stored.held.model_dump(mode="json")
+    if stored.blob is not None:
+        shown["beside"] = stored.blob.model_dump()
+    try:
+        whole = carry_out(stored, log)
+    except RecordError as error:
+        return shown | {"missing": str(error)}
+    if whole.text is None:
+        return shown | {"base64": whole.base64}
+    try:
+        return shown | {"value": all_without_credentials(json.loads(whole.text))}
+    except ValueError:
+        return shown | {"value": without_credentials(whole.text)}
+
 
 LAST = -1
 

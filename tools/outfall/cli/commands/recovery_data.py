@@ -1,0 +1,130 @@
+"""`outfall drain`, `copy` and `reset`: what is done to a step's recovery data as a whole, while no query runs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import click
+
+from outfall.cli.commands.arguments import (
+    ChosenSink,
+    json_option,
+    recovery_argument,
+    recovery_location,
+    sink_options,
+    step_argument,
+)
+from outfall.cli.commands.output import print_json, without_credentials
+from outfall.cli.commands.status import read_status
+from outfall.errors import ConfigurationError, RecordError
+from outfall.protocol import draining
+from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.states import ROWS_DRAINED
+from outfall.recovery.copying import copy_step
+from outfall.recovery.log import RecoveryConfig
+
+
+@click.command()
+@recovery_argument
+@step_argument
+@sink_options
+def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink) -> None:
+    """Deliver the rows that a sink holds back across epochs.
+
+    Stop the query first: one that runs is fenced and fails. Give the sink with the options of its query. A drain that
+    fails can be repeated; each row is delivered once, as in any epoch.
+    """
+    with closing(recovery.open(step)) as log:
+        if not log.numbers():
+            raise ConfigurationError(
+                f"nothing is recorded of this step in {recovery.url()}", step=step, do="see outfall status"
+            )
+    sink, options = chosen.make(), EpochOptions(commit=chosen.commit_policy())
+    result = draining.drain(lambda: EpochCoordinator(sink, step, recovery, options=options))
+    if result is None:
+        click.echo("nothing is held back")
+    else:
+        click.echo(f"epoch {result.epoch} delivered {result.counts[ROWS_DRAINED]:,} rows in {result.seconds:.2f} s")
+
+
+@click.command()
+@click.argument("source", type=recovery_location, metavar="SOURCE")
+@click.argument("target", type=recovery_location, metavar="TARGET")
+@step_argument
+@json_option
+def copy(source: RecoveryConfig, target: RecoveryConfig, step: str, as_json: bool) -> None:
+    """Move a step's recovery data to another store.
+
+    SOURCE and TARGET are recovery locations. Stop the query first, and start it with recovery=TARGET: the source gets a
+    last entry, after which nobody goes on from it. A copy that failed is made again with the same arguments.
+    """
+    copied = copy_step(source, target, step)
+    if as_json:
+        print_json(copied)
+        return
+    click.echo(
+        f"{copied.entries} entries and {copied.states} large states, {copied.bytes:,} bytes, copied and compared"
+    )
+    click.echo(f"start the query with recovery={target.url()!r}")
+
+
+@click.command()
+@recovery_argument
+@step_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(recovery: RecoveryConfig, step: str, yes: bool) -> None:
+    """Erase a step's recovery data. Rows may be written again.
+
+    Says first what is lost, and asks. The target is left as it is.
+    """
+    known = consequences(recovery, step)
+    if not known:
+        click.echo("nothing is recorded; there is nothing to erase")
+        return
+    click.echo(f"The recovery data of step {step} in {recovery.url()} will be erased.")
+    for line in known:
+        click.echo(f"- {without_credentials(line)}")
+    if not yes:
+        click.confirm("Erase it?", abort=True)
+    with closing(recovery.open(step)) as log:
+        log.erase()
+    click.echo("erased")
+
+
+def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:
+    """Say what is lost with a step's recovery data, one sentence each; nothing where there is none to lose.
+
+    Raises:
+        TransientError, ConfigurationError: the store cannot be read.
+    """
+    try:
+        status = read_status(recovery, step_id, last=0)
+    except RecordError as error:
+        return [f"What is lost cannot be told, since the log cannot be read: {error}", *_ALWAYS]
+    if status.state == "empty":
+        return []
+    found = []
+    if status.state in ("recorded", "committing"):
+        found.append(
+            f"Epoch {status.epoch} is recorded and not wholly published. Its rows are lost, or partly there, unless the"
+            " query brings them again. Starting the query once, or outfall gc --take-over, publishes it."
+        )
+    if status.rows_held:
+        found.append(
+            f"{status.rows_held} rows that the sink holds back are lost for good. outfall drain delivers them."
+        )
+    last = "no epoch is completed" if status.completed is None else f"epochs up to {status.completed} are completed"
+    where = status.target or status.sink or "the target"
+    return [
+        *found,
+        f"It is forgotten which rows are in {where} ({last}): rows that come again are written again.",
+        *_ALWAYS,
+    ]
+
+
+_ALWAYS = [
+    "What lost attempts staged in the target is never swept any more. outfall gc --take-over removes it before.",
+    "The step begins as a new one: with a new checkpoint at batch 0, with the old one only with adopt_checkpoint. A"
+    " target that holds data is then treated as somebody else's, as the sink's on_existing says.",
+    "A query that still runs fails.",
+]
