@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from outfall.errors import ConfigurationError, TransientError
-from outfall.kafka import KafkaRecoveryConfig
-from outfall.kafka.client import KafkaClients, KafkaPartition
-from outfall.kafka.partition import DeliveryUnknownError, Record
+from outfall.kafka.client import KafkaClients
+from outfall.kafka.options import ClientOptions
+from outfall.kafka.partition import DeliveryUnknownError, KafkaPartition, TopicRecord
 
 AWAY = KafkaError(KafkaError._TRANSPORT)
 REFUSED = KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED)
@@ -93,7 +93,7 @@ class Data:
 
 
 def waiting(seconds: float) -> Client:
-    clients = KafkaClients(KafkaRecoveryConfig("127.0.0.1:1", "prefix", timeout=seconds))
+    clients = KafkaClients("127.0.0.1:1", ClientOptions({}), seconds)
     made: Any = Client(clients)
     clients._consumer = clients._producer = made
     return made  # type: ignore[no-any-return]
@@ -197,7 +197,7 @@ def test_a_topic_that_went_away_has_no_end(client: Client, missed: KafkaError) -
 def test_a_reading_goes_on_when_the_client_misses_the_partition_for_a_while(client: Client, missed: KafkaError) -> None:
     client.topics = {"topic": THERE}
     client.assigned = [Message(missed), Data()]
-    assert list(KafkaPartition(client.clients, "topic").records(0, 1)) == [Record(0, "key", b"value")]
+    assert list(KafkaPartition(client.clients, "topic").records(0, 1)) == [TopicRecord(0, "key", b"value")]
 
 
 def test_a_reading_that_waited_for_a_topic_in_vain_says_so(impatient: Client) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from outfall.kafka import KafkaRecoveryConfig, idle
-from outfall.kafka.idle import IdleLogs
-from outfall.kafka.log import KafkaLog
+from outfall.kafka import KafkaRecoveryConfig, recovery_config
+from outfall.kafka.recovery_config import IdleLogs
+from outfall.kafka.recovery_log import KafkaLog
 from tests.unit.support.kafka_partition import MemoryPartition, Topic
 
 
@@ -56,7 +56,7 @@ def test_of_too_many_the_one_kept_longest_is_shut() -> None:
 
 
 def test_a_secret_that_changes_leaves_no_clients_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle, "IDLE", IdleLogs())
+    monkeypatch.setattr(recovery_config, "IDLE", IdleLogs())
     shut: list[KafkaLog] = []
 
     def note(log: KafkaLog) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Generator
 import pytest
 
 from outfall.errors import RecordError, TransientError
-from outfall.kafka.log import KafkaLog
-from outfall.kafka.partition import Record
+from outfall.kafka.partition import TopicRecord
+from outfall.kafka.recovery_log import KafkaLog
 from outfall.recovery import EntryExistsError, LogEntry
 from outfall.testing.by_reference import ByReference
 from outfall.testing.local_engine import LocalDriver
@@ -216,7 +216,7 @@ def test_a_state_is_announced_before_it_is_written_so_that_a_crash_leaves_nothin
     assert not any("/state/" in r.key for r in _compacted(topic) if r.value is not None)
 
 
-def _compacted(topic: Topic) -> list[Record]:
+def _compacted(topic: Topic) -> list[TopicRecord]:
     topic.compact()
     return list(topic.kept.values())
 
@@ -295,7 +295,7 @@ class OneReading(MemoryPartition):
 
     under_way = 0
 
-    def records(self, start: int, end: int) -> Generator[Record]:
+    def records(self, start: int, end: int) -> Generator[TopicRecord]:
         self.under_way += 1
         try:
             yield from super().records(start, end)

@@ -1,48 +1,78 @@
-"""The clients of a log: librdkafka's, made when they are first used."""
+"""librdkafka's clients: made when they are first used, asked again under a deadline, their errors explained."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError, missing_extra
-from outfall.kafka.failures import ACCESS, MISSING, error_of, explained, may_pass, will_not_pass
-from outfall.kafka.partition import DeliveryUnknownError, Partition, Record, Write
+from outfall.errors import ConfigurationError, OutfallError, TransientError, missing_extra
+from outfall.kafka.options import ClientOptions
 from outfall.retry_log import RetryLog
 
 try:
-    from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 except ImportError as error:
     raise missing_extra("confluent-kafka", "kafka") from error
-
-if TYPE_CHECKING:
-    from outfall.kafka.config import KafkaRecoveryConfig
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _retries = RetryLog(_log)
 
+MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+"""The topic is not there, or not yet; or the client's view is older than a change of leader."""
+
+_RIGHTS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+}  # fmt: skip
+ACCESS = {
+    KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+}  # fmt: skip
+"""The brokers do not let us in, and will not."""
+
+_REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_MSG,
+    KafkaError._INVALID_ARG, KafkaError.TOPIC_EXCEPTION, KafkaError.UNSUPPORTED_VERSION,
+    KafkaError._UNSUPPORTED_FEATURE,
+}  # fmt: skip
+
+# librdkafka has just dropped the broker it was asking. Clients before 2.6 or so have no name for it.
+_DESTROY_BROKER = -137
+_PASSING = {
+    KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._ALL_BROKERS_DOWN,
+    _DESTROY_BROKER,
+    KafkaError._RESOLVE, KafkaError._WAIT_COORD, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_CONTROLLER, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE,
+}  # fmt: skip
+
 _REQUEST = 5.0
 """Seconds that one request may take before it is sent again."""
-_ABANDONED = 5.0
-"""Seconds beyond its own deadline after which a producer is given up that does not report."""
 
 
 class KafkaClients:
-    """One producer and one consumer of one topic."""
+    """One producer, one consumer and, where topics are made or described, an admin client of one cluster.
 
-    def __init__(self, config: KafkaRecoveryConfig) -> None:
+    Args:
+        brokers: `host:port`, several with commas between them.
+        options: how they are reached.
+        timeout: seconds that one call may wait for the brokers.
+    """
+
+    def __init__(self, brokers: str, options: ClientOptions, timeout: float) -> None:
         """Connect to nothing yet."""
-        self.config = config
-        self.timeout = config.seconds()
-        self.where = config.brokers
-        self._options = config.options()
+        self.where = brokers
+        self.timeout = timeout
+        self._options = options
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._refused: KafkaError | None = None
@@ -51,7 +81,7 @@ class KafkaClients:
         """Return the properties of a client, whose own texts go to this module's log."""
         return {
             **self._options.resolved(),
-            "bootstrap.servers": self.config.brokers,
+            "bootstrap.servers": self.where,
             "error_cb": self._note,
             "logger": _log,
             **more,
@@ -193,154 +223,42 @@ class KafkaClients:
         _log.info("Kafka at %s: %s", self.where, self._options.masked(str(error)))
 
 
-class KafkaPartition(Partition):
-    """The one partition of a topic."""
-
-    def __init__(self, clients: KafkaClients, topic: str) -> None:
-        """Ask nothing yet. The clients are this partition's alone."""
-        self._clients = clients
-        self._topic = topic
-        self._exists = False
-
-    @property
-    def name(self) -> str:
-        return self._topic
-
-    def prepare(self) -> None:
-        from outfall.kafka.topics import prepare_topic
-
-        prepare_topic(self._clients, self._topic)
-        self._exists = True
-
-    def bounds(self) -> tuple[int, int]:
-        if not self._exists and not self._look():
-            return 0, 0
-        consumer, here = self._clients.consumer(), TopicPartition(self._topic, 0)
-
-        def ask(seconds: float) -> tuple[int, int]:
-            try:
-                low, high = consumer.get_watermark_offsets(here, seconds)
-            except KafkaException as error:
-                known = error_of(error)
-                if known is not None and known.code() in MISSING and not self._look():
-                    return 0, 0
-                raise
-            return int(low), int(high)
-
-        return self._clients.ask(f"asking for the end of {self._topic}", ask)
-
-    def records(self, start: int, end: int) -> Generator[Record]:
-        if start >= end:
-            return
-        deadline = time.monotonic() + self._clients.timeout
-        consumer = self._clients.consumer()
-        self._clients.listen()
-        consumer.assign([TopicPartition(self._topic, 0, start)])
-        try:
-            position = start
-            waited_for = KafkaError(KafkaError._TIMED_OUT)
-            while position < end:
-                if time.monotonic() >= deadline:
-                    raise self._clients.explain(waited_for, f"reading {self._topic}")
-                message = consumer.poll(0.1)
-                if message is None:
-                    continue
-                # An error that concerns no record has no offset.
-                offset = -1 if (at := message.offset()) is None else at
-                if (news := self._news(message)) is None:
-                    position = offset + 1
-                    if offset < end:
-                        yield _record(message, offset)
-                elif news.code() != KafkaError._PARTITION_EOF:
-                    waited_for = news
-                elif offset >= end:
-                    # What compaction took from the end is behind us too.
-                    position = end
-        finally:
-            consumer.unassign()
-
-    def write(self, writes: Sequence[Write]) -> list[int]:
-        producer = self._clients.producer()
-        self._clients.listen()
-        answers: dict[int, int | KafkaError] = {}
-        deadline = time.monotonic() + self._clients.timeout
-        for index, (key, value) in enumerate(writes):
-            self._enqueue(producer, key, value, lambda e, m, i=index: answers.__setitem__(i, e or m.offset()), deadline)
-        while len(answers) < len(writes) and time.monotonic() < deadline + _ABANDONED:
-            producer.poll(0.1)
-        errors = [answer for answer in answers.values() if isinstance(answer, KafkaError)]
-        if errors or len(answers) < len(writes):
-            self._clients.drop_producer()
-            raise self._undelivered(errors, len(writes))
-        return [offset for _, offset in sorted(answers.items()) if isinstance(offset, int)]
-
-    def close(self) -> None:
-        self._clients.close()
-
-    def _look(self) -> bool:
-        """Whether the topic is there; one with other partitions than one is refused."""
-        from outfall.kafka.topics import forget_topic, partitions
-
-        self._exists = partitions(self._clients, self._topic) is not None
-        if not self._exists:
-            forget_topic(self._clients, self._topic)
-        return self._exists
-
-    def _news(self, message: Message) -> KafkaError | None:
-        """Return what tells how the reading goes: that the end is reached, or what to wait for; of a record `None`.
-
-        Raises:
-            OutfallError: it says that there is nothing to wait for.
-        """
-        error = message.error()
-        if error is None:
-            return None
-        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            raise RecordError(
-                f"the topic {self._topic} was emptied or replaced while it was read",
-                do="restore the topics from a copy, or start the query with a new checkpoint and a new prefix",
-            )
-        if error.code() != KafkaError._PARTITION_EOF and not self._clients.waits_for(error):
-            raise self._clients.explain(error, f"reading {self._topic}")
-        return error
-
-    def _enqueue(self, producer: Producer, key: str, value: bytes | None, done: Any, deadline: float) -> None:
-        """Put a record into the client's queue, which sends in this order; wait while it is full."""
-        while True:
-            try:
-                return producer.produce(self._topic, value, key, partition=0, on_delivery=done)
-            except BufferError:
-                if time.monotonic() >= deadline:
-                    self._clients.drop_producer()
-                    raise TransientError(
-                        f"writing to {self._topic} at {self._clients.where} failed",
-                        why=f"the client's queue was full for {self._clients.timeout:g} s",
-                        do="see that the brokers take records, or raise queue.buffering.max.messages in client_options",
-                    ) from None
-                producer.poll(0.05)
-            except KafkaException as error:
-                self._clients.drop_producer()
-                raise self._undelivered([known] if (known := error_of(error)) else [], 1) from None
-
-    def _undelivered(self, errors: list[KafkaError], count: int) -> OutfallError:
-        doing = f"writing {count} records to {self._topic}" if count > 1 else f"writing to {self._topic}"
-        for error in errors:
-            if will_not_pass(error):
-                return self._clients.explain(error, doing)
-        reason = self._clients.explain(errors[0] if errors else KafkaError(KafkaError._TIMED_OUT), doing)
-        if isinstance(reason, ConfigurationError):
-            return reason
-        return DeliveryUnknownError(
-            f"{doing} at {self._clients.where} was not confirmed",
-            why=str(errors[0].name()) if errors else f"no answer came within {self._clients.timeout:g} s",
-            do="see that the brokers are up and reachable; the next run goes on from what the log holds",
-        )
+def error_of(error: BaseException) -> KafkaError | None:
+    """Return librdkafka's own error of an exception."""
+    first: Any = error.args[0] if isinstance(error, KafkaException) and error.args else None
+    return first if isinstance(first, KafkaError) else None
 
 
-def _record(message: Message, offset: int) -> Record:
-    key, value = message.key(), message.value()
-    return Record(
-        offset,
-        key.decode(errors="replace") if isinstance(key, bytes) else str(key or ""),
-        value.encode() if isinstance(value, str) else value,
-    )
+def may_pass(error: KafkaError) -> bool:
+    """Whether the same request may succeed a little later.
+
+    So may one for a topic that is missing: who asks for a topic looks first whether it is there.
+    """
+    return error.code() in _PASSING | MISSING or error.retriable()
+
+
+def will_not_pass(error: KafkaError) -> bool:
+    """Whether the broker has refused for good, so that the record is certainly not there."""
+    return error.code() in _RIGHTS | ACCESS | _REFUSED
+
+
+def explained(error: KafkaError, what: str, *, where: str, text: str) -> OutfallError:
+    """Make the error that says what was being done, where, why, and what to do.
+
+    Args:
+        error: librdkafka's.
+        what: what was being done, as `"reading events-progress"`.
+        where: the brokers.
+        text: the error's text, free of secrets.
+    """
+    why = f"{error.name()}: {text}"
+    if error.code() in _RIGHTS:
+        do = "let this user describe, create, read and write the topics and describe their configuration"
+    elif error.code() in ACCESS:
+        do = "see that client_options name the protocol, mechanism, user and certificate that the brokers ask for"
+    elif error.code() in _REFUSED:
+        do = "correct what the broker refuses, here or in its own configuration"
+    else:
+        do = "see that the brokers are up and reachable; the next run goes on from what the log holds"
+        return TransientError(f"{what} at {where} failed", why=why, do=do)
+    return ConfigurationError(f"{what} at {where} failed", why=why, do=do)

@@ -1,12 +1,48 @@
-"""What the log asks of a topic's only partition: a totally ordered sequence of records that may be compacted."""
+"""A topic's only partition: a totally ordered sequence of records that may be compacted.
+
+The log asks for no more than `Partition`. `KafkaPartition` is it in a cluster: its topic is made when it is missing,
+and checked when it is there.
+"""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
-from outfall.errors import TransientError
+from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError, missing_extra
+from outfall.kafka.client import MISSING, KafkaClients, error_of, will_not_pass
+
+try:
+    from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
+except ImportError as error:
+    raise missing_extra("confluent-kafka", "kafka") from error
+
+CHUNK = 512 * 1024
+"""Bytes of an entry or a state that go into one record; more are split. Brokers take 1 MiB by default."""
+_KEY = 4096
+"""Bytes that a record takes beside its value, at most."""
+TOMBSTONES = 3_600_000
+"""Milliseconds for which tombstones are kept in topics made here: longer than any reading takes, and no longer, since
+all of them are read by who comes new."""
+_MADE_WITH = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": f"{TOMBSTONES}",
+    # Only closed segments are compacted: small ones keep what a new reader has to read short.
+    "segment.ms": "600000",
+    "segment.bytes": f"{16 << 20}",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_PAUSE = 0.05
+_ABANDONED = 5.0
+"""Seconds beyond its own deadline after which a producer is given up that does not report."""
+
+_checked: set[tuple[str, str]] = set()
+"""Clusters and topics that this process has checked."""
 
 Write = tuple[str, bytes | None]
 """A key and its value; `None` is a tombstone, which lets compaction remove the key."""
@@ -17,7 +53,7 @@ class DeliveryUnknownError(TransientError):
 
 
 @dataclass(frozen=True)
-class Record:
+class TopicRecord:
     """One record as it is read."""
 
     offset: int
@@ -49,7 +85,7 @@ class Partition(ABC):
         """
 
     @abstractmethod
-    def records(self, start: int, end: int) -> Generator[Record]:
+    def records(self, start: int, end: int) -> Generator[TopicRecord]:
         """Give the records from `start` up to before `end` in the order of their offsets, without those compacted.
 
         One reading at a time: who does not read to the end closes it.
@@ -71,3 +107,264 @@ class Partition(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release resources. It may be used again."""
+
+
+class KafkaPartition(Partition):
+    """The one partition of a topic."""
+
+    def __init__(self, clients: KafkaClients, topic: str, *, replication_factor: int = 3) -> None:
+        """Ask nothing yet. The clients are this partition's alone; the factor is for a topic that is made here."""
+        self._clients = clients
+        self._topic = Topic(clients, topic, replication_factor)
+        self._exists = False
+
+    @property
+    def name(self) -> str:
+        return self._topic.name
+
+    def prepare(self) -> None:
+        self._topic.prepare()
+        self._exists = True
+
+    def bounds(self) -> tuple[int, int]:
+        if not self._exists and not self._look():
+            return 0, 0
+        consumer, here = self._clients.consumer(), TopicPartition(self.name, 0)
+
+        def ask(seconds: float) -> tuple[int, int]:
+            try:
+                low, high = consumer.get_watermark_offsets(here, seconds)
+            except KafkaException as error:
+                known = error_of(error)
+                if known is not None and known.code() in MISSING and not self._look():
+                    return 0, 0
+                raise
+            return int(low), int(high)
+
+        return self._clients.ask(f"asking for the end of {self.name}", ask)
+
+    def records(self, start: int, end: int) -> Generator[TopicRecord]:
+        if start >= end:
+            return
+        deadline = time.monotonic() + self._clients.timeout
+        consumer = self._clients.consumer()
+        self._clients.listen()
+        consumer.assign([TopicPartition(self.name, 0, start)])
+        try:
+            position = start
+            waited_for = KafkaError(KafkaError._TIMED_OUT)
+            while position < end:
+                if time.monotonic() >= deadline:
+                    raise self._clients.explain(waited_for, f"reading {self.name}")
+                message = consumer.poll(0.1)
+                if message is None:
+                    continue
+                # An error that concerns no record has no offset.
+                offset = -1 if (at := message.offset()) is None else at
+                if (news := self._news(message)) is None:
+                    position = offset + 1
+                    if offset < end:
+                        yield _record(message, offset)
+                elif news.code() != KafkaError._PARTITION_EOF:
+                    waited_for = news
+                elif offset >= end:
+                    # What compaction took from the end is behind us too.
+                    position = end
+        finally:
+            consumer.unassign()
+
+    def write(self, writes: Sequence[Write]) -> list[int]:
+        producer = self._clients.producer()
+        self._clients.listen()
+        answers: dict[int, int | KafkaError] = {}
+        deadline = time.monotonic() + self._clients.timeout
+        for index, (key, value) in enumerate(writes):
+            self._enqueue(producer, key, value, lambda e, m, i=index: answers.__setitem__(i, e or m.offset()), deadline)
+        while len(answers) < len(writes) and time.monotonic() < deadline + _ABANDONED:
+            producer.poll(0.1)
+        errors = [answer for answer in answers.values() if isinstance(answer, KafkaError)]
+        if errors or len(answers) < len(writes):
+            self._clients.drop_producer()
+            raise self._undelivered(errors, len(writes))
+        return [offset for _, offset in sorted(answers.items()) if isinstance(offset, int)]
+
+    def close(self) -> None:
+        self._clients.close()
+
+    def _look(self) -> bool:
+        """Whether the topic is there; one with other partitions than one is refused."""
+        self._exists = self._topic.exists()
+        if not self._exists:
+            self._topic.forget()
+        return self._exists
+
+    def _news(self, message: Message) -> KafkaError | None:
+        """Return what tells how the reading goes: that the end is reached, or what to wait for; of a record `None`.
+
+        Raises:
+            OutfallError: it says that there is nothing to wait for.
+        """
+        error = message.error()
+        if error is None:
+            return None
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise RecordError(
+                f"the topic {self.name} was emptied or replaced while it was read",
+                do="restore the topics from a copy, or start the query with a new checkpoint and a new prefix",
+            )
+        if error.code() != KafkaError._PARTITION_EOF and not self._clients.waits_for(error):
+            raise self._clients.explain(error, f"reading {self.name}")
+        return error
+
+    def _enqueue(self, producer: Producer, key: str, value: bytes | None, done: Any, deadline: float) -> None:
+        """Put a record into the client's queue, which sends in this order; wait while it is full."""
+        while True:
+            try:
+                return producer.produce(self.name, value, key, partition=0, on_delivery=done)
+            except BufferError:
+                if time.monotonic() >= deadline:
+                    self._clients.drop_producer()
+                    raise TransientError(
+                        f"writing to {self.name} at {self._clients.where} failed",
+                        why=f"the client's queue was full for {self._clients.timeout:g} s",
+                        do="see that the brokers take records, or raise queue.buffering.max.messages in client_options",
+                    ) from None
+                producer.poll(0.05)
+            except KafkaException as error:
+                self._clients.drop_producer()
+                raise self._undelivered([known] if (known := error_of(error)) else [], 1) from None
+
+    def _undelivered(self, errors: list[KafkaError], count: int) -> OutfallError:
+        doing = f"writing {count} records to {self.name}" if count > 1 else f"writing to {self.name}"
+        for error in errors:
+            if will_not_pass(error):
+                return self._clients.explain(error, doing)
+        reason = self._clients.explain(errors[0] if errors else KafkaError(KafkaError._TIMED_OUT), doing)
+        if isinstance(reason, ConfigurationError):
+            return reason
+        return DeliveryUnknownError(
+            f"{doing} at {self._clients.where} was not confirmed",
+            why=str(errors[0].name()) if errors else f"no answer came within {self._clients.timeout:g} s",
+            do="see that the brokers are up and reachable; the next run goes on from what the log holds",
+        )
+
+
+class Topic:
+    """A topic of one partition: made when it is missing, and checked when it is there, once per process."""
+
+    def __init__(self, clients: KafkaClients, name: str, replication_factor: int) -> None:
+        """Ask nothing yet; the replication factor is for a topic that is made here."""
+        self.name = name
+        self._clients = clients
+        self._replication_factor = replication_factor
+
+    def prepare(self) -> None:
+        """Make the topic when it is missing, and check it.
+
+        Raises:
+            ConfigurationError: it cannot be made, or is not as a log needs it.
+        """
+        if (self._clients.where, self.name) in _checked:
+            return
+        admin = self._clients.made(lambda: AdminClient(self._clients.settings()))
+        if not self.exists():
+            self._make(admin)
+            self._await()
+        self._check_settings(self._settings(admin))
+        _checked.add((self._clients.where, self.name))
+
+    def forget(self) -> None:
+        """Have a topic that is gone made and checked again."""
+        _checked.discard((self._clients.where, self.name))
+
+    def exists(self) -> bool:
+        """Whether the brokers know the topic.
+
+        Raises:
+            ConfigurationError: it has more partitions than one.
+        """
+
+        def look(seconds: float) -> int | None:
+            # Not by way of the admin client, which is a producer: some brokers make a topic that a producer asks for.
+            found = self._clients.consumer().list_topics(self.name, timeout=seconds).topics.get(self.name)
+            error = None if found is None else found.error
+            if found is None or (error is not None and error.code() in MISSING):
+                return None
+            if error is not None:
+                raise KafkaException(error)
+            return len(found.partitions)
+
+        count = self._clients.ask(f"looking for the topic {self.name}", look)
+        if count not in (None, 1):
+            raise self._unfit(f"it has {count} partitions, and must have one: the order of its records decides")
+        return count is not None
+
+    def _make(self, admin: AdminClient) -> None:
+        factor = self._replication_factor
+        settings = {**_MADE_WITH, "min.insync.replicas": f"{max(1, factor - 1)}"}
+
+        def make(seconds: float) -> None:
+            new = NewTopic(self.name, num_partitions=1, replication_factor=factor, config=settings)
+            made: dict[str, Future[Any]] = admin.create_topics([new], request_timeout=seconds)
+            try:
+                made[self.name].result(seconds + 1)
+            except KafkaException as error:
+                known = error_of(error)
+                if known is None or known.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            except TimeoutError:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+
+        self._clients.ask(f"making the topic {self.name} with {factor} replicas (replication_factor={factor})", make)
+
+    def _await(self) -> None:
+        """Wait until the brokers have heard of a topic that was just made."""
+        deadline = time.monotonic() + self._clients.timeout
+        while not self.exists():
+            if time.monotonic() >= deadline:
+                raise self._clients.explain(KafkaError(KafkaError._TIMED_OUT), f"waiting for the topic {self.name}")
+            time.sleep(_PAUSE)
+
+    def _settings(self, admin: AdminClient) -> dict[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, self.name)
+
+        def describe(seconds: float) -> dict[str, str]:
+            (answer,) = admin.describe_configs([resource], request_timeout=seconds).values()
+            try:
+                found = answer.result(seconds + 1)
+            except TimeoutError:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+            return {name: str(entry.value) for name, entry in found.items()}
+
+        return self._clients.ask(f"reading the configuration of {self.name}", describe)
+
+    def _check_settings(self, settings: dict[str, str]) -> None:
+        policy = settings.get("cleanup.policy", "")
+        if policy != "compact":
+            raise self._unfit(f"its cleanup.policy is {policy!r}, which removes entries that count")
+        limit = int(settings.get("max.message.bytes", CHUNK + _KEY))
+        if limit < CHUNK + _KEY:
+            raise self._unfit(f"its max.message.bytes is {limit}, and records have up to {CHUNK + _KEY} bytes")
+        kept = int(settings.get("delete.retention.ms", TOMBSTONES))
+        longest = int(2000 * self._clients.timeout)
+        if kept < longest:
+            raise self._unfit(
+                f"its delete.retention.ms is {kept}, and a reader may take {longest // 2} ms: it needs {longest}",
+            )
+
+    def _unfit(self, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the topic {self.name} at {self._clients.where} cannot hold a log",
+            why=why,
+            do="correct the topic, delete it if it holds nothing, or give another topic_prefix; it is made on first"
+            " use",
+        )
+
+
+def _record(message: Message, offset: int) -> TopicRecord:
+    key, value = message.key(), message.value()
+    return TopicRecord(
+        offset,
+        key.decode(errors="replace") if isinstance(key, bytes) else str(key or ""),
+        value.encode() if isinstance(value, str) else value,
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outfall.kafka import KafkaRecoveryConfig, idle, topics
+from outfall.kafka import KafkaRecoveryConfig, partition, recovery_config
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
 
@@ -17,8 +17,8 @@ from tests.integration.support.kafka_mock import MockCluster
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers of other tests had these names and perhaps these ports."""
-    monkeypatch.setattr(topics, "_checked", set())
-    monkeypatch.setattr(idle, "IDLE", idle.IdleLogs())
+    monkeypatch.setattr(partition, "_checked", set())
+    monkeypatch.setattr(recovery_config, "IDLE", recovery_config.IdleLogs())
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def config(kafka_address: str) -> Callable[..., KafkaRecoveryConfig]:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
     """librdkafka's mock cluster. It cannot be asked for the settings of a topic, so they are taken for granted."""
-    monkeypatch.setattr(topics, "_settings", lambda clients, admin, topic: {"cleanup.policy": "compact"})
+    monkeypatch.setattr(partition.Topic, "_settings", lambda topic, admin: {"cleanup.policy": "compact"})
     mock = MockCluster()
     for topic in ("p-progress", "p-state"):
         mock.make(topic)

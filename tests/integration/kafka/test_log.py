@@ -11,7 +11,7 @@ import pytest
 
 from outfall.errors import RecordError
 from outfall.kafka import KafkaRecoveryConfig
-from outfall.kafka.log import CHUNK
+from outfall.kafka.partition import CHUNK
 from outfall.recovery import EntryExistsError, LogEntry
 
 MakeConfig = Callable[..., KafkaRecoveryConfig]

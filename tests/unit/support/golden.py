@@ -23,7 +23,7 @@ from outfall.capabilities import (
     SupportsWriterContext,
     WriterInitContext,
 )
-from outfall.kafka.partition import Record
+from outfall.kafka.partition import TopicRecord
 from outfall.protocol.clock import Clock, SystemClock
 from outfall.protocol.journal import Journal
 from outfall.recovery import RecoveryConfig, SqliteRecoveryConfig, copy_step, recovery_config
@@ -55,7 +55,7 @@ def read_topics(path: Path) -> MemoryKafka:
     topics: dict[str, Topic] = {"progress": made.progress, "state": made.states}
     for name, records in json.loads(path.read_text()).items() if path.exists() else ():
         for offset, key, value in records:
-            topics[name].kept[offset] = Record(offset, key, None if value is None else base64.b64decode(value))
+            topics[name].kept[offset] = TopicRecord(offset, key, None if value is None else base64.b64decode(value))
             topics[name].end = offset + 1
     return made
 

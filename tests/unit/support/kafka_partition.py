@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from outfall.errors import RecordError
-from outfall.kafka.listing import steps_in
-from outfall.kafka.log import KafkaLog
-from outfall.kafka.partition import DeliveryUnknownError, Partition, Record, Write
+from outfall.kafka.partition import DeliveryUnknownError, Partition, TopicRecord, Write
+from outfall.kafka.recovery_log import KafkaLog
+from outfall.kafka.recovery_progress import steps_in
 from outfall.recovery import RecoveryConfig, RecoveryLog
 from outfall.testing.by_reference import ByReference
 
@@ -21,8 +21,8 @@ _COMPACTED_AT = 300
 class Topic:
     """What the broker has. `history` is what it ever had: only the tests' own judgement reads it."""
 
-    kept: dict[int, Record] = field(default_factory=dict)
-    history: list[Record] = field(default_factory=list)
+    kept: dict[int, TopicRecord] = field(default_factory=dict)
+    history: list[TopicRecord] = field(default_factory=list)
     remembers: bool = True
     """Whether there is a history."""
     end: int = 0
@@ -39,7 +39,7 @@ class Topic:
 
     def land(self, write: Write) -> int:
         with self.lock:
-            record = Record(self.end, *write)
+            record = TopicRecord(self.end, *write)
             self.end += 1
             if self.remembers:
                 self.history.append(record)
@@ -110,7 +110,7 @@ class MemoryPartition(Partition):
         self.asked += 1
         return 0, self._topic.end
 
-    def records(self, start: int, end: int) -> Generator[Record]:
+    def records(self, start: int, end: int) -> Generator[TopicRecord]:
         if start > self._topic.end:
             raise RecordError("out of range")
         with self._topic.lock:

@@ -1,13 +1,16 @@
-"""Recovery data in Kafka."""
+"""Recovery data in Kafka: where it is, as arguments and as a URL, and its logs, kept open between two uses."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from outfall.errors import ConfigurationError, missing_extra
@@ -15,10 +18,19 @@ from outfall.kafka.options import ClientOptions
 from outfall.options import parse_duration
 from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id
 
+if TYPE_CHECKING:
+    from outfall.kafka.partition import KafkaPartition
+    from outfall.kafka.recovery_log import KafkaLog
+
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LONGEST_TIMEOUT = timedelta(minutes=10)
 _OWN = ("replication_factor", "timeout")
+
+Secrets = Mapping[str, str]
+
+MOST = 32
+"""Logs that are kept: each has up to four clients, with threads and connections of their own."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +82,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
         Raises:
             ConfigurationError: the step id will not do, or a secret does not exist here.
         """
-        from outfall.kafka.client import KafkaClients, KafkaPartition
-        from outfall.kafka.idle import IDLE
-        from outfall.kafka.log import KafkaLog
+        from outfall.kafka.recovery_log import KafkaLog
 
         step = check_step_id(step_id)
         key = (self.options(), self.brokers, self.topics(), self.seconds(), step)
@@ -80,21 +90,28 @@ class KafkaRecoveryConfig(RecoveryConfig):
         kept = IDLE.take(key, resolved)
         if kept is not None:
             return kept
-        progress, states = (KafkaPartition(KafkaClients(self), topic) for topic in self.topics())
+        progress, states = map(self._partition, self.topics())
         return KafkaLog(
             step, progress, states, timeout=self.seconds(), release=lambda log: IDLE.keep(key, resolved, log)
         )
 
     def steps(self) -> Sequence[str]:
-        from outfall.kafka.client import KafkaClients, KafkaPartition
-        from outfall.kafka.listing import steps_in
+        from outfall.kafka.recovery_progress import steps_in
 
-        with closing(KafkaPartition(KafkaClients(self), self.topics()[0])) as progress:
+        with closing(self._partition(self.topics()[0])) as progress:
             return steps_in(progress)
 
     def topics(self) -> tuple[str, str]:
         """Return the names of the two topics: of progress, and of large states."""
         return f"{self.topic_prefix}-progress", f"{self.topic_prefix}-state"
+
+    def _partition(self, topic: str) -> KafkaPartition:
+        # Here and not above: whoever imports the configuration may not have the client.
+        from outfall.kafka.client import KafkaClients
+        from outfall.kafka.partition import KafkaPartition
+
+        clients = KafkaClients(self.brokers, self.options(), self.seconds())
+        return KafkaPartition(clients, topic, replication_factor=self.replication_factor)
 
     def options(self) -> ClientOptions:
         """Return the client's properties."""
@@ -187,3 +204,48 @@ def _timeout(value: object) -> timedelta:
     if timeout > _LONGEST_TIMEOUT:
         raise ConfigurationError(f"the timeout is {timeout}", do="give up to 10 minutes")
     return timeout
+
+
+class IdleLogs:
+    """Keeps a log that was closed, with its connections and what it has read, for who opens it next.
+
+    Each epoch opens the log anew. To connect, to have the producer registered and to read a topic from its beginning
+    would take the better part of a second each time.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        """Keep nothing yet, and never more than so many."""
+        self._most = most
+        self._logs: dict[tuple[int, Hashable], tuple[Secrets, KafkaLog]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, key: Hashable, secrets: Secrets) -> KafkaLog | None:
+        """Return the log that was kept in this process, if any; it is the caller's then.
+
+        Args:
+            key: what it is of. Secrets stand in it as they were given, by reference.
+            secrets: the client's properties as they are now. A log with others is shut: nobody will ask for it again.
+        """
+        with self._lock:
+            known, log = self._logs.pop((os.getpid(), key), (secrets, None))
+        if log is None or known == secrets:
+            return log
+        log.shut()
+        return None
+
+    def keep(self, key: Hashable, secrets: Secrets, log: KafkaLog) -> None:
+        """Keep a log. A second one of its kind is shut, and so is the one kept longest when there are too many."""
+        me = os.getpid()
+        with self._lock:
+            _, kept = self._logs.setdefault((me, key), (secrets, log))
+            # What a parent process kept has no threads here, and is left alone.
+            own = [known for known in self._logs if known[0] == me]
+            spent = [self._logs.pop(known)[1] for known in own[: max(0, len(own) - self._most)]]
+        if kept is not log:
+            spent.append(log)
+        for old in spent:
+            old.shut()
+
+
+IDLE = IdleLogs()
+"""Those of this process."""
