@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.common import Given, finish, machine, parse, seconds
 from benchmarks.results import Result, now
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig, SqliteRecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.testing import LocalDriver

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from benchmarks.common import Given, machine, main, seconds, throughput
 from benchmarks.inputs import mixed
 from benchmarks.results import Line, Result, now
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.sinks import DynamicSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig

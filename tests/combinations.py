@@ -14,7 +14,7 @@ from typing import Any
 from outfall.capabilities import Guarantee, SupportsHeldRows, SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows, supports
 from outfall.errors import CapabilityError, ConfigurationError, OutfallError
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.values import rows_to_batch
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink

@@ -22,7 +22,7 @@ from outfall.capability_checks import guarantee_of, kind_of, requirements_of, su
 from outfall.errors import CapabilityError, ConfigurationError, ForeignRecordsError, SerializationError
 from outfall.file import FileSink
 from outfall.file.local_whole import LocalWholeFileSink
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.history import history
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition

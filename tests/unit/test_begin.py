@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from outfall.errors import UnexpectedEpochError
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.journals import entries, kinds
 from tests.unit.support.setups import InPlace, Setup, Staging, content, counted

@@ -84,7 +84,7 @@ def test_a_restart_reads_few_entries_whatever_came_before() -> None:
         return original(log, last=last)
 
     coordinator = setup.driver().coordinator()
-    coordinator._journal._log.read = counting.__get__(log)  # type: ignore[method-assign]
+    coordinator._step.journal._log.read = counting.__get__(log)  # type: ignore[method-assign]
     coordinator.begin(30)
     assert all(size is not None and size < 20 for size in sizes)
 

@@ -16,7 +16,7 @@ pytest.importorskip("click")
 from outfall.capabilities import SweepContext
 from outfall.errors import FencedError
 from outfall.file import FileSink
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery import copy_step
 from outfall.s3 import S3Sink
 from outfall.testing import LocalDriver, crash_at

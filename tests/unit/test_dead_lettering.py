@@ -14,7 +14,7 @@ from outfall.capability_checks import guarantee_of, is_fixed
 from outfall.dead_letter import DEAD_LETTER_SCHEMA
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.file import FileSink
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery.history import history
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatelessSinkPartition
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at

@@ -10,7 +10,7 @@ import pytest
 
 from outfall.capabilities import HeldRows, SupportsHeldRows
 from outfall.errors import CapabilityError, FencedError, UnexpectedEpochError
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.hoarding import OLDEST, Hoarding, HoardingInParts, HoardingPartition, HoardingParts

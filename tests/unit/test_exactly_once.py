@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from outfall.capabilities import Guarantee
 from outfall.capability_checks import guarantee_of, requirements_of
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.serde import ModelSerializer
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at

@@ -51,7 +51,7 @@ from outfall.file import FileSink
 from outfall.http import HttpSink
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.postgres import PostgresSink
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery.entries import Committed, decode_entry
 from outfall.recovery.history import history
 from outfall.s3 import S3Sink

@@ -12,7 +12,7 @@ import pytest
 from outfall.capabilities import WriterInitContext
 from outfall.errors import FencedError, OutfallError, ResponsesError, SealError, StaleWriterError, StepInUseError
 from outfall.file import FileSink
-from outfall.protocol.run_registry import Position, RunRegistry
+from outfall.protocol.run_registry import RunPosition, RunRegistry
 from outfall.recovery import recovery_config
 from outfall.testing import LocalDriver
 from outfall.trace_points import listen
@@ -232,10 +232,10 @@ def test_two_steps_in_one_epoch_do_not_meet() -> None:
 
 def test_memory_of_a_driver_knows_each_run() -> None:
     memory = RunRegistry()
-    memory.remember("url", "sink", Position("old", 4, 0))
-    memory.remember("url", "sink", Position("new", 8, 1))
-    assert memory.recall("url", "sink", "old") == Position("old", 4, 0)
-    assert memory.recall("url", "sink", "new") == Position("new", 8, 1)
+    memory.remember("url", "sink", RunPosition("old", 4, 0))
+    memory.remember("url", "sink", RunPosition("new", 8, 1))
+    assert memory.recall("url", "sink", "old") == RunPosition("old", 4, 0)
+    assert memory.recall("url", "sink", "new") == RunPosition("new", 8, 1)
     assert memory.recall("url", "other", "new") is None
 
 

@@ -17,7 +17,7 @@ from outfall.capabilities import (
 from outfall.cli.commands.status import read_status
 from outfall.errors import CapabilityError, CommitError, CommitRefusedError, EpochAbandonedError, LostCommittableError
 from outfall.protocol.commit_retry import CommitPolicy
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
 from outfall.recovery.url import recovery_config
 from outfall.testing import LocalDriver, crash_at

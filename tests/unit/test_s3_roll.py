@@ -18,7 +18,7 @@ import pytest
 
 from outfall.capabilities import CommitRequest, CommitterInitContext, SweepContext, WriterInitContext
 from outfall.errors import FencedError, TargetAheadError, TargetLostError
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
 from outfall.s3 import S3Sink
 from outfall.s3.buffered_object import MERGED, copied, merged

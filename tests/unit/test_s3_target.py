@@ -18,7 +18,7 @@ from outfall.errors import (
     TargetLostError,
     TargetNotEmptyError,
 )
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.s3 import committed_keys, read_manifests, sweep_uploads
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at

@@ -10,7 +10,7 @@ import pytest
 
 from outfall.errors import RecordError, TransientError
 from outfall.file import FileSink
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery import spark_checkpoint
 from outfall.recovery.spark_checkpoint import SparkCheckpoint
 from outfall.testing import LocalDriver
@@ -167,7 +167,7 @@ def test_the_source_is_durable_before_begin_and_everything_at_first_only(
     stop()
     assert calls == [(0, True), (1, False)], "a batch that is skipped begins nothing"
     assert order == ["durable", "before BEGIN", "after BEGIN"] * 2
-    monkeypatch.setattr("outfall.protocol.coordinator.outfall_version", lambda: "99")
+    monkeypatch.setattr("outfall.protocol.takeover.outfall_version", lambda: "99")
     LocalDriver(FileSink(str(tmp_path / "out")), recovery, options=options).coordinator().begin(2)
     assert calls[-1] == (2, True), "another release may not have done it"
 

@@ -29,7 +29,7 @@ from outfall.errors import (
     TransientError,
     UnexpectedEpochError,
 )
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.target_record import TargetRecord, check_opening, check_publishing, check_record, check_writing

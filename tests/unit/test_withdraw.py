@@ -12,7 +12,7 @@ import pytest
 from outfall.errors import OutfallError, TransientError
 from outfall.file import FileSink
 from outfall.file.local_store import LocalStore
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.wrappers import FanOutSink
 from tests.unit.support.fake_s3 import FakeS3

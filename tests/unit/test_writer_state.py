@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.journals import entries
 from tests.unit.support.setups import Staging

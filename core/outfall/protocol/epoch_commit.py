@@ -17,9 +17,8 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import guarantee_of, supports
 from outfall.errors import EpochAbandonedError, LostCommittableError
-from outfall.protocol.clock import Clock
-from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing
-from outfall.protocol.journal import Journal
+from outfall.protocol.commit_retry import CommitLoop, CommitPlace, closing
+from outfall.protocol.step import Step
 from outfall.protocol.target import sweep_context, sweep_target
 from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared, load_value
 from outfall.trace_points import reached
@@ -30,30 +29,18 @@ _log = logging.getLogger(__name__)
 class EpochCommit:
     """Finishes one recorded epoch."""
 
-    def __init__(
-        self,
-        sink: Any,
-        step_id: str,
-        journal: Journal,
-        prepared: Prepared,
-        policy: CommitPolicy,
-        clock: Clock,
-        *,
-        final: bool = False,
-    ) -> None:
-        """Take the recorded epoch over; nothing is done yet. After a `final` one its recovery data is thrown away."""
-        self._sink = sink
-        self._step_id = step_id
-        self._journal = journal
+    def __init__(self, step: Step, prepared: Prepared) -> None:
+        """Take the recorded epoch over; nothing is done yet."""
+        self._step = step
+        self._sink = step.sink
+        self._step_id = step.step_id
+        self._journal = step.journal
         self._prepared = prepared
-        self._policy = policy
-        self._clock = clock
-        self._final = final
         self._metrics = Metrics(prepared.counts)
         self._requests: list[CommitRequest[Any]] = []
         self._published: set[str] = set()
         """The targets that something of the epoch was published to: see `Completed.published`."""
-        self._started = clock.now()
+        self._started = step.clock.now()
 
     def settle(self) -> bool:
         """Finish an epoch that an earlier run recorded.
@@ -118,7 +105,12 @@ class EpochCommit:
             if committer.group(request.committable) in self._journal.view.committed:
                 request.signal_committed()
         CommitLoop(
-            committer, self._policy, place, clock=self._clock, metrics=self._metrics, on_committed=self._mark_committed
+            committer,
+            self._step.options.commit,
+            place,
+            clock=self._step.clock,
+            metrics=self._metrics,
+            on_committed=self._mark_committed,
         ).run(self._requests)
         lost = _lost(self._requests)
         if not lost:
@@ -223,7 +215,7 @@ class EpochCommit:
             generation=self._prepared.generation,
             prepared=view.prepared,
             counts=counts,
-            seconds=self._prepared.seconds + self._clock.now() - self._started,
+            seconds=self._prepared.seconds + self._step.clock.now() - self._started,
             guarantee="NONE" if dropped_committables else guarantee_of(self._sink).name,
             drain=view.drain_unfinished,
             drains=view.drains,
@@ -240,18 +232,8 @@ class EpochCommit:
 
     def _sweep(self) -> None:
         """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
-        prepared = self._prepared
-        context = sweep_context(
-            self._sink,
-            self._step_id,
-            prepared.incarnation,
-            prepared.generation,
-            states=prepared.states,
-            writer_states=prepared.writer_states,
-            log=self._journal.log,
-            final=self._final,
-        )
-        sweep_target(self._sink, context)
+        view, log = self._journal.view, self._journal.log
+        sweep_target(self._sink, sweep_context(self._sink, self._step_id, view, log, final=self._step.options.final))
         try:
             self._journal.sweep()
         except Exception:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Position:
+class RunPosition:
     """Where a run of a query stands in a step's log."""
 
     run: str
@@ -27,16 +27,16 @@ class RunRegistry:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self._positions: dict[tuple[str, str, str], Position] = {}
+        self._positions: dict[tuple[str, str, str], RunPosition] = {}
         self._warned: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
 
-    def recall(self, url: str, step_id: str, run: str) -> Position | None:
+    def recall(self, url: str, step_id: str, run: str) -> RunPosition | None:
         """Return this run's position; another run's is of no use."""
         with self._lock:
             return self._positions.get((_place(url), step_id, run))
 
-    def remember(self, url: str, step_id: str, position: Position) -> None:
+    def remember(self, url: str, step_id: str, position: RunPosition) -> None:
         """Keep the position in place of the run's former one."""
         with self._lock:
             self._positions[(_place(url), step_id, position.run)] = position

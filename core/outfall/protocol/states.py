@@ -7,7 +7,7 @@ may hold rows that are not in the target yet: these are counted in each state, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from outfall.capabilities import (
     HeldRows,
@@ -20,8 +20,6 @@ from outfall.errors import ConfigurationError
 from outfall.recovery.entries import CARRIED, HeldRecord, StoredValue, carry_in, carry_out, load_value
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
-
-K = TypeVar("K")
 
 ROWS_HELD = "rows_held"
 """The counter of an epoch that says how many rows are held back after it. Not summed over tasks or epochs."""
@@ -88,40 +86,50 @@ def total_held(states: Iterable[StoredValue]) -> HeldRows:
     return HeldRows(sum(record.rows for record in records), oldest)
 
 
-class TravellingStates:
-    """The states of one step on their way. Changes nothing for a log that tasks open themselves."""
+def carried_to_tasks(
+    recovery: RecoveryConfig,
+    log: RecoveryLog,
+    states: Mapping[str, StoredValue],
+    writer_states: Sequence[StoredValue],
+) -> tuple[dict[str, StoredValue], list[StoredValue]]:
+    """Return recorded states as a ticket holds them: whole, where tasks cannot reach the log."""
+    if recovery.reaches_tasks:
+        return dict(states), list(writer_states)
+    return (
+        {name: carry_out(state, log) for name, state in states.items()},
+        [carry_out(state, log) for state in writer_states],
+    )
 
-    def __init__(self, recovery: RecoveryConfig, log: RecoveryLog, step_id: str) -> None:
-        self._carried = not recovery.reaches_tasks
-        self._log = log
-        self._step_id = step_id
 
-    def out(self, states: Mapping[K, StoredValue]) -> dict[K, StoredValue]:
-        """Return recorded states as a ticket holds them."""
-        return {key: carry_out(state, self._log) if self._carried else state for key, state in states.items()}
+def carried_to_log(
+    recovery: RecoveryConfig,
+    log: RecoveryLog,
+    states: Mapping[str, StoredValue],
+    writer_states: Sequence[StoredValue],
+    *,
+    step_id: str,
+    generation: int,
+) -> tuple[dict[str, StoredValue], list[StoredValue]]:
+    """Return the states that tasks handed over as the log records them.
 
-    def back(
-        self, states: Mapping[str, StoredValue], writer_states: Sequence[StoredValue], generation: int
-    ) -> tuple[dict[str, StoredValue], list[StoredValue]]:
-        """Return the states of parts and writers as the log records them.
+    Raises:
+        ConfigurationError: they are more than tickets can carry. Nothing is recorded yet.
+    """
+    if recovery.reaches_tasks:
+        return dict(states), list(writer_states)
+    _check_size(step_id, [*states.values(), *writer_states])
+    return (
+        {name: carry_in(state, log, name=name, generation=generation) for name, state in states.items()},
+        [carry_in(state, log, name="writer", generation=generation) for state in writer_states],
+    )
 
-        Raises:
-            ConfigurationError: they are more than tickets can carry. Nothing is recorded yet.
-        """
-        if not self._carried:
-            return dict(states), list(writer_states)
-        self._check_size([*states.values(), *writer_states])
-        return (
-            {part: carry_in(state, self._log, name=part, generation=generation) for part, state in states.items()},
-            [carry_in(state, self._log, name="writer", generation=generation) for state in writer_states],
+
+def _check_size(step_id: str, states: Iterable[StoredValue]) -> None:
+    size = sum(state.blob.length if state.blob else len(state.text or state.base64 or "") for state in states)
+    if size > CARRIED:
+        raise ConfigurationError(
+            f"the states of this step have {size:,} bytes together, and at most {CARRIED:,} can be carried",
+            step=step_id,
+            why="tasks cannot reach the driver's recovery database, so every task gets all states from the driver",
+            do="use recovery data that tasks reach too, such as the checkpoint's, and outfall.recovery.copy_step",
         )
-
-    def _check_size(self, states: Iterable[StoredValue]) -> None:
-        size = sum(state.blob.length if state.blob else len(state.text or state.base64 or "") for state in states)
-        if size > CARRIED:
-            raise ConfigurationError(
-                f"the states of this step have {size:,} bytes together, and at most {CARRIED:,} can be carried",
-                step=self._step_id,
-                why="tasks cannot reach the driver's recovery database, so every task gets all states from the driver",
-                do="use recovery data that tasks reach too, such as the checkpoint's, and outfall.recovery.copy_step",
-            )

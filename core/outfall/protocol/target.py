@@ -11,6 +11,7 @@ from outfall.capabilities import SupportsTarget, SupportsWriterState, SweepConte
 from outfall.capability_checks import is_fixed, supports
 from outfall.protocol.journal import JournalView
 from outfall.protocol.states import load_states, state_serializer
+from outfall.protocol.step import Step
 from outfall.recovery.entries import StoredValue, load_value, store_state
 from outfall.recovery.log import RecoveryLog
 from outfall.trace_points import reached
@@ -28,18 +29,17 @@ class CheckedTarget:
     """Where parts start that have no state yet but hold data that is kept."""
 
 
-def check_target(
-    sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *, epoch: int | None, key: str | None = None
-) -> CheckedTarget:
+def check_target(step: Step, view: JournalView, *, epoch: int | None) -> CheckedTarget:
     """Let the sink compare its target with the log, before BEGIN.
 
     Raises:
         TargetError: the target is not what the log says.
     """
+    sink, log = step.sink, step.journal.log
     if not supports(sink, SupportsTarget):
         return CheckedTarget()
     states = load_states(sink, view.states, log) if is_fixed(sink) else {}
-    context = replace(target_context(step_id, view, states, epoch), key=key)
+    context = replace(target_context(step.step_id, view, states, epoch), key=step.options.key)
     found = sink.check_target(context)
     anew = sink.chooses_bases_anew and not view.prepared
     bases = {part: state for part, state in found.items() if anew or part not in view.states}
@@ -99,26 +99,13 @@ def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], e
     )
 
 
-def sweep_context(
-    sink: Any,
-    step_id: str,
-    incarnation: str,
-    generation: int,
-    *,
-    states: Mapping[str, StoredValue],
-    writer_states: Sequence[StoredValue],
-    log: RecoveryLog,
-    final: bool = False,
-) -> SweepContext:
+def sweep_context(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *, final: bool = False) -> SweepContext:
     """Make the context of a sweep. What it reads it reads while the log is open.
 
     Args:
         sink: the sink, whose serializers read the states.
         step_id: the step's id.
-        incarnation: whose names may be removed.
-        generation: the first one that is spared.
-        states: the states of parts, as they are recorded.
-        writer_states: the writer states, as they are recorded.
+        view: the log: the names of its incarnation below its generation may be removed, but for those in its states.
         log: where large states lie.
         final: whether the last epoch of this incarnation is completed.
     """
@@ -127,14 +114,14 @@ def sweep_context(
         if not supports(sink, SupportsWriterState):
             return ()
         serializer = sink.writer_state_serializer()
-        return [load_value(serializer, state, log=log) for state in writer_states]
+        return [load_value(serializer, state, log=log) for state in view.writer_states]
 
     return SweepContext(
         step_id,
-        incarnation,
-        generation,
+        view.incarnation or "",
+        view.generation,
         final=final,
-        states=lambda: load_states(sink, states, log),
+        states=lambda: load_states(sink, view.states, log),
         writer_states=read_writer_states,
     )
 

@@ -12,6 +12,7 @@ from outfall.errors import (
     ForeignRecordsError,
     OutfallError,
     PartsChangedError,
+    RecordError,
     TerminalError,
     UnexpectedEpochError,
 )
@@ -204,6 +205,29 @@ def earlier_epoch(step_id: str, found: int, *, completed: int | None, drains: in
         step=step_id,
         why=f"epoch {completed} is the last completed one, and what came before it is not known any more",
         do="give each job a larger epoch than the one before, or another step_id or recovery location",
+    )
+
+
+def fenced(step_id: str, epoch: int | None = None) -> FencedError:
+    """Make the refusal of a driver that another one has overtaken."""
+    return FencedError(
+        "another driver has taken this step over; this one stops",
+        step=step_id,
+        epoch=epoch,
+        why="a newer run of the query, or another query with the same step and recovery location, writes here",
+        do="let one of them run; if both are wanted, give each a step_id or a recovery location of its own",
+    )
+
+
+def log_lost(step_id: str, known: int, newest: int) -> RecordError:
+    """Make the refusal of a log that ends before what a driver has read or written: no driver takes anything away."""
+    return RecordError(
+        f"recovery entry {known} is gone, "
+        + (f"and the newest one is {newest} now" if newest else "and the log is empty now"),
+        step=step_id,
+        why="the recovery data was lost, restored from an older copy, or reset while the query ran",
+        do="restore the recovery data as it was and start the query again; where nothing can be restored, compare"
+        " target and source and start with a new checkpoint",
     )
 
 

@@ -24,8 +24,9 @@ from pyspark.sql.datasource import (
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import in_save_mode
 from outfall.errors import ConfigurationError, ResponsesError
-from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import TaskResponse, Ticket
+from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, has_open_batch

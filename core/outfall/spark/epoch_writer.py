@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from outfall.capabilities import SupportsHeldRows, SupportsPreWriteTopology
 from outfall.capability_checks import check_output_mode, is_fixed, supports
 from outfall.errors import CapabilityError, EpochAbandonedError
-from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.draining import REWRITES, drain
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
+from outfall.protocol.step import EpochOptions
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint
 from outfall.spark.columns import Columns

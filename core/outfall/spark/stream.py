@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from outfall.errors import ConfigurationError
 from outfall.protocol import draining
 from outfall.protocol.commit_retry import CommitPolicy
-from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
+from outfall.protocol.step import EpochOptions
 from outfall.recovery.log import RecoveryConfig, check_step_id
 from outfall.recovery.url import recovery_config
 from outfall.spark.epoch_writer import EpochWriter

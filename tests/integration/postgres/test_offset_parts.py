@@ -22,7 +22,7 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.postgres import PostgresSink
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy

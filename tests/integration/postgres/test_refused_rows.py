@@ -16,7 +16,7 @@ import pytest
 from outfall.cli.commands.status import read_status
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
 from outfall.protocol.commit_retry import CommitPolicy
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history
 from outfall.recovery.url import recovery_config

@@ -23,7 +23,7 @@ from outfall.errors import (
     TerminalError,
 )
 from outfall.postgres import PostgresSink
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import CrashError, crash_at
 from tests.integration.postgres.support import Target, listening, rows, run

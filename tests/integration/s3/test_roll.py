@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.s3.support import Target

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.s3 import S3Sink, committed_keys
 from outfall.testing import LocalDriver
 from tests.integration.s3.support import Target, listening

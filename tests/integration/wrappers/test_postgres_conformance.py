@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import SinkConformance, run_conformance
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
 from tests.integration.postgres.test_conformance import Tables

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import SinkConformance, run_conformance
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
 from tests.integration.s3.support import Target

@@ -16,7 +16,7 @@ from outfall.capabilities import (
     SupportsWriterState,
     WriterInitContext,
 )
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import FixedPartitionedSink, StatelessSinkPartition
 from outfall.trace_points import reached

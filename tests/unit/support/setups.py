@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver
 from tests.unit.support.shelf import Shelf, ShelfSink, values_on
 from tests.unit.support.warehouse import BundlingSink, HoldingSink, StagingSink, Warehouse, rows_of

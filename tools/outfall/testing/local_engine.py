@@ -10,9 +10,10 @@ from typing import Any
 from outfall.capability_checks import is_fixed
 from outfall.protocol import draining
 from outfall.protocol.clock import Clock
-from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.protocol.run_registry import RunRegistry
+from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.url import recovery_config
@@ -55,7 +56,7 @@ class LocalDriver:
             self.recovery,
             options=self._options,
             run=self._run,
-            memory=self._memory,
+            registry=self._memory,
             clock=self._clock,
         )
 

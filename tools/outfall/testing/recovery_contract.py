@@ -18,7 +18,7 @@ from typing import Any
 
 from outfall import trace_points
 from outfall.errors import FencedError, RecordError, missing_extra
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery.history import KEPT_EPOCHS, history
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
 from outfall.testing.crash_points import crash_at

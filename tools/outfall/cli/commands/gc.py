@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -30,8 +30,9 @@ from outfall.cli.commands.output import print_json, without_credentials
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.commit_retry import CommitPolicy
-from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.journal import Journal, JournalView
+from outfall.protocol.step import EpochOptions
 from outfall.protocol.target import sweep_context
 from outfall.protocol.validation import check_identity
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
@@ -153,11 +154,13 @@ class LeftoverSweeper:
         return sweep_context(
             self._sink,
             self._step_id,
-            view.incarnation or "",
-            generation,
-            states={**view.states, **before.states},
-            writer_states=[*before.writer_states, *(view.writer_states if before is not view else ())],
-            log=log,
+            replace(
+                view,
+                generation=generation,
+                states={**view.states, **before.states},
+                writer_states=[*before.writer_states, *(view.writer_states if before is not view else ())],
+            ),
+            log,
         )
 
 

@@ -18,8 +18,9 @@ from outfall.cli.commands.output import print_json, without_credentials
 from outfall.cli.commands.status import read_status
 from outfall.errors import ConfigurationError, RecordError
 from outfall.protocol import draining
-from outfall.protocol.coordinator import EpochCoordinator, EpochOptions
+from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.states import ROWS_DRAINED
+from outfall.protocol.step import EpochOptions
 from outfall.recovery.copying import copy_step
 from outfall.recovery.log import RecoveryConfig
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from outfall.capabilities import SupportsWriterState
 from outfall.capability_checks import is_fixed, supports
-from outfall.protocol.coordinator import EpochOptions
 from outfall.protocol.messages import EpochResult
+from outfall.protocol.step import EpochOptions
 from outfall.testing.conformance.faults import ConformanceError
 from outfall.testing.local_engine import LocalDriver
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from outfall.capabilities import Guarantee
-from outfall.protocol.coordinator import EpochOptions
+from outfall.protocol.step import EpochOptions
 from outfall.recovery.log import RecoveryConfig
 
 

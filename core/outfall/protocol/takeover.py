@@ -1,0 +1,281 @@
+"""How a driver becomes the newest one of a step, and begins an epoch.
+
+```
+read the log to its end · settle what is unfinished · check the epoch · make the source durable · check the target
+BEGIN · open the target · sweep what a lost attempt left
+```
+
+An older driver may still write to the log meanwhile. A driver that starts then reads it anew; one that has written this
+step before was overtaken, and stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import TypeVar
+
+from outfall.capabilities import SupportsWriterState, WithCompatibleState
+from outfall.capability_checks import children_of, guarantee_of, kind_of, requirements_of, supports, target_of
+from outfall.errors import FencedError, OutfallError, UnexpectedEpochError
+from outfall.protocol.epoch_commit import EpochCommit
+from outfall.protocol.journal import Journal, JournalView
+from outfall.protocol.messages import Ticket
+from outfall.protocol.run_registry import RunPosition
+from outfall.protocol.states import carried_to_tasks
+from outfall.protocol.step import Step
+from outfall.protocol.target import check_target, open_target, sweep_context, sweep_target
+from outfall.protocol.validation import check_batch, check_identity, expected_epoch, fenced, listed_parts, log_lost
+from outfall.recovery.entries import Begin, ChildRecord, StoredValue, copy_value
+from outfall.recovery.log import EntryExistsError
+from outfall.trace_points import reached
+from outfall.version import outfall_version
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+TAKEOVER_ATTEMPTS = 20
+"""How often a starting driver reads the log anew because an older one still writes to it."""
+
+
+def take_over(step: Step, position: RunPosition | None, begin: Callable[[JournalView], T]) -> T:
+    """Read the log and begin, as the newest driver of the step.
+
+    Args:
+        step: the step.
+        position: where this run of the query stood in the log; `None` where it starts with this epoch.
+        begin: begins, by the log as it was read; called again where an older driver wrote to it meanwhile.
+
+    Raises:
+        FencedError: another driver took over since this run's last epoch.
+        RecordError: entries that this run has read or written are gone.
+        OutfallError: what `begin` raises.
+    """
+    for tries in range(TAKEOVER_ATTEMPTS):
+        found = step.journal.read()
+        if position is not None and found.last != position.last:
+            ahead = found.last > position.last
+            raise fenced(step.step_id) if ahead else log_lost(step.step_id, position.last, found.last)
+        try:
+            taken = begin(found)
+        except EntryExistsError:
+            if position is not None:
+                raise fenced(step.step_id) from None
+        except UnexpectedEpochError as error:
+            # The batch had its place when this driver was started: another one has gone on since.
+            if tries or _is_older(step, found):
+                raise fenced(step.step_id) from error
+            raise
+        except BaseException as error:
+            if not is_overtaken(step, error):
+                step.remember(done=None)
+                raise
+            if position is not None or step.journal.view.generation != found.generation:
+                raise fenced(step.step_id) from error
+        else:
+            step.remember(done=None)
+            return taken
+    raise fenced(step.step_id)
+
+
+def is_overtaken(step: Step, error: BaseException) -> bool:
+    """Whether what failed did so because another driver went on meanwhile: the target is not what this one read.
+
+    A driver that lost a race looks at what the winner has done by then: to it the target is ahead, or data is gone.
+    """
+    # An entry that may be our own is no sign of another driver. It may not be durable: nothing goes on from it.
+    if isinstance(error, FencedError) or not isinstance(error, OutfallError) or step.journal.unclear:
+        return False
+    try:
+        return step.journal.log.numbers()[-1:] > [step.journal.view.last]
+    except Exception:
+        _log.warning("step %s: the log cannot be looked at", step.step_id, exc_info=True)
+        return False
+
+
+def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str | None, *, first: bool) -> Ticket:
+    """Begin the epoch of a batch; of one that is completed append nothing, and let the tasks drop its rows.
+
+    Args:
+        step: the step.
+        view: its log, read to the end.
+        batch: the engine's number; `None` where only the tasks learn it.
+        query_id: the engine's query, where known.
+        first: whether this is the run's first epoch, which is announced.
+    """
+    check_identity(step.step_id, step.sink, view, query_id)
+    options = step.options
+    if batch is not None:
+        check_batch(step.step_id, view, batch, adopt=options.adopt_checkpoint, any_later=options.any_later)
+    view = _settled(step, view, first=first)
+    epoch = None if batch is None else batch + view.drains
+    if epoch is not None and epoch == view.completed:
+        if query_id is not None and view.query_id is None:
+            _log.warning(
+                "step %s: the recovery data does not say which query wrote batch %d; if it was another one than %s,"
+                " its rows are not those that are skipped now",
+                step.step_id,
+                batch,
+                query_id,
+            )
+        _log.info("step %s: batch %d is completed; its rows are skipped", step.step_id, batch)
+        return replace(make_ticket(step, view, epoch, ()), began_at=step.clock.time())
+    if options.make_source_durable is not None:
+        reached("before the source is durable")
+        options.make_source_durable(batch, view.begin is None or view.begin.outfall != outfall_version())
+    return begin_epoch(step, view, epoch, query_id)
+
+
+def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
+    """Begin an epoch without a batch, that delivers what the sink holds back; `None` when it holds nothing.
+
+    Args:
+        step: the step.
+        view: its log, read to the end.
+        first: whether this is the run's first epoch, which is announced.
+    """
+    check_identity(step.step_id, step.sink, view, None)
+    view = _settled(step, view, first=first)
+    if view.completed is None or not view.held.rows:
+        _log.info("step %s: nothing is held back", step.step_id)
+        return None
+    return begin_epoch(step, view, view.completed + 1, None, drain=True)
+
+
+def begin_epoch(
+    step: Step, view: JournalView, epoch: int | None, query_id: str | None, *, drain: bool = False
+) -> Ticket:
+    """Check the target, append BEGIN, and open the target under it.
+
+    Args:
+        step: the step.
+        view: its log, with nothing unfinished.
+        epoch: the number that is asked for; `None` for the one that comes next.
+        query_id: the engine's query, where known.
+        drain: whether the epoch has no batch.
+    """
+    sink, journal = step.sink, step.journal
+    expected = epoch if epoch is not None else expected_epoch(view, adopt=step.options.adopt_checkpoint)
+    parts = listed_parts(step.step_id, sink, list(view.states))
+    checked = check_target(step, view, epoch=expected)
+    begin = Begin(
+        step=step.step_id,
+        incarnation=view.incarnation or secrets.token_hex(8),
+        epoch=expected,
+        outfall=outfall_version(),
+        sink=kind_of(sink),
+        target=target_of(sink),
+        query_id=query_id or view.query_id,
+        driver=f"{socket.gethostname()}:{os.getpid()}",
+        bases=checked.bases,
+        writer_states=_adopted_writer_states(step, view),
+        drain=drain,
+        drains=view.drains,
+        children=_children(sink, view),
+    )
+    reached("before BEGIN")
+    journal.append(begin)
+    reached("after BEGIN")
+    begun = journal.view
+    open_target(sink, checked, view, begun)
+    if view.open_epoch is not None:
+        sweep_target(sink, sweep_context(sink, step.step_id, begun, journal.log))
+    ticket = make_ticket(step, begun, expected, parts)
+    return replace(ticket, drain=True, end_of_input=True) if drain else ticket
+
+
+def make_ticket(step: Step, view: JournalView, epoch: int | None, parts: tuple[str, ...]) -> Ticket:
+    """Make the ticket for the tasks of an epoch that the log stands at."""
+    states, writer_states = carried_to_tasks(step.recovery, step.journal.log, view.states, view.writer_states)
+    return Ticket(
+        step_id=step.step_id,
+        incarnation=view.incarnation or "",
+        generation=view.generation,
+        epoch=epoch,
+        completed=view.completed,
+        outfall=outfall_version(),
+        recovery=step.recovery,
+        query_id=view.query_id,
+        parts=parts,
+        states=states,
+        writer_states=tuple(writer_states),
+        worker_count=step.options.worker_count,
+        key=step.options.key,
+        any_later=step.options.any_later,
+        began_at=view.begin.time.timestamp() if view.begin else 0.0,
+        drains=view.drains,
+        end_of_input=step.options.end_of_input,
+        token=view.token,
+    )
+
+
+def _settled(step: Step, view: JournalView, *, first: bool) -> JournalView:
+    """The log once what an earlier run recorded is finished."""
+    if view.unfinished is not None:
+        EpochCommit(step, view.unfinished).settle()
+    if first:
+        _announce(step)
+    return step.journal.view
+
+
+def _is_older(step: Step, view: JournalView) -> bool:
+    """Whether the last epoch was completed after this run of the query was started. Decides on a text only."""
+    started, completed = step.options.started, view.completed_time
+    return started is not None and completed is not None and completed.timestamp() > started
+
+
+def _children(sink: object, view: JournalView) -> dict[str, ChildRecord]:
+    """What is recorded of the sinks that the sink consists of."""
+    known = view.begin.children if view.begin else {}
+    # Whichever number the next epoch gets, it is the first one that a new child gets if it is completed.
+    coming = 0 if view.completed is None else view.completed + 1
+    return {
+        name: ChildRecord(
+            sink=kind_of(child),
+            target=target_of(child),
+            since=known[name].since if name in known else coming,
+        )
+        for name, child in children_of(sink).items()
+    }
+
+
+def _adopted_writer_states(step: Step, view: JournalView) -> list[StoredValue]:
+    """States of other steps, taken over when this step begins for the first time."""
+    sink = step.sink
+    if view.begin is not None or not (supports(sink, SupportsWriterState) and supports(sink, WithCompatibleState)):
+        return []
+    names = [name for name in sink.compatible_writer_state_names() if name != step.step_id]
+    return [state for name in names for state in _writer_states_of(step, name, generation=view.last + 1)]
+
+
+def _writer_states_of(step: Step, other_id: str, *, generation: int) -> list[StoredValue]:
+    """The writer states of another step, as this step's log can hold them."""
+    with closing(step.recovery.open(other_id)) as other:
+        return [
+            copy_value(state, source=other, target=step.journal.log, name=other_id, generation=generation)
+            for state in Journal(other, other_id, step.clock).read().writer_states
+        ]
+
+
+def _announce(step: Step) -> None:
+    view, requires = step.journal.view, "; ".join(requirements_of(step.sink))
+    _log.info(
+        "outfall %s: step %s, sink %s, target %s, incarnation %s, guarantee %s%s, last completed epoch %s,"
+        " rows held %d%s",
+        outfall_version(),
+        step.step_id,
+        type(step.sink).__name__,
+        target_of(step.sink) or "-",
+        view.incarnation or "new",
+        guarantee_of(step.sink).name,
+        f" (requires: {requires})" if requires else "",
+        "none" if view.completed is None else view.completed,
+        view.held.rows,
+        f" (the oldest since {view.held.oldest.isoformat()})" if view.held.oldest else "",
+    )
