@@ -14,9 +14,9 @@ import pytest
 from outfall.capabilities import CommitRequest, CommitterInitContext, WriterInitContext
 from outfall.errors import StaleWriterError, TargetError, TransientError, UnsharedTargetError, ValueRefusedError
 from outfall.s3 import upload, writer
-from outfall.s3.names import ObjectName
 from outfall.s3.staged import StagedObject
 from outfall.s3.writer import S3Writer
+from outfall.storage.names import AttemptName
 from tests.unit.support.fake_s3 import OURS, FakeS3, answer, timed_out
 
 MIB = 1 << 20
@@ -117,17 +117,17 @@ def test_a_key_says_who_wrote_it_and_takes_any_character() -> None:
         f"a b/ü=+/k=a b+c%3Dd%2Fé/{name.format(0)}",
         f"a b/ü=+/k=__HIVE_DEFAULT_PARTITION__/{name.format(1)}",
     ]
-    assert ObjectName.parse(staged[0].key) == ObjectName(7, 2, 0, "my-step.1", OURS, 3, 11, ".txt")
+    assert AttemptName.parse(staged[0].key, with_step=True) == AttemptName(7, 2, 0, "my-step.1", OURS, 3, 11, ".txt")
 
 
 def test_names_of_others_are_not_read_as_ours() -> None:
     for key in ("part-0.jsonl", f"part-0000000007-00002-00000-{OURS}-g3-a11.text", "x/y", ""):
-        assert ObjectName.parse(key) is None
+        assert AttemptName.parse(key, with_step=True) is None
 
 
 def test_a_step_that_looks_like_a_name_is_told_apart() -> None:
-    name = ObjectName(7, 2, 0, f"a-{OURS}-g1-a1", "00000000000000bb", 3, 11, ".jsonl.gz")
-    assert ObjectName.parse(str(name)) == name
+    name = AttemptName(7, 2, 0, f"a-{OURS}-g1-a1", "00000000000000bb", 3, 11, ".jsonl.gz")
+    assert AttemptName.parse(str(name), with_step=True) == name
 
 
 def test_a_key_that_is_too_long_is_refused() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from outfall.capabilities import WriterInitContext
 from outfall.errors import ValueRefusedError
 from outfall.s3.marker import Markers
-from outfall.s3.names import ObjectName
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
 from outfall.s3.upload import Senders, Upload
+from outfall.storage.names import AttemptName
 from outfall.trace_points import reached
 
 _LONGEST_KEY = 1024
@@ -47,7 +47,7 @@ class Attempt:
             ValueRefusedError: its key would be too long.
         """
         self.touch()
-        name = ObjectName.of(self.context, len(self._uploads), suffix)
+        name = AttemptName.of(self.context, len(self._uploads), suffix, step_id=self.context.step_id)
         key = self.store.options.root + (f"{path}/{name}" if path else str(name))
         if len(key.encode()) > _LONGEST_KEY:
             raise ValueRefusedError(

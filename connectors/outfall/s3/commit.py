@@ -10,7 +10,7 @@ from outfall.errors import CommitRefusedError, LostCommittableError
 from outfall.s3.commit_resolution import Found, look, upload_exists
 from outfall.s3.errors import FAILURES, Answer, classify
 from outfall.s3.failures import describe, translated
-from outfall.s3.marker import Marker, Markers
+from outfall.s3.marker import Markers, ObjectMarker
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
 from outfall.s3.upload import ID
@@ -38,7 +38,7 @@ class S3Committer(Committer[StagedObject]):
     def __init__(self, store: Store, context: CommitterInitContext) -> None:
         self._store = store
         self._context = context
-        self._marker: Marker | None = None
+        self._marker: ObjectMarker | None = None
 
     def commit(self, requests: Sequence[Request]) -> None:
         # With each round, however long the one before took: a driver that was paused may have been overtaken meanwhile.

@@ -11,8 +11,8 @@ from outfall.errors import OutfallError, TargetError
 from outfall.s3.errors import FAILURES, Answer, classify
 from outfall.s3.failures import describe, translated
 from outfall.s3.marker import Markers
-from outfall.s3.names import SIDECAR
 from outfall.s3.store import Store
+from outfall.storage.names import SIDECAR
 
 _HONOURED = "the store refuses to replace an object where it is asked not to (If-None-Match)"
 _IGNORED = "the store does not honour If-None-Match: each key is looked at before it is published instead"

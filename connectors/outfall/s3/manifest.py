@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from outfall.errors import RecordError
-from outfall.s3.names import SIDECAR, ObjectName
 from outfall.s3.reader import store_at
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
+from outfall.storage.names import SIDECAR, AttemptName
 
 if TYPE_CHECKING:
     from outfall.s3.sink import S3Sink
@@ -60,7 +60,7 @@ class Manifest(BaseModel):
     @classmethod
     def of(cls, published: Sequence[StagedObject]) -> Manifest:
         """Make the manifest of an epoch from its objects, of which there is at least one."""
-        first = ObjectName.parse(published[0].key)
+        first = AttemptName.parse(published[0].key, with_step=True)
         if first is None:
             raise RecordError(f"{published[0].key} is no key of ours", do="restore the recovery data")
         entries = sorted((each.key, each.size, each.rows) for each in published)

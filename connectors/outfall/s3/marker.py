@@ -6,24 +6,24 @@ over the version that was read (`If-Match`), so that of two who write it at once
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-import socket
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from outfall.capabilities import CommitterInitContext, TargetContext, WriterInitContext
-from outfall.errors import FencedError, StaleWriterError, TargetError, TargetLostError, UnsharedTargetError
+from outfall.errors import FencedError, StaleWriterError, TargetError
 from outfall.s3.errors import FAILURES, Answer, classify, is_not_implemented
 from outfall.s3.failures import translated
-from outfall.s3.names import SIDECAR
 from outfall.s3.store import Store
-from outfall.target_record import TargetRecord, check_opening, check_publishing, check_writing
+from outfall.storage.marker import StepMarker, overwritten, unreadable_marker, unshared
+from outfall.storage.names import SIDECAR
+from outfall.target_record import check_opening, check_publishing, check_writing
 from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
@@ -33,14 +33,15 @@ _BEHIND_MARKERS = "g"
 """Names of markers begin with hexadecimal digits, and come before this one."""
 
 
-class Marker(BaseModel):
+_FIELDS = (
+    "incarnation", "step", "created", "conditional", "matching", "opened", "generation", "token", "epoch",
+)  # fmt: skip
+"""In the order in which they have always stood in the object."""
+
+
+class ObjectMarker(StepMarker):
     """A marker's content."""
 
-    model_config = ConfigDict(frozen=True)
-
-    incarnation: str
-    step: str = ""
-    created: str = ""
     conditional: bool = True
     """Whether the store refuses to replace an object where it is asked not to (`If-None-Match: *`)."""
     matching: bool | None = None
@@ -48,23 +49,18 @@ class Marker(BaseModel):
     release that did not ask."""
     opened: bool = True
     """Whether the prefix was taken into possession; until then the marker only announces it."""
-    generation: int = 0
-    """The generation that opened the prefix last."""
-    token: str | None = None
-    """Its token; `None` in a marker of a release before tokens."""
-    epoch: int = -1
-    """The newest epoch whose objects were published, or were about to be."""
 
-    def record(self) -> TargetRecord:
-        """Return what it says of the step."""
-        return TargetRecord(self.generation, self.token, None if self.epoch < 0 else self.epoch)
+    def body(self) -> bytes:
+        """Return the content as it is stored."""
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)
 class FoundMarker:
     """A marker, and the version of its object."""
 
-    marker: Marker
+    marker: ObjectMarker
     etag: str
 
 
@@ -100,14 +96,14 @@ class Markers:
         if content is None:
             return None
         try:
-            marker = Marker.model_validate_json(content.body)
+            marker = ObjectMarker.model_validate_json(content.body)
         except ValidationError as error:
-            raise self._damaged(incarnation, f"its {len(content.body)} bytes are no marker") from error
+            raise unreadable_marker(self.url(incarnation), f"its {len(content.body)} bytes are no marker") from error
         if marker.incarnation != incarnation:
-            raise self._damaged(incarnation, f"it is of another step: {marker.step!r}")
+            raise unreadable_marker(self.url(incarnation), f"it is of another step: {marker.step!r}")
         return FoundMarker(marker, content.etag)
 
-    def write(self, marker: Marker, over: FoundMarker | None) -> bool:
+    def write(self, marker: ObjectMarker, over: FoundMarker | None) -> bool:
         """Write a step's marker over the version that was read; `None` for none.
 
         Returns:
@@ -118,9 +114,8 @@ class Markers:
             condition = {"IfNoneMatch": "*"} if marker.conditional else {}
         else:
             condition = {"IfMatch": over.etag} if marker.matching else {}
-        body = marker.model_dump_json().encode()
         try:
-            self._store.put(self.key(marker.incarnation), body, ContentType="application/json", **condition)
+            self._store.put(self.key(marker.incarnation), marker.body(), ContentType="application/json", **condition)
         except FAILURES as error:
             if classify(error) is Answer.TAKEN or (condition and classify(error) is Answer.GONE):
                 return False
@@ -131,7 +126,7 @@ class Markers:
         """Remove the marker of a step, so that it stops."""
         self._store.call("removing a marker", "delete_object", Key=self.key(incarnation))
 
-    def open(self, found: FoundMarker, context: TargetContext[Any]) -> Marker | None:
+    def open(self, found: FoundMarker, context: TargetContext[Any]) -> ObjectMarker | None:
         """Say in a marker that this driver has opened the prefix.
 
         Returns:
@@ -142,7 +137,7 @@ class Markers:
         """
         current: FoundMarker | None = found
         while current is not None:
-            marker, record = current.marker, current.marker.record()
+            marker, record = current.marker, current.marker.record
             if not marker.matching and record.generation < min(context.begun, default=0):
                 # A driver that was late has put it over a newer one; `check_target` has looked at the manifests.
                 record = replace(record, token=None)
@@ -151,15 +146,14 @@ class Markers:
                 marker = marker.model_copy(
                     update={"matching": self.refuses_another_version(self._probe(context.incarnation))}
                 )
-            update = {"generation": context.generation, "token": context.token, "opened": True}
-            after = marker.model_copy(update=update)
+            after = marker.opened_by(context).model_copy(update={"opened": True})
             if after == current.marker or (self.write(after, current) and after.matching):
                 return after
             # Where the condition is ignored, of two who write at once the later one is found now.
             current = self.find(context.incarnation)
         return None
 
-    def advance(self, context: CommitterInitContext) -> Marker:
+    def advance(self, context: CommitterInitContext) -> ObjectMarker:
         """Say, before the first object of an epoch is published, how far publishing came.
 
         Raises:
@@ -168,7 +162,7 @@ class Markers:
         """
         while True:
             found = self.still(context)
-            after = found.marker.model_copy(update={"epoch": context.epoch})
+            after = found.marker.advanced(context.epoch)
             if after == found.marker or (self.write(after, found) and after.matching):
                 return after
 
@@ -176,9 +170,9 @@ class Markers:
         """Look whether the prefix is still this step's, and no later epoch was published. Errors as of `advance`."""
         found = self.find(context.incarnation)
         if found is None:
-            raise self.overwritten(context.incarnation)
+            raise overwritten(self.url(context.incarnation))
         where = self._store.options.url()
-        check_publishing(where, found.marker.record(), context)
+        check_publishing(where, found.marker.record, context)
         if found.marker.epoch > context.epoch:
             raise FencedError(
                 f"{where} is at epoch {found.marker.epoch}; nothing of this epoch is published any more",
@@ -199,15 +193,14 @@ class Markers:
         """
         found = self.find(context.incarnation)
         if found is not None:
-            check_writing(self._store.options.url(), found.marker.record(), context)
+            check_writing(self._store.options.url(), found.marker.record, context)
             return
         if self.incarnations():
-            raise self.overwritten(context.incarnation)
-        raise UnsharedTargetError(
-            f"host {socket.gethostname()} does not see the driver's {self._store.options.url()}",
-            why=f"the marker {self.url(context.incarnation)}, which the driver wrote, is not there",
-            do="give driver and executors the same endpoint_url, region and account; if they have them, another"
-            " query has overwritten what lies here",
+            raise overwritten(self.url(context.incarnation))
+        raise unshared(
+            self._store.options.url(),
+            self.url(context.incarnation),
+            do="give driver and executors the same endpoint_url, region and account",
         )
 
     def refuse_stale(self, context: WriterInitContext, what: str) -> None:
@@ -242,38 +235,19 @@ class Markers:
             FencedError: another driver of the step was faster.
         """
         probe = self._probe(context.incarnation)
-        marker = Marker(
-            incarnation=context.incarnation,
-            step=context.step_id,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        marker = ObjectMarker.of(
+            context,
             conditional=self.refuses_to_replace(probe),
             matching=self.refuses_another_version(probe),
             opened=False,
-            generation=context.generation,
-            token=context.token,
         )
         self._warn(marker)
         self.write(marker, None)
         reached("s3: marker created")
         found = self.find(context.incarnation)
         if found is not None:
-            check_opening(self._store.options.url(), found.marker.record(), context)
+            check_opening(self._store.options.url(), found.marker.record, context)
         return found
-
-    def overwritten(self, incarnation: str) -> TargetLostError:
-        """Make the error of a marker that is gone."""
-        return TargetLostError(
-            f"{self.url(incarnation)} does not exist",
-            why="what this query wrote was deleted, or overwritten by another query, while it ran",
-            do="restore the objects, or start the query with a new checkpoint",
-        )
-
-    def _damaged(self, incarnation: str, why: str) -> TargetLostError:
-        return TargetLostError(
-            f"the marker {self.url(incarnation)} cannot be read",
-            why=f"{why}; nobody knows who writes here",
-            do="restore it, or start the query with a new checkpoint",
-        )
 
     def _probe(self, incarnation: str) -> str:
         return f"{self._root}.probe-{incarnation}"
@@ -343,7 +317,7 @@ class Markers:
             raise translated(doing, error) from error
         return False
 
-    def _warn(self, marker: Marker) -> None:
+    def _warn(self, marker: ObjectMarker) -> None:
         where = self._store.options.url()
         if not marker.conditional:
             log.warning(

@@ -13,11 +13,10 @@ from urllib.parse import parse_qsl, urlencode
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
-from outfall.formats import FormatOptions
-from outfall.formats.partition_paths import BucketOptions
 from outfall.options import Duration, SinkOptions, parse_endpoint, resolve_secret
 from outfall.s3.location import bucket_and_prefix
 from outfall.s3.rolling import RollOptions
+from outfall.storage.sink import StorageOptions
 
 SMALLEST_PART = 5 << 20
 LARGEST_PART = 5 << 30
@@ -161,7 +160,7 @@ class _Upload(SinkOptions):
         return key
 
 
-class S3Options(FormatOptions, BucketOptions, RollOptions, _Upload, _Place):
+class S3Options(StorageOptions, RollOptions, _Upload, _Place):
     """What `S3Sink` takes, in its constructor and as Spark options."""
 
     region: str | None = Field(default=None, description="The region; without it as boto3 finds it.")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self, TypedDict
+from typing import TypedDict
 
 from pydantic import ByteSize, Field
 
 from outfall.options import Duration, SinkOptions
+from outfall.storage.rolling import RollBounds
 
 _MOST_PARTS = 8_000
 """Fewer than S3 takes in an object, since the last epoch's bytes come on top."""
@@ -51,51 +50,12 @@ class RollOptions(SinkOptions):
         return not (self.roll_bytes is None and self.roll_interval is None and self.roll_rows is None)
 
 
-@dataclass(frozen=True)
-class Rolling:
-    """The bounds; with none of them nothing waits beyond its epoch."""
-
-    size: int
-    """Bytes; at most what S3 takes in one object."""
-    age: float | None = None
-    """Seconds."""
-    rows: int | None = None
-    ever: bool = True
-    """Whether rows wait across epochs at all."""
-    clock: Callable[[], float] = time.time
-    """Seconds since 1970: ages are compared across processes and restarts."""
-
-    @classmethod
-    def of(cls, options: RollOptions, part_size: int, clock: Callable[[], float]) -> Self:
-        """Take the bounds from a sink's options."""
-        most = min(_MOST_BYTES, part_size * _MOST_PARTS)
-        interval = options.roll_interval
-        return cls(
-            size=min(options.roll_bytes or most, most),
-            age=interval.total_seconds() if interval else None,
-            rows=options.roll_rows,
-            ever=options.rolls,
-            clock=clock,
-        )
-
-    def due(self, *, size: int, rows: int, since: float) -> bool:
-        """Tell whether an object is to be composed.
-
-        Args:
-            size: its bytes.
-            rows: its rows.
-            since: when the oldest of them came, in seconds since 1970.
-        """
-        return (
-            size >= self.size
-            or (self.rows is not None and rows >= self.rows)
-            or (self.age is not None and self.clock() - since >= self.age)
-        )
-
-    def room(self, rows: int) -> int | None:
-        """How many rows an object takes that has some already; `None` for any number."""
-        return None if self.rows is None else max(0, self.rows - rows)
-
-    def fits(self, rows: int) -> bool:
-        """Whether an object may have so many rows."""
-        return self.rows is None or rows <= self.rows
+def roll_bounds(options: RollOptions, part_size: int, clock: Callable[[], float]) -> RollBounds:
+    """Take the bounds from a sink's options."""
+    return RollBounds(
+        size=options.roll_bytes,
+        interval=options.roll_interval,
+        rows=options.roll_rows,
+        largest=min(_MOST_BYTES, part_size * _MOST_PARTS),
+        clock=clock,
+    )

@@ -22,11 +22,11 @@ from outfall.s3.buffered_object import Growing, copied, merged
 from outfall.s3.byte_queue import ByteQueue
 from outfall.s3.encodings import Form, batches_of
 from outfall.s3.options import SMALLEST_PART
-from outfall.s3.rolling import Rolling
 from outfall.s3.segments import Pieces
 from outfall.s3.state import WHOLE, WriterState
 from outfall.s3.upload import Upload
 from outfall.s3.writer import Writer
+from outfall.storage.rolling import RollBounds
 from outfall.trace_points import reached
 
 
@@ -34,7 +34,7 @@ class RollingWriter(Writer):
     """Holds one object to be for each bucket path. Takes the states that were recorded for it."""
 
     def __init__(
-        self, attempt: Attempt, buckets: Buckets | None, rolling: Rolling, recovered: Sequence[WriterState]
+        self, attempt: Attempt, buckets: Buckets | None, rolling: RollBounds, recovered: Sequence[WriterState]
     ) -> None:
         super().__init__(attempt, buckets)
         self._rolling = rolling
@@ -51,7 +51,7 @@ class RollingWriter(Writer):
     def snapshot_state(self, epoch: int) -> Sequence[WriterState]:
         """All that waits, as one state; none where nothing is to wait."""
         objects = tuple(growing.held() for growing in self._growing.values())
-        return (WriterState(objects=objects),) if objects or self._rolling.ever else ()
+        return (WriterState(objects=objects),) if objects or self._rolling.bounded else ()
 
     def close(self) -> None:
         self._growing.clear()
@@ -101,7 +101,7 @@ class RollingWriter(Writer):
     def _flush(self, end_of_input: bool) -> None:
         due, self._closed = self._closed, []
         for path, growing in list(self._growing.items()):
-            if end_of_input or not self._rolling.ever or self._due(growing):
+            if end_of_input or not self._rolling.bounded or self._due(growing):
                 due.append(self._growing.pop(path))
         for growing in due:
             self._compose(growing)
@@ -117,7 +117,7 @@ class RollingWriter(Writer):
             self._keep(max(self._growing.values(), key=lambda growing: growing.memory), inline=False)
 
     def _due(self, growing: Growing) -> bool:
-        return self._rolling.due(size=growing.size, rows=growing.rows, since=growing.since)
+        return self._rolling.due(growing.size, growing.since, growing.rows)
 
     def _count(self, growing: Growing, made: int) -> None:
         """Count bytes as they are made; of what is still to be encoded those of the object count, once it is made."""

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, Self, TypedDict, Unpack
-
-import pyarrow as pa
+from typing import Any, Literal, TypedDict, Unpack
 
 from outfall.capabilities import (
     CommittableMessage,
     CommitterInitContext,
-    DeclaresGuarantee,
-    Guarantee,
     HeldRows,
-    SaveMode,
     SupportsCommitter,
     SupportsHeldRows,
     SupportsPostCommitTopology,
-    SupportsTarget,
-    SupportsWriterContext,
     SupportsWriterState,
     SweepContext,
     TargetContext,
     WriterInitContext,
 )
 from outfall.errors import ConfigurationError
-from outfall.formats import FormatArguments, check_schema
-from outfall.formats.partition_paths import BucketArguments, Buckets
-from outfall.options import make_options, options_in_save_mode
+from outfall.formats import FormatArguments
+from outfall.formats.partition_paths import BucketArguments
+from outfall.options import make_options
 from outfall.s3.attempt import Attempt
 from outfall.s3.client import SessionFactory
 from outfall.s3.commit import S3Committer
@@ -42,17 +34,18 @@ from outfall.s3.location import store_name
 from outfall.s3.manifest import Manifest, Manifests
 from outfall.s3.marker import Markers
 from outfall.s3.options import S3Options
-from outfall.s3.rolling import RollArguments, Rolling
+from outfall.s3.rolling import RollArguments, roll_bounds
 from outfall.s3.rolling_writer import RollingWriter
 from outfall.s3.segments import dead_pieces, delete_pieces
 from outfall.s3.staged import StagedObject
 from outfall.s3.state import WriterState, names_in
 from outfall.s3.store import Store
 from outfall.s3.sweep import abort_uploads, find_uploads
-from outfall.s3.target import Target
+from outfall.s3.target import PrefixTarget
 from outfall.s3.writer import S3Writer, Writer
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
+from outfall.storage.sink import StorageSink
 from outfall.trace_points import reached
 
 
@@ -86,13 +79,11 @@ class S3Arguments(StoreArguments, RollArguments, BucketArguments, FormatArgument
 
 class S3Sink(
     DynamicSink[Any],
-    SupportsWriterContext,
-    SupportsTarget[Any],
+    StorageSink,
     SupportsCommitter[StagedObject],
     SupportsPostCommitTopology[StagedObject],
     SupportsWriterState[Any, WriterState],
     SupportsHeldRows[WriterState],
-    DeclaresGuarantee,
 ):
     """Writes rows into the objects of an S3 bucket, as JSON lines, CSV, Parquet or text.
 
@@ -122,6 +113,8 @@ class S3Sink(
         ConfigurationError: naming every option that is wrong.
     """
 
+    options: S3Options
+
     def __init__(
         self,
         bucket: str = "",
@@ -136,7 +129,6 @@ class S3Sink(
                 "session_factory is not callable", do="give a function that returns a boto3.session.Session"
             )
         self.session_factory = session_factory
-        self.context: WriterInitContext | None = None
         self.clock: Callable[[], float] = time.time
         """Seconds since 1970, for `roll_interval`."""
 
@@ -148,11 +140,6 @@ class S3Sink(
         """The bucket, opened anew."""
         return Store(self.options, self.session_factory)
 
-    @property
-    def buckets(self) -> Buckets | None:
-        """Which path below the prefix a row goes to; `None` when all go to the prefix itself."""
-        return Buckets.of(self.options)
-
     def kind(self) -> str:
         return "s3"
 
@@ -162,28 +149,12 @@ class S3Sink(
     def place(self) -> str:
         return f"{store_name(self.options.endpoint_url)} {self.options.url().rstrip('/')}/"
 
-    def in_save_mode(self, mode: SaveMode | None) -> Self:
-        changed = copy.copy(self)
-        changed.options = options_in_save_mode(self.options, mode)
-        return changed
-
-    def output_modes(self) -> Collection[str]:
-        return ("append",)
-
-    def guarantee(self) -> Guarantee:
-        return Guarantee.EXACTLY_ONCE
-
     def requires(self) -> Sequence[str]:
         return (
             "a store that shows at once what was written",
             "no lifecycle rule that aborts uploads or deletes objects of epochs that are not completed yet",
             *(("none that deletes what lies below _outfall/pieces/",) if self.options.rolls else ()),
         )
-
-    def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Writer:
         return self._writer(())
@@ -201,31 +172,23 @@ class S3Sink(
         return state.held()
 
     def _writer(self, recovered: Sequence[WriterState]) -> Writer:
-        context, options = self.context, self.options
-        if context is None:
-            raise ConfigurationError(
-                "S3Sink was not told who writes", do="run it through outfall, which calls bind() first"
-            )
+        context, options = self.bound_context(), self.options
         attempt = Attempt(replace(self.store, metrics=context.metrics), context)
         if not (options.rolls or recovered):
             return S3Writer(attempt, self.buckets)
         # What was gathered under other options is written too.
-        return RollingWriter(attempt, self.buckets, Rolling.of(options, int(options.part_size), self.clock), recovered)
-
-    def check_schema(self, schema: pa.Schema) -> None:
-        buckets = self.buckets
-        check_schema(self.options, schema if buckets is None else buckets.stored_schema(schema))
+        return RollingWriter(attempt, self.buckets, roll_bounds(options, int(options.part_size), self.clock), recovered)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         self.options.customer_key()  # one that cannot be found is better told now
-        Target(self.store, context).check()
+        PrefixTarget(self.store, context).check()
         return {}
 
     def check_connection(self) -> Sequence[str]:
         return Connection(self.store).check()
 
     def open_target(self, context: TargetContext[Any]) -> None:
-        Target(self.store, context).open()
+        PrefixTarget(self.store, context).open()
 
     def create_committer(self, context: CommitterInitContext) -> S3Committer:
         return S3Committer(replace(self.store, metrics=context.metrics), context)

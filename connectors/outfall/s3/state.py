@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import HeldRows, WriterInitContext
-from outfall.s3.names import SIDECAR
+from outfall.storage.names import SIDECAR
 
 PIECES = f"{SIDECAR}/pieces/"
 """Pieces lie below it, those of each incarnation in a directory of their own."""

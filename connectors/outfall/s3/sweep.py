@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from outfall.s3.errors import FAILURES, Answer, classify
 from outfall.s3.failures import translated
-from outfall.s3.names import ObjectName
 from outfall.s3.reader import store_at
+from outfall.storage.names import AttemptName
 from outfall.trace_points import reached
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def find_uploads(ask: Any, root: str, incarnation: str, generation: int | None) 
     while True:
         page = ask("list_multipart_uploads", **given)
         for upload in page.get("Uploads", []):
-            name = ObjectName.parse(upload["Key"])
+            name = AttemptName.parse(upload["Key"], with_step=True)
             if name is None or name.incarnation != incarnation or not upload["Key"].startswith(root):
                 continue
             if generation is None or name.generation < generation:

@@ -12,9 +12,11 @@ from outfall.errors import TargetAheadError, TargetError, TargetLostError, Targe
 from outfall.s3.errors import status_of
 from outfall.s3.manifest import Manifests
 from outfall.s3.marker import FoundMarker, Markers
-from outfall.s3.names import SIDECAR, SPARK_LOG, SUMMARIES, ObjectName, is_hidden
 from outfall.s3.segments import delete, key_of
 from outfall.s3.store import Store
+from outfall.storage.first_contact import TargetContents, check_existing, nested_targets
+from outfall.storage.marker import missing_marker, overwritten
+from outfall.storage.names import SIDECAR, SPARK_LOG, SUMMARIES, AttemptName, is_hidden
 from outfall.target_record import TargetRecord, check_record
 from outfall.trace_points import reached
 
@@ -27,7 +29,7 @@ _AHEAD = (
 _NESTED_MARKER = re.compile(rf"(.+/){SIDECAR}/[0-9a-f]{{16}}\.json")
 
 
-class Target:
+class PrefixTarget(TargetContents):
     """One step's prefix in one epoch. Used on the driver.
 
     There are no locks. A query that comes to a prefix announces itself by its marker, and looks then: of two that come
@@ -37,6 +39,7 @@ class Target:
     """
 
     def __init__(self, store: Store, context: TargetContext[Any]) -> None:
+        self.where = store.options.url()
         self._store = store
         self._context = context
         self._markers = Markers(store)
@@ -77,12 +80,8 @@ class Target:
         context = self._context
         found = self._markers.find(context.incarnation)
         if found is None and context.completed is not None:
-            raise TargetLostError(
-                f"{self._store.options.url()} does not hold what was written there up to epoch {context.completed}",
-                step=context.step_id,
-                why=f"the marker {self._markers.url(context.incarnation)} is missing: the objects were deleted, or"
-                " overwritten by another query",
-                do="restore the objects, or start the query with a new checkpoint",
+            raise missing_marker(
+                self.where, self._markers.url(context.incarnation), context.completed, step=context.step_id
             )
         first = context.completed if context.published is None else context.published
         manifests = list(self._manifests.since(context.incarnation, -1 if first is None else first))
@@ -92,7 +91,7 @@ class Target:
         ahead = [key for key in manifests if key > later or context.completed is None]
         if ahead:
             raise TargetAheadError(
-                f"{self._store.options.url()} is ahead of the recovery data: there is {self._store.url(ahead[0])}",
+                f"{self.where} is ahead of the recovery data: there is {self._store.url(ahead[0])}",
                 step=context.step_id,
                 epoch=context.epoch,
                 why=f"the recovery data ends at generation {context.last_generation}, completed epoch"
@@ -102,7 +101,7 @@ class Target:
         if context.published is not None and not self._holds(manifests, context.published):
             newest = self._store.url(self._manifests.key(context.incarnation, context.published))
             raise TargetLostError(
-                f"{self._store.options.url()} is behind the recovery data: there is no {newest}",
+                f"{self.where} is behind the recovery data: there is no {newest}",
                 step=context.step_id,
                 epoch=context.epoch,
                 why=f"epoch {context.published} was published, and its manifest written: the prefix was restored from"
@@ -111,14 +110,14 @@ class Target:
             )
 
     def _check_marker(self, found: FoundMarker, manifests: list[str]) -> None:
-        record, published = found.marker.record(), self._context.published
+        record, published = found.marker.record, self._context.published
         if not found.marker.matching:
             # A driver that was late may have put an older marker over it: what is published tells the manifests.
             epoch = record.epoch
             if published is not None and self._holds(manifests, published):
                 epoch = published if epoch is None else max(epoch, published)
             record = TargetRecord(record.generation, None, epoch)
-        check_record(self._store.options.url(), record, self._context, ahead=_AHEAD)
+        check_record(self.where, record, self._context, ahead=_AHEAD)
 
     def _holds(self, manifests: list[str], epoch: int) -> bool:
         return self._manifests.key(self._context.incarnation, epoch) in manifests
@@ -144,9 +143,9 @@ class Target:
     def _removed(self) -> TargetError:
         """Make the error of a marker that is gone after it was written."""
         if self._context.completed is not None:
-            return self._markers.overwritten(self._context.incarnation)
+            return overwritten(self._markers.url(self._context.incarnation))
         return TargetNotEmptyError(
-            f"{self._store.options.url()} was taken by another query at the same moment",
+            f"{self.where} was taken by another query at the same moment",
             step=self._context.step_id,
             why=f"the marker {self._markers.url(self._context.incarnation)} was there, and is gone:"
             ' a query with on_existing="overwrite" has removed it',
@@ -154,51 +153,31 @@ class Target:
         )
 
     def _check_existing(self) -> None:
-        on_existing = self._store.options.on_existing
-        self._check_above()
-        if on_existing != "overwrite" and next(self._spark_log(), None) is not None:
-            raise TargetNotEmptyError(
-                f"{self._store.options.url()} holds {SPARK_LOG}, the log of Spark's own streaming file sink",
-                step=self._context.step_id,
-                why="Spark reads only the objects that this log lists, so that rows written beside them would not be"
-                " seen",
-                do="name another prefix; or stop the query that writes there, and delete the log to keep its objects"
-                ' (also those of epochs that it did not complete), or set on_existing="overwrite" to delete the log and'
-                " the objects",
-            )
-        if on_existing != "error":
-            return
-        others = self._others()
-        if others:
-            raise self._not_empty(f"another query writes there: {self._markers.url(others[0])}")
-        found = []
-        for key in self._keys_below():
-            if self._is_foreign(key):
-                found.append(key)
-            if len(found) == 3:
-                break
-        if found:
-            raise self._not_empty(f"it holds {', '.join(found)}")
+        check_existing(self, self._store.options.on_existing, self._context.step_id)
 
-    def _not_empty(self, why: str) -> TargetNotEmptyError:
-        return TargetNotEmptyError(
-            f"{self._store.options.url()} is not empty",
-            step=self._context.step_id,
-            why=why,
-            do='delete the objects (with those below _outfall/), name another prefix, or set on_existing="resume" to'
-            ' keep what is there or on_existing="overwrite" to delete it',
-        )
+    def has_spark_log(self) -> bool:
+        return next(self._store.keys(f"{self._store.options.root}{SPARK_LOG}/"), None) is not None
 
-    def _check_above(self) -> None:
-        """Refuse a prefix within another query's. Whoever resumes waits only for one that is being overwritten."""
+    def others(self) -> list[str]:
+        return list(map(self._markers.url, self._others()))
+
+    def foreign(self) -> Iterator[str]:
+        return filter(self._is_foreign, self._keys_below())
+
+    def nested(self) -> Iterator[str]:
+        """Yield the markers above the prefix; those below it are found by whoever looks at all that lies there.
+
+        Whoever resumes waits only for one that is being overwritten.
+        """
         for root in self._roots_above():
             markers = Markers(self._store, root)
             for incarnation in self._incarnations_above(markers):
                 if self._store.options.on_existing != "resume":
-                    raise self._nested(markers.url(incarnation))
+                    yield markers.url(incarnation)
+                    continue
                 found = markers.find(incarnation)
                 if found is not None and not found.marker.opened:
-                    raise self._nested(markers.url(incarnation))
+                    yield markers.url(incarnation)
 
     def _roots_above(self) -> Iterator[str]:
         """Yield what lies above the prefix, but for what its readers do not look at this one from."""
@@ -215,17 +194,8 @@ class Target:
             if status_of(error.__cause__) != 403:
                 raise
             # Who may list the own prefix only shares none with those above it.
-            log.debug("what lies above %s may not be listed", self._store.options.url())
+            log.debug("what lies above %s may not be listed", self.where)
             return []
-
-    def _nested(self, marker: str) -> TargetNotEmptyError:
-        return TargetNotEmptyError(
-            f"{self._store.options.url()} and the prefix of another query lie one within the other",
-            step=self._context.step_id,
-            why=f"there is its marker {marker}; readers of the outer prefix would see the rows of both, and overwriting"
-            " it would delete both",
-            do="name a prefix beside it; or, once that query has ended for good, delete its marker, or its prefix",
-        )
 
     def _keys_below(self) -> Iterator[str]:
         """Yield all keys below the prefix.
@@ -237,20 +207,16 @@ class Target:
         for key in self._store.keys(root):
             match = _NESTED_MARKER.fullmatch(key, len(root))
             if match is not None and not is_hidden(f"{match[1]}object"):
-                raise self._nested(self._store.url(key))
+                raise nested_targets(self.where, self._context.step_id, self._store.url(key))
             yield key
 
     def _others(self) -> list[str]:
         """Return the incarnations of others that write here, or did."""
         return [each for each in self._markers.incarnations() if each != self._context.incarnation]
 
-    def _spark_log(self) -> Iterator[str]:
-        """Yield the keys of the log of Spark's own sink."""
-        return self._store.keys(f"{self._store.options.root}{SPARK_LOG}/")
-
     def _is_foreign(self, key: str) -> bool:
         """Whether an object is one that readers see and that is not ours."""
-        name = ObjectName.parse(key)
+        name = AttemptName.parse(key, with_step=True)
         ours = name is not None and name.incarnation == self._context.incarnation
         return not ours and not is_hidden(key.removeprefix(self._store.options.root))
 
@@ -263,7 +229,7 @@ class Target:
         described, keys = self._replaced()
         # Those that came while we listed: their objects may be among the keys.
         self._stop_others()
-        self._check_above()
+        self._check_existing()
         if self._markers.find(self._context.incarnation) is None:
             raise self._removed()
         reached("s3: deleting existing")
@@ -274,7 +240,7 @@ class Target:
                 "step %r: on_existing=overwrite deleted %d objects below %s",
                 self._context.step_id,
                 len(described) + len(keys),
-                self._store.options.url(),
+                self.where,
             )
 
     def _stop_others(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from outfall.s3 import S3Sink
-from outfall.s3.marker import Marker
+from outfall.s3.marker import ObjectMarker
 from outfall.testing import ByReference
 
 BUCKET = "bkt"
@@ -112,13 +112,13 @@ class FakeS3(ByReference):
     def mark(self, prefix: str = "out", **fields: Any) -> None:
         """Put the marker of a step that has opened a prefix."""
         given: dict[str, Any] = {"incarnation": OURS, "step": "sink", "matching": True}
-        marker = Marker(**(given | fields))
-        self.put(f"{prefix}/_outfall/{marker.incarnation}.json", marker.model_dump_json().encode())
+        marker = ObjectMarker(**(given | fields))
+        self.put(f"{prefix}/_outfall/{marker.incarnation}.json", marker.body())
 
-    def marker(self, incarnation: str = "") -> Marker:
+    def marker(self, incarnation: str = "") -> ObjectMarker:
         """Return the marker below the prefix `out`: of an incarnation, or the only one there is."""
         (key,) = (key for key in self.objects if re.fullmatch(f"out/_outfall/{incarnation or '[0-9a-f]+'}.json", key))
-        return Marker.model_validate_json(self.objects[key].body)
+        return ObjectMarker.model_validate_json(self.objects[key].body)
 
     def data(self) -> dict[str, bytes]:
         return {key: found.body for key, found in sorted(self.objects.items()) if "_outfall/" not in key}

@@ -1,0 +1,1 @@
+"""What sinks that store files or objects do alike: names, markers, first contact, rolling."""
