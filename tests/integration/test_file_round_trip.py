@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
-from outfall.formats.compression import member
+from outfall.formats.base import member
 from outfall.spark import write
 from outfall.spark.version_check import pyspark_version
 

@@ -11,7 +11,7 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions, can_grow
-from outfall.formats.partition_paths import BucketOptions
+from outfall.formats.partition_paths import PartitionOptions
 from outfall.location import OBJECT_STORES, Location, Purpose
 from outfall.options import Duration, SinkOptions
 
@@ -91,7 +91,7 @@ class _Place(SinkOptions):
         return Location.parse(self.path, _TARGET) if is_remote(self.path) else None
 
 
-class FileOptions(FormatOptions, BucketOptions, _Place):
+class FileOptions(FormatOptions, PartitionOptions, _Place):
     """What `FileSink` takes, in its constructor and as Spark options."""
 
     max_open_files: int = Field(

@@ -25,7 +25,7 @@ from outfall.file.sink import AHEAD, FileSink, may_take_back
 from outfall.file.store import FileStore, StagedFile
 from outfall.file.whole_writer import WholeFileWriter
 from outfall.formats import check_schema
-from outfall.formats.partition_paths import Buckets
+from outfall.formats.partition_paths import PartitionPaths
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.target_record import TargetRecord, check_record
@@ -51,9 +51,9 @@ class WholeFileSink(FileSink, DynamicSink[Any], SupportsCommitter[StagedFile]):
         return Rolling.of(self.options)
 
     @property
-    def buckets(self) -> Buckets | None:
+    def buckets(self) -> PartitionPaths | None:
         """Which directory a row goes to; `None` when all go to the root."""
-        return Buckets.of(self.options)
+        return PartitionPaths.of(self.options)
 
     def kind(self) -> str:
         return "file/whole"

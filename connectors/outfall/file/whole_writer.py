@@ -16,7 +16,7 @@ from outfall.file.open_files import OpenFiles
 from outfall.file.options import FileOptions
 from outfall.file.rolling import Rolling
 from outfall.file.store import FileStore, StagedFile
-from outfall.formats.partition_paths import Buckets
+from outfall.formats.partition_paths import PartitionPaths
 from outfall.sinks import StatelessSinkPartition
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
@@ -36,7 +36,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
         suffix: str,
         *,
         rolling: Rolling,
-        buckets: Buckets | None,
+        buckets: PartitionPaths | None,
     ) -> None:
         self._store = store
         self._options = options

@@ -1,18 +1,21 @@
-"""NDJSON: one JSON object per line, as Spark's own JSON writer writes it."""
+"""NDJSON: one JSON object per line, as Spark's own JSON writer writes it; bytes as base64."""
 
 from __future__ import annotations
 
+import binascii
 import json
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.formats.base import Encoder
-from outfall.formats.base64 import base64_text
 from outfall.formats.options import FormatOptions
-from outfall.formats.scalars import Piece, Scalars
-from outfall.formats.strings import TEXT, check_utf8, concat, data_of, escaped, literal
-from outfall.formats.types import ONE_VALUE, check_json_type, check_names, is_bytes
+from outfall.formats.strings import TEXT, check_utf8, concat, data_of, literal
+from outfall.formats.types import ONE_VALUE, ColumnText, Scalars, check_json_type, check_names, is_bytes
+
+_BINARY = pa.large_binary()
+_END = 2**31 - 1
+_ESCAPES = {chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)} | {'"': '\\"'}
 
 
 class JsonlEncoder(Encoder):
@@ -51,27 +54,27 @@ class JsonlEncoder(Encoder):
         """
         return self._piece(array, path).joined()
 
-    def _field(self, array: pa.Array, path: str) -> Piece:
+    def _field(self, array: pa.Array, path: str) -> ColumnText:
         piece = self._piece(array, path)
         if self._null_fields and piece.text.null_count:
-            return Piece("", piece.joined().fill_null("null"), "")
+            return ColumnText("", piece.joined().fill_null("null"), "")
         return piece
 
-    def _piece(self, array: pa.Array, path: str) -> Piece:
+    def _piece(self, array: pa.Array, path: str) -> ColumnText:
         kind = array.type
         if pa.types.is_struct(kind):
-            return Piece("", self._structs(array, path), "")
+            return ColumnText("", self._structs(array, path), "")
         if pa.types.is_map(kind):
             keys, values = _elements_of(array, array.keys, array.items)
-            return Piece("{", _joined(array, self._entries(keys, values, path)), "}")
+            return ColumnText("{", _joined(array, self._entries(keys, values, path)), "}")
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             (values,) = _elements_of(array, array.values)
-            return Piece("[", _joined(array, self._elements(values, f"{path}.element")), "]")
+            return ColumnText("[", _joined(array, self._elements(values, f"{path}.element")), "]")
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             check_utf8(array, path)
-            return Piece('"', escaped(array.cast(TEXT)), '"')
+            return ColumnText('"', escaped(array.cast(TEXT)), '"')
         if is_bytes(kind):
-            return Piece('"', base64_text(array), '"')
+            return ColumnText('"', base64_text(array), '"')
         return self._scalars.piece(array, path)
 
     def _structs(self, array: pa.Array, path: str) -> pa.Array:
@@ -89,7 +92,7 @@ class JsonlEncoder(Encoder):
         return concat(literal(key.before), key.text, literal(key.after + ":"), texts)
 
 
-def _objects(pieces: list[tuple[str, Piece]], rows: int, end: str) -> pa.Array:
+def _objects(pieces: list[tuple[str, ColumnText]], rows: int, end: str) -> pa.Array:
     """Make one object per row from the columns' texts, without the fields that are NULL."""
     line: list[pa.Array | pa.Scalar] = []
     pending = "{"
@@ -138,3 +141,51 @@ def _joined(array: pa.Array, elements: pa.Array) -> pa.Array:
 
 def _null_like(array: pa.Array, text: pa.Array) -> pa.Array:
     return text if array.null_count == 0 else pc.if_else(array.is_valid(), text, pa.scalar(None, TEXT))
+
+
+def base64_text(array: pa.Array) -> pa.Array:
+    """Encode each value as RFC 4648 base64 with padding; NULL stays NULL."""
+    array = array.cast(_BINARY)
+    sizes = pc.fill_null(pc.binary_length(array), 0)
+    missing = pc.choose(_modulo_3(sizes), 0, 2, 1)
+    padded = _padded(array, missing)
+    groups = pc.divide(pc.add(sizes, missing), 3)
+    # Each value now fills whole groups of three bytes, so that the text of all is the texts of each in a row.
+    data = binascii.b2a_base64(padded, newline=False)
+    ends = pc.cumulative_sum(pc.multiply(groups, 4))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    text = pa.Array.from_buffers(pa.large_string(), len(array), [None, offsets.buffers()[1], pa.py_buffer(data)])
+    for count in (1, 2):
+        # The text of the zero bytes that were added ("A") gives way to padding.
+        text = pc.if_else(pc.equal(missing, count), pc.binary_replace_slice(text, -count, _END, "=" * count), text)
+    return text if array.null_count == 0 else pc.if_else(array.is_valid(), text, pa.scalar(None, text.type))
+
+
+def _modulo_3(sizes: pa.Array) -> pa.Array:
+    return pc.subtract(sizes, pc.multiply(pc.divide(sizes, 3), 3))
+
+
+def _padded(array: pa.Array, missing: pa.Array) -> pa.Buffer:
+    zeros = pc.choose(missing, *(pa.scalar(b"\0" * count, _BINARY) for count in range(3)))
+    joined = pc.binary_join_element_wise(array, zeros, pa.scalar(b"", _BINARY), null_handling="replace")
+    ends = memoryview(joined.buffers()[1]).cast("q")
+    data = joined.buffers()[2]
+    first, last = ends[joined.offset], ends[joined.offset + len(joined)]
+    return data.slice(first, last - first) if data is not None else pa.py_buffer(b"")
+
+
+def escaped(array: pa.Array) -> pa.Array:
+    """Escape strings for JSON as Jackson does: quote, backslash and control characters, nothing else."""
+    data = data_of(array)
+    if data.size == 0:
+        return array
+    # Most columns need no escape. One look at all bytes costs far less than a kernel that looks at every string.
+    lowest = pc.min(pa.Array.from_buffers(pa.uint8(), data.size, [None, data])).as_py()
+    whole = data.to_pybytes()
+    if b"\\" in whole:
+        array = pc.replace_substring(array, "\\", "\\\\")
+    suspects = _ESCAPES if lowest < 0x20 else ['"']
+    for character in suspects:
+        if character.encode() in whole:
+            array = pc.replace_substring(array, character, _ESCAPES[character])
+    return array

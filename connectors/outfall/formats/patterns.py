@@ -1,17 +1,17 @@
-"""Spark's datetime patterns, as far as they are slices of ISO 8601 text."""
+"""Spark's datetime patterns, as far as they are slices of ISO 8601 text, of the years that both write alike."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Self
+from datetime import date
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats.strings import TEXT, concat, first_row, literal
-from outfall.formats.years import check_years
 
 ISO = "0000-00-00 00:00:00.000000"
 """The text that patterns are slices of."""
@@ -19,6 +19,10 @@ ISO = "0000-00-00 00:00:00.000000"
 _DATE_FIELDS = {"yyyy": (0, 4), "uuuu": (0, 4), "MM": (5, 7), "dd": (8, 10)}
 _TIME_FIELDS = {"HH": (11, 13), "mm": (14, 16), "ss": (17, 19)} | {"S" * n: (20, 20 + n) for n in range(1, 7)}
 _TOKEN = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
+_EPOCH = date(1970, 1, 1)
+_FIRST_DAY = (date.min - _EPOCH).days
+_AFTER_LAST_DAY = (date.max - _EPOCH).days + 1
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 Piece = tuple[int, int] | str
@@ -144,3 +148,29 @@ def _offset_text(seconds: int) -> str:
         return "Z"
     hours, minutes = divmod(abs(seconds) // 60, 60)
     return f"{'-' if seconds < 0 else '+'}{hours:02d}:{minutes:02d}"
+
+
+def check_years(array: pa.Array, path: str) -> None:
+    """Refuse dates and timestamps of years outside 1 to 9999, which Arrow and Spark write in different ways.
+
+    Raises:
+        ValueRefusedError: naming column and row.
+    """
+    counts, per_day = _counts(array)
+    first, end = _FIRST_DAY * per_day, _AFTER_LAST_DAY * per_day
+    bounds = pc.min_max(counts)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if low is None or (low >= first and high < end):
+        return
+    row = first_row(pc.or_(pc.less(counts, first), pc.greater_equal(counts, end)))
+    raise ValueRefusedError(
+        f"column {path!r} holds a year outside 1 to 9999, in row {row} of the batch",
+        why="such a date is not written in four digits and would not come back",
+        do="correct the value, or cast the column to a string",
+    )
+
+
+def _counts(array: pa.Array) -> tuple[Any, int]:
+    if pa.types.is_date(array.type):
+        return array.view(pa.int32()), 1
+    return array.view(pa.int64()), _PER_DAY[array.type.unit]

@@ -1,8 +1,6 @@
-"""Arrow string arrays: joining, looking into their bytes, and JSON's escapes."""
+"""Arrow string arrays: joining them, and looking into their bytes."""
 
 from __future__ import annotations
-
-import json
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,8 +9,6 @@ from outfall.errors import ValueRefusedError
 
 TEXT = pa.large_string()
 """Every intermediate array: 64-bit offsets, since escapes can lengthen a batch sixfold."""
-
-_ESCAPES = {chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)} | {'"': '\\"'}
 
 
 def literal(text: str) -> pa.Scalar:
@@ -55,23 +51,6 @@ def check_utf8(array: pa.Array, column: str) -> None:
             why="files of text are UTF-8 and the bytes would not come back",
             do="decode the column with the encoding it has, or write it base64-encoded",
         ) from error
-
-
-def escaped(array: pa.Array) -> pa.Array:
-    """Escape strings for JSON as Jackson does: quote, backslash and control characters, nothing else."""
-    data = data_of(array)
-    if data.size == 0:
-        return array
-    # Most columns need no escape. One look at all bytes costs far less than a kernel that looks at every string.
-    lowest = pc.min(pa.Array.from_buffers(pa.uint8(), data.size, [None, data])).as_py()
-    whole = data.to_pybytes()
-    if b"\\" in whole:
-        array = pc.replace_substring(array, "\\", "\\\\")
-    suspects = _ESCAPES if lowest < 0x20 else ['"']
-    for character in suspects:
-        if character.encode() in whole:
-            array = pc.replace_substring(array, character, _ESCAPES[character])
-    return array
 
 
 def _first_invalid(array: pa.Array) -> int:

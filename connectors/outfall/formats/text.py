@@ -6,8 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.formats.base import Encoder
-from outfall.formats.compression import SUFFIXES
+from outfall.formats.base import SUFFIXES, Encoder
 from outfall.formats.options import FormatOptions
 from outfall.formats.strings import TEXT, concat, data_of, first_row, literal
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from outfall.formats import suffix
-from outfall.formats.partition_paths import Buckets
+from outfall.formats.partition_paths import PartitionPaths
 from outfall.formats.stream import EncodedStream
 from outfall.s3.attempt import Attempt
 from outfall.s3.buffered_object import Growing, copied, merged
@@ -34,7 +34,7 @@ class RollingWriter(Writer):
     """Holds one object to be for each bucket path. Takes the states that were recorded for it."""
 
     def __init__(
-        self, attempt: Attempt, buckets: Buckets | None, rolling: RollBounds, recovered: Sequence[WriterState]
+        self, attempt: Attempt, buckets: PartitionPaths | None, rolling: RollBounds, recovered: Sequence[WriterState]
     ) -> None:
         super().__init__(attempt, buckets)
         self._rolling = rolling

@@ -22,7 +22,7 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatArguments
-from outfall.formats.partition_paths import BucketArguments
+from outfall.formats.partition_paths import PartitionArguments
 from outfall.options import make_options
 from outfall.s3.attempt import Attempt
 from outfall.s3.client import SessionFactory
@@ -73,7 +73,7 @@ class StoreArguments(TypedDict, total=False):
     retry_deadline: timedelta | float | str
 
 
-class S3Arguments(StoreArguments, RollArguments, BucketArguments, FormatArguments, total=False):
+class S3Arguments(StoreArguments, RollArguments, PartitionArguments, FormatArguments, total=False):
     """All options of `S3Sink` but the bucket and the prefix."""
 
 

@@ -18,11 +18,11 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions, check_schema
-from outfall.formats.partition_paths import BucketOptions, Buckets
+from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
 from outfall.options import options_in_save_mode
 
 
-class StorageOptions(FormatOptions, BucketOptions):
+class StorageOptions(FormatOptions, PartitionOptions):
     """How rows become files, and in which directories; sinks add where these lie, with an `on_existing`."""
 
 
@@ -34,9 +34,9 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
     """Who writes, in a task."""
 
     @property
-    def buckets(self) -> Buckets | None:
+    def buckets(self) -> PartitionPaths | None:
         """Which directory a row goes to; `None` when all go to the target itself."""
-        return Buckets.of(self.options)
+        return PartitionPaths.of(self.options)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         changed = copy.copy(self)

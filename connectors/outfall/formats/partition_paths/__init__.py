@@ -1,8 +1,5 @@
-"""Buckets: below a sink's root, the directory that each row goes to."""
+"""Partition paths: below a sink's root, the directory that each row goes to."""
 
-from __future__ import annotations
+from outfall.formats.partition_paths.paths import PartitionArguments, PartitionOptions, PartitionPaths
 
-from outfall.formats.partition_paths.buckets import Buckets
-from outfall.formats.partition_paths.options import BucketArguments, BucketOptions
-
-__all__ = ["BucketArguments", "BucketOptions", "Buckets"]
+__all__ = ["PartitionArguments", "PartitionOptions", "PartitionPaths"]

@@ -1,4 +1,4 @@
-"""Buckets have the directories of Spark's `partitionBy`, and Spark's reader takes the columns back from them."""
+"""Partitions have the directories of Spark's `partitionBy`, and Spark's reader takes the columns back from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from outfall.formats.partition_paths import BucketOptions, Buckets
+from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
 
 pytestmark = pytest.mark.spark
 
@@ -48,7 +48,7 @@ def arrow(df: DataFrame) -> pa.RecordBatch:
 def write(df: DataFrame, root: Path, partition_by: list[str]) -> None:
     """One Parquet file for each of our buckets."""
     for number, (path, rows) in enumerate(
-        Buckets(BucketOptions(partition_by=tuple(partition_by))).split(arrow(df), NOW)
+        PartitionPaths(PartitionOptions(partition_by=tuple(partition_by))).split(arrow(df), NOW)
     ):
         (root / path).mkdir(parents=True)
         pq.write_table(pa.Table.from_batches([rows]), root / path / f"{number}.parquet")
@@ -128,8 +128,8 @@ def test_a_name_in_another_case_makes_the_directory_that_spark_makes(spark: Spar
 
 def test_levels_of_a_pattern_are_columns_for_readers_and_null_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.sql("select explode(array(timestamp'2026-07-01 00:30:00', null)) as t, 'AA' as carrier")
-    options = BucketOptions(partition_by=("carrier",), bucket_pattern="'dt='yyyy-MM-dd/'at='HH:mm", bucket_time="t")
-    for path, rows in Buckets(options).split(arrow(df), NOW):
+    options = PartitionOptions(partition_by=("carrier",), bucket_pattern="'dt='yyyy-MM-dd/'at='HH:mm", bucket_time="t")
+    for path, rows in PartitionPaths(options).split(arrow(df), NOW):
         (tmp_path / path).mkdir(parents=True)
         pq.write_table(pa.Table.from_batches([rows]), tmp_path / path / "f.parquet")
     read = spark.read.schema("t timestamp, carrier string, dt date, at string").parquet(str(tmp_path))

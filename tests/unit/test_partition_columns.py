@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError
-from outfall.formats.partition_paths import BucketOptions, Buckets
+from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
 
 SCHEMA = pa.schema(
     [
@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
 
 
 def stored(schema: pa.Schema = SCHEMA, **options: Any) -> pa.Schema:
-    buckets = Buckets.of(BucketOptions(**options))
+    buckets = PartitionPaths.of(PartitionOptions(**options))
     assert buckets is not None
     return buckets.stored_schema(schema)
 

@@ -10,11 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ValueRefusedError
-from outfall.formats.partition_paths.distinct import Distinct
-from outfall.formats.partition_paths.names import NULL_NAME, check_level, escape, escape_text, level
-from outfall.formats.patterns import ISO, TIMESTAMP, Pattern, Piece, local_clock
+from outfall.formats.partition_paths.directory_names import NULL_NAME, Distinct, check_level, escape, escape_text, level
+from outfall.formats.patterns import ISO, TIMESTAMP, Pattern, Piece, check_years, local_clock
 from outfall.formats.strings import first_row, literal
-from outfall.formats.years import check_years
 
 _FLOORS = {10: "day", 13: "hour", 16: "minute", 19: "second"}
 """Where ISO text ends, and the unit that it ends with."""
@@ -81,7 +79,7 @@ def parse_levels(pattern: str, allowed: frozenset[str] = TIMESTAMP) -> tuple[Lev
     return made
 
 
-def from_column(column: pa.Array, name: str, levels: tuple[Level, ...]) -> Distinct:
+def time_directories(column: pa.Array, name: str, levels: tuple[Level, ...]) -> Distinct:
     """Make the directories that the times of a column go to.
 
     Args:
@@ -108,7 +106,7 @@ def from_column(column: pa.Array, name: str, levels: tuple[Level, ...]) -> Disti
     return paths
 
 
-def from_clock(now: datetime, levels: tuple[Level, ...]) -> Distinct:
+def clock_directories(now: datetime, levels: tuple[Level, ...]) -> Distinct:
     """Make the directories of the time of writing, which has a zone; they are named after UTC."""
     if now.tzinfo is None:
         raise ValueError("the time of writing needs a zone")

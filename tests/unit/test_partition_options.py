@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from outfall.errors import ConfigurationError
-from outfall.formats.partition_paths import BucketOptions, Buckets
+from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
 from outfall.options import make_options, options_table, parse_options
 
 
-def made(**options: Any) -> BucketOptions:
-    return make_options(BucketOptions, options)
+def made(**options: Any) -> PartitionOptions:
+    return make_options(PartitionOptions, options)
 
 
 def test_without_options_there_are_no_buckets() -> None:
-    assert Buckets.of(made()) is None
-    assert Buckets.of(made(partition_by=[])) is None
+    assert PartitionPaths.of(made()) is None
+    assert PartitionPaths.of(made(partition_by=[])) is None
 
 
 @pytest.mark.parametrize("given", ["a, b", ["a", "b"], ("a", "b")])
@@ -27,9 +27,9 @@ def test_columns_are_a_list_or_text_with_commas(given: Any) -> None:
 
 
 def test_spark_gives_them_as_text() -> None:
-    options = parse_options(BucketOptions, {"partitionBy": "day", "bucketPattern": "'h='HH", "bucketTime": "t"})
+    options = parse_options(PartitionOptions, {"partitionBy": "day", "bucketPattern": "'h='HH", "bucketTime": "t"})
     assert options == made(partition_by=["day"], bucket_pattern="'h='HH", bucket_time="t")
-    assert pickle.loads(pickle.dumps(Buckets.of(options))) == Buckets.of(options)
+    assert pickle.loads(pickle.dumps(PartitionPaths.of(options))) == PartitionPaths.of(options)
 
 
 @pytest.mark.parametrize("given", ["", "a,", ["a", ""], 3, [3], {"a"}, None, "a,a"])
@@ -103,4 +103,4 @@ def test_a_column_of_times_needs_a_pattern() -> None:
 
 
 def test_the_documentation_says_that_columns_are_a_list() -> None:
-    assert "| `partition_by` | list of text | empty |" in options_table(BucketOptions)
+    assert "| `partition_by` | list of text | empty |" in options_table(PartitionOptions)

@@ -1,16 +1,33 @@
-"""Partition values as the text that Spark's cast to string makes of them, and its reader takes back."""
+"""Directories named as Spark's `partitionBy` does: from a column's values, escaped, so that its readers take them back.
+
+Work is done once for each distinct value of a column and not for each row.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.formats.partition_paths.distinct import Distinct
-from outfall.formats.partition_paths.names import MAX_BYTES, NULL_NAME, SKIPPED_END, level
-from outfall.formats.patterns import local_clock
-from outfall.formats.strings import TEXT, check_utf8, data_of, first_row, literal
-from outfall.formats.years import check_years
+from outfall.formats.patterns import check_years, local_clock
+from outfall.formats.strings import TEXT, check_utf8, concat, data_of, first_row, literal
+
+NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
+"""What stands for NULL and for the empty string; readers take it for NULL."""
+
+MAX_BYTES = 255
+"""Of a directory's name, on every file system in use."""
+
+SKIPPED_END = "._COPYING_"
+"""Spark's readers skip every directory whose name ends so: Hadoop copies into such ones."""
+
+# ExternalCatalogUtils.charToEscape. NUL is not in it, and no path can hold one.
+_ESCAPED = bytes(range(1, 0x20)) + b"\"#%'*/:=?\\\x7f{[]^"
+_PLAIN = bytes(set(range(256)) - set(_ESCAPED))
+_TABLE = {code: f"%{code:02X}" for code in _ESCAPED}
 
 _types = pa.types
 _REASONS = [
@@ -48,7 +65,7 @@ def check_type(field: pa.Field) -> None:
     )
 
 
-def levels(column: pa.Array, name: str) -> Distinct:
+def column_directories(column: pa.Array, name: str) -> Distinct:
     """Make the names of the directories that a column's rows go to.
 
     Args:
@@ -152,3 +169,118 @@ def _refuse(mask: pa.Array, values: Distinct, column: str, *, why: str, do: str)
         why=why,
         do=do,
     )
+
+
+def escape_text(text: str) -> str:
+    """Escape a name or a value as Spark's `ExternalCatalogUtils.escapePathName` does."""
+    return text.translate(_TABLE)
+
+
+def escape(texts: pa.Array) -> pa.Array:
+    """Escape an array of `TEXT` in the same way; NULL stays NULL."""
+    found = set(data_of(texts).to_pybytes().translate(None, _PLAIN))
+    # The percent sign first: the others' escapes begin with it.
+    for code in sorted(found, key=lambda code: (code != ord("%"), code)):
+        texts = pc.replace_substring(texts, chr(code), _TABLE[code])
+    return texts
+
+
+def level(name: str, values: pa.Array) -> pa.Array:
+    """Make the directories' names of a column or a level `name=`, from values of `TEXT` that are not escaped yet."""
+    nothing = pc.fill_null(pc.equal(values, literal("")), True)
+    return concat(literal(f"{escape_text(name)}="), pc.if_else(nothing, literal(NULL_NAME), escape(values)))
+
+
+def check_level(name: str | None, sample: str) -> None:
+    """Refuse a directory that Spark's readers skip, that leaves the root, or that no file system takes.
+
+    Args:
+        name: what stands before the first `=`, not escaped; `None` where there is none.
+        sample: the longest name that the directory can have, escaped; it begins and ends as all its names do.
+
+    Raises:
+        ValueError: saying why.
+    """
+    if name == "":
+        raise ValueError(f"the level {sample!r} has no name before its =")
+    if "\0" in sample:
+        raise ValueError(f"the level {sample!r} holds a NUL character, which no path can hold")
+    if sample in ("", ".", ".."):
+        raise ValueError(f"the level {sample!r} is no directory of its own")
+    if sample.startswith(".") or (name is None and sample.startswith("_")):
+        raise ValueError(f"the level {sample!r} begins with {sample[0]!r}, and Spark's readers skip such directories")
+    if sample.endswith(SKIPPED_END):
+        raise ValueError(f"the level {sample!r} ends with {SKIPPED_END!r}, and Spark's readers skip such directories")
+    if len(sample.encode()) > MAX_BYTES:
+        raise ValueError(f"the level {sample[:40]!r}… is longer than the {MAX_BYTES} bytes of a directory's name")
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Distinct values in the order in which rows first hold them.
+
+    Args:
+        values: one or more; NULL may be one of them.
+        rows: for each row the number of its value; `None` when there is one value for all.
+    """
+
+    values: pa.Array
+    rows: pa.Array | None
+
+    @classmethod
+    def of(cls, array: pa.Array) -> Self:
+        """Find the distinct values of at least one row."""
+        # A look at neighbours costs a fraction of the hashing, and most batches have one partition.
+        if _all_same(array):
+            return cls(array.slice(0, 1), None)
+        encoded = array.dictionary_encode(null_encoding="encode")
+        return cls(encoded.dictionary, encoded.indices)
+
+    def replaced(self, values: pa.Array) -> Distinct:
+        """Put other values in the place of these; those that are the same now become one."""
+        if self.rows is None:
+            return Distinct(values, None)
+        merged = Distinct.of(values)
+        if merged.rows is None:
+            return merged
+        if len(merged.values) == len(values):
+            return Distinct(values, self.rows)
+        return Distinct(merged.values, merged.rows.take(self.rows))
+
+    def first_row(self, number: int) -> int:
+        """Return the first row that holds a value."""
+        return 0 if self.rows is None else first_row(pc.equal(self.rows, number))
+
+    def at(self, rows: pa.Array) -> pa.Array | pa.Scalar:
+        """Return the values of some rows; one value for all as a scalar."""
+        return self.values[0] if self.rows is None else self.values.take(self.rows.take(rows))
+
+
+def combined(columns: list[Distinct]) -> pa.Array | None:
+    """Number the distinct combinations of columns' values, in the order in which rows first hold them.
+
+    Returns:
+        For each row the number of its combination; `None` when there is one for all.
+    """
+    varying = [column for column in columns if column.rows is not None]
+    if len(varying) < 2:
+        return varying[0].rows if varying else None
+    codes: Any = pa.scalar(0, pa.int64())
+    size = 1
+    for column in varying:
+        count = len(column.values)
+        if size * count >= 2**63:
+            found = codes.dictionary_encode()
+            codes, size = found.indices.cast(pa.int64()), len(found.dictionary)
+        codes = pc.add(pc.multiply(codes, count), pc.cast(column.rows, pa.int64()))
+        size *= count
+    return codes.dictionary_encode().indices
+
+
+def _all_same(array: pa.Array) -> bool:
+    if array.null_count:
+        return bool(array.null_count == len(array))
+    last = len(array) - 1
+    if array[0] != array[last]:
+        return False
+    return bool(pc.all(pc.equal(array.slice(1), array.slice(0, last)), min_count=0).as_py())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions, check_schema
-from tests.unit.test_encode_jsonl import ROWS, SCHEMA, TYPES, column, encode
+from tests.unit.test_format_jsonl import ROWS, SCHEMA, TYPES, column, encode
 
 
 @settings(deadline=None)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.formats.partition_paths import BucketOptions, Buckets
-from outfall.formats.partition_paths.distinct import Distinct, combined
+from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
+from outfall.formats.partition_paths.directory_names import Distinct, combined
 
 NOW = datetime(2026, 11, 21, 23, 59, tzinfo=UTC)
 PARIS = ZoneInfo("Europe/Paris")
@@ -20,7 +20,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def split(batch: pa.RecordBatch, **options: Any) -> list[tuple[str, pa.RecordBatch]]:
-    return list(Buckets(BucketOptions(**options)).split(batch, NOW))
+    return list(PartitionPaths(PartitionOptions(**options)).split(batch, NOW))
 
 
 def naive_value(value: Any) -> str:
@@ -126,7 +126,9 @@ def test_nested_columns_go_along() -> None:
 
 
 def test_nothing_has_been_given_when_a_row_is_refused() -> None:
-    rows = Buckets(BucketOptions(partition_by=("a",))).split(pa.record_batch({"a": ["x", "\0"], "n": [0, 1]}), NOW)
+    rows = PartitionPaths(PartitionOptions(partition_by=("a",))).split(
+        pa.record_batch({"a": ["x", "\0"], "n": [0, 1]}), NOW
+    )
     with pytest.raises(Exception, match="NUL"):
         next(rows)
 

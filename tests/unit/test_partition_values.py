@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.formats.partition_paths import BucketOptions, Buckets
+from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
 
 NOW = datetime(2026, 11, 21, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 21, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
 def paths(values: list[Any], kind: pa.DataType, **options: Any) -> list[str]:
     """The path of each value, in its order."""
     batch = pa.record_batch({"c": pa.array(values, kind), "row": range(len(values))})
-    buckets = Buckets.of(BucketOptions(**(options or {"partition_by": "c"})))
+    buckets = PartitionPaths.of(PartitionOptions(**(options or {"partition_by": "c"})))
     assert buckets is not None
     found = {row: path for path, rows in buckets.split(batch, NOW) for row in rows.column("row").to_pylist()}
     return [found[row] for row in range(len(values))]
@@ -80,7 +80,7 @@ def test_other_values_are_the_text_of_sparks_cast(kind: pa.DataType, texts: dict
 
 def test_a_columns_name_is_escaped_too_and_has_the_case_of_the_option_as_in_spark() -> None:
     batch = pa.record_batch({"a=b/%": ["x"], "v": [1]})
-    (found,) = Buckets(BucketOptions(partition_by=("A=b/%",))).split(batch, NOW)
+    (found,) = PartitionPaths(PartitionOptions(partition_by=("A=b/%",))).split(batch, NOW)
     assert found[0] == "A%3Db%2F%25=x"
 
 
@@ -95,7 +95,11 @@ def test_a_string_that_would_not_come_back_is_refused_by_column_value_and_row() 
     assert paths(["x" * 253, ":" * 84 + "x"], text) == ["c=" + "x" * 253, "c=" + "%3A" * 84 + "x"]
     broken = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff"))
     with pytest.raises(ValueRefusedError, match="not UTF-8, in row 1"):
-        list(Buckets(BucketOptions(partition_by=("c",))).split(pa.record_batch({"c": broken, "v": [1, 2]}), NOW))
+        list(
+            PartitionPaths(PartitionOptions(partition_by=("c",))).split(
+                pa.record_batch({"c": broken, "v": [1, 2]}), NOW
+            )
+        )
 
 
 def test_an_hour_that_clocks_show_twice_is_refused_where_it_would_be_read_as_the_first() -> None:
@@ -159,4 +163,8 @@ def test_a_null_time_has_a_directory_where_each_level_has_a_name() -> None:
 
 def test_a_clock_without_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a zone"):
-        list(Buckets(BucketOptions(bucket_pattern="HH")).split(pa.record_batch({"a": [1]}), NOW.replace(tzinfo=None)))
+        list(
+            PartitionPaths(PartitionOptions(bucket_pattern="HH")).split(
+                pa.record_batch({"a": [1]}), NOW.replace(tzinfo=None)
+            )
+        )

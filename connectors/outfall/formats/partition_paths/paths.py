@@ -1,0 +1,284 @@
+"""From a batch to the directories that its rows go to: the options, the columns they mean, and the splitting."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator, model_validator
+
+from outfall.errors import ConfigurationError
+from outfall.formats.partition_paths.directory_names import (
+    NULL_NAME,
+    Distinct,
+    check_level,
+    check_type,
+    column_directories,
+    combined,
+    escape_text,
+)
+from outfall.formats.partition_paths.time_patterns import (
+    Level,
+    clock_directories,
+    hidden_name,
+    parse_levels,
+    time_directories,
+)
+from outfall.formats.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ
+from outfall.formats.strings import literal
+from outfall.options import Names, SinkOptions
+
+
+class PartitionArguments(TypedDict, total=False):
+    """The options of partition paths as keyword arguments of a sink; `PartitionOptions` says what each means."""
+
+    partition_by: str | list[str] | tuple[str, ...]
+    bucket_pattern: str | None
+    bucket_time: str | None
+
+
+class PartitionOptions(SinkOptions):
+    """Which directory below its root a row goes to; without these options the root itself."""
+
+    partition_by: Names = Field(
+        default=(),
+        description="Columns that become directories, as Spark's `partitionBy` makes them: `carrier=AA/day=2026-11-21`."
+        " As text, with commas between them. The files do not hold these columns; readers take them from the path.",
+    )
+    bucket_pattern: str | None = Field(
+        default=None,
+        description="A pattern that makes directories of a time, below those of `partition_by`:"
+        " `'dt='yyyy-MM-dd/'hour='HH`. It has `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, `S` to `SSSSSS`, `XXX` and text;"
+        " `/` stands between levels.",
+    )
+    bucket_time: str | None = Field(
+        default=None,
+        description="The date or timestamp column that `bucket_pattern` formats, in the session's time zone; the files"
+        " keep it. Default: the time of writing, in UTC, so that a repeated epoch may choose other directories.",
+    )
+
+    @field_validator("partition_by")
+    @classmethod
+    def _directories(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = [name for name in value if value.count(name) > 1]
+        if twice:
+            raise ValueError(f"names the column {twice[0]!r} twice")
+        for name in value:
+            check_level(name, f"{escape_text(name)}={NULL_NAME}")
+        return value
+
+    @field_validator("bucket_pattern")
+    @classmethod
+    def _levels(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_levels(value)
+        return value
+
+    @model_validator(mode="after")
+    def _partitions_can_be_read(self) -> Self:
+        if self.bucket_pattern is None:
+            if self.bucket_time is not None:
+                raise ValueError(
+                    "bucket_time is the column that bucket_pattern formats, and there is no bucket_pattern"
+                )
+            return self
+        hidden = hidden_name(parse_levels(self.bucket_pattern), above=bool(self.partition_by))
+        if hidden is not None:
+            raise ValueError(
+                f"bucket_pattern has the level '{hidden}=' below one without a name, and Spark's readers refuse such"
+                " directories: put named levels first, or name them all"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class PartitionPaths:
+    """Splits batches by the directory that each row goes to, below a root that only the sink knows.
+
+    A path is relative, has `/` between its levels, and stays below the root whatever the values are. It keeps nothing
+    from one batch to the next, and pickles. Names and escapes are those of Spark's `partitionBy`.
+    """
+
+    options: PartitionOptions
+
+    @classmethod
+    def of(cls, options: PartitionOptions) -> PartitionPaths | None:
+        """Return the paths that options ask for; `None` when all rows go to the root."""
+        if not options.partition_by and options.bucket_pattern is None:
+            return None
+        return cls(options)
+
+    def stored_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return what the files hold of rows: all columns but those of `partition_by`.
+
+        Called before the first row moves, so that wrong options stop a query there.
+
+        Raises:
+            ConfigurationError: a column is missing, ambiguous or of a type that no directory's name gives back; the
+                pattern does not fit its column; or nothing would be left for the files.
+        """
+        columns = PartitionColumns.of(self.options, schema)
+        return pa.schema([schema.field(index) for index in columns.kept], metadata=schema.metadata)
+
+    def split(self, batch: pa.RecordBatch, now: datetime) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Give each partition of a batch with its rows, in the order in which the batch first holds them.
+
+        Args:
+            batch: any number of rows; never changed, and its memory is shared where rows of a partition stand together.
+            now: the time of writing, with a zone; only a pattern without `bucket_time` looks at it.
+
+        Yields:
+            The partition's path and its rows in their order, without the columns of `partition_by`.
+
+        Raises:
+            ConfigurationError: as `stored_schema`.
+            ValueRefusedError: a row has no directory, naming column and row. Nothing has been yielded by then.
+        """
+        if batch.num_rows == 0:
+            return
+        columns = PartitionColumns.of(self.options, batch.schema)
+        # The directory is called as the option calls the column, whatever the column's case: Spark does so too.
+        named = zip(columns.partition, self.options.partition_by, strict=True)
+        parts = [column_directories(batch.column(index), name) for index, name in named]
+        if columns.time is not None:
+            parts.append(time_directories(batch.column(columns.time), batch.schema.names[columns.time], columns.levels))
+        elif columns.levels:
+            parts.append(clock_directories(now, columns.levels))
+        rest = batch.select(list(columns.kept))
+        rows = combined(parts)
+        if rows is None:
+            yield _paths(parts, pa.array([0]))[0], rest
+            return
+        order = None if _stand_together(rows) else pc.array_sort_indices(rows)  # a stable sort
+        if order is not None:
+            rest, rows = rest.take(order), rows.take(order)
+        ends = pc.run_end_encode(rows).run_ends.to_pylist()
+        starts = [0, *ends[:-1]]
+        firsts = pa.array(starts)
+        paths = _paths(parts, firsts if order is None else order.take(firsts))
+        for path, start, end in zip(paths, starts, ends, strict=True):
+            yield path, rest.slice(start, end - start)
+
+
+def _stand_together(rows: pa.Array) -> bool:
+    """Whether each partition's rows already do; partitions are numbered as rows first hold them."""
+    return bool(pc.all(pc.greater_equal(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py())
+
+
+def _paths(parts: list[Distinct], rows: pa.Array) -> list[str]:
+    """The paths of some rows."""
+    pieces = [part.at(rows) for part in parts]
+    joined = pc.binary_join_element_wise(*pieces, literal("/"))
+    return joined.to_pylist() if isinstance(joined, pa.Array) else [joined.as_py()]
+
+
+@dataclass(frozen=True)
+class PartitionColumns:
+    """Columns by their index in a schema.
+
+    Args:
+        partition: those that become directories, in this order.
+        kept: those that the files hold.
+        time: the one that the pattern formats.
+        levels: of the pattern; none without one.
+    """
+
+    partition: tuple[int, ...]
+    kept: tuple[int, ...]
+    time: int | None
+    levels: tuple[Level, ...]
+
+    @classmethod
+    def of(cls, options: PartitionOptions, schema: pa.Schema) -> PartitionColumns:
+        """Find and check the columns.
+
+        Raises:
+            ConfigurationError: naming the column and what is wrong with it.
+        """
+        partition = tuple(_find(schema, name, "partition_by") for name in options.partition_by)
+        _check_partition(schema, partition)
+        kept = tuple(index for index in range(len(schema)) if index not in partition)
+        time, levels = None, tuple[Level, ...]()
+        if options.bucket_pattern is not None:
+            if options.bucket_time is not None:
+                time = _find(schema, options.bucket_time, "bucket_time")
+            levels = _levels(options.bucket_pattern, None if time is None else schema.field(time))
+            _check_names(schema, levels)
+        return cls(partition, kept, time, levels)
+
+
+def _find(schema: pa.Schema, name: str, option: str) -> int:
+    """As Spark resolves names, but an exact match comes first: sessions may tell `a` and `A` apart."""
+    found = [index for index, known in enumerate(schema.names) if known == name]
+    found = found or [index for index, known in enumerate(schema.names) if known.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(repr(schema.names[index]) for index in found)
+        raise ConfigurationError(
+            f"{option} names the column {name!r}, and there are {len(found)} of that name: {names}",
+            do="rename or drop one of them",
+        )
+    near = difflib.get_close_matches(name, schema.names, n=3)
+    raise ConfigurationError(
+        f"{option} names the column {name!r}, which the rows do not have",
+        why=f"near it are {', '.join(map(repr, near))}" if near else None,
+        do=f"name one of {', '.join(map(repr, schema.names[:20]))}",
+    )
+
+
+def _check_partition(schema: pa.Schema, partition: tuple[int, ...]) -> None:
+    for index in partition:
+        field = schema.field(index)
+        if partition.count(index) > 1:
+            raise ConfigurationError(f"partition_by names the column {field.name!r} twice", do="name it once")
+        check_type(field)
+    if partition and len(partition) == len(schema):
+        raise ConfigurationError(
+            "partition_by names all columns of the rows",
+            why="nothing would be left for the files to hold",
+            do="leave one column out",
+        )
+
+
+def _levels(pattern: str, field: pa.Field | None) -> tuple[Level, ...]:
+    allowed = TIMESTAMP
+    if field is not None:
+        allowed = _allowed(field)
+    try:
+        return parse_levels(pattern, allowed)
+    except ValueError as error:
+        where = "" if field is None else f" of type {field.type} in column {field.name!r}"
+        raise ConfigurationError(
+            f"bucket_pattern {pattern!r} does not fit the times{where}",
+            why=str(error),
+            do="leave the pattern's part out, or format a column that has it",
+        ) from error
+
+
+def _allowed(field: pa.Field) -> frozenset[str]:
+    if pa.types.is_date32(field.type):
+        return DATE
+    if pa.types.is_timestamp(field.type) and field.type.unit != "ns":
+        return TIMESTAMP_NTZ if field.type.tz is None else TIMESTAMP
+    raise ConfigurationError(
+        f"bucket_time names the column {field.name!r} of type {field.type}",
+        why="bucket_pattern formats dates and timestamps, of microseconds at most",
+        do="cast the column to a timestamp, or name another one",
+    )
+
+
+def _check_names(schema: pa.Schema, levels: tuple[Level, ...]) -> None:
+    known = {name.lower() for name in schema.names}
+    for level in levels:
+        if level.name is not None and level.name.lower() in known:
+            raise ConfigurationError(
+                f"bucket_pattern has a level '{level.name}=', and the rows have a column of that name",
+                why="readers would take the directory's value for the column's",
+                do="give the level another name, or put the column into partition_by instead",
+            )
