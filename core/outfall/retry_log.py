@@ -1,4 +1,4 @@
-"""Warnings of retries, so that an outage shows itself: the first is logged, and then one at intervals."""
+"""Warnings of retries, so that each outage shows itself: the first is logged, and then one at intervals."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import time
 from threading import Lock
 
 INTERVAL = 30.0
-"""Seconds between two warnings of one place."""
+"""Seconds between two warnings of one outage."""
+QUIET = 5.0
+"""Seconds without a retry after which a first try that fails is a new outage."""
 
 
 class RetryLog:
     """Warns of what is tried again. Keep one per process, in the module that tries again.
 
     Thread-safe. A place is what has the outage: a server, a bucket, a step that commits. All that is tried again at one
-    place within `interval` gives one warning, and the next one says how many it stands for.
+    place within `interval` gives one warning, and the next one says how many it stands for. A second outage is warned
+    of at once, also within `interval`: it begins where a first try fails after `QUIET` seconds without a retry.
 
     Args:
         log: takes the warnings.
-        interval: seconds between two warnings of one place.
+        interval: seconds between two warnings of one outage.
     """
 
     def __init__(self, log: logging.Logger, *, interval: float = INTERVAL) -> None:
@@ -28,6 +31,8 @@ class RetryLog:
         self._lock = Lock()
         self._warned: dict[str, float] = {}
         """When each place was last warned of."""
+        self._last: dict[str, float] = {}
+        """When each place last had a retry, warned of or not."""
         self._silent: dict[str, int] = {}
         """How many retries of each place were not warned of since."""
 
@@ -42,7 +47,7 @@ class RetryLog:
         left: float | None,
         now: float | None = None,
     ) -> None:
-        """Say that something failed and is tried again, unless this place was warned of shortly before.
+        """Say that something failed and is tried again, unless this outage was warned of shortly before.
 
         Called before each further try.
 
@@ -58,7 +63,9 @@ class RetryLog:
         now = time.monotonic() if now is None else now
         with self._lock:
             warned = self._warned.get(place)
-            if warned is not None and now - warned < self._interval:
+            begins = attempt == 1 and now - self._last.get(place, now) >= QUIET
+            self._last[place] = now
+            if warned is not None and now - warned < self._interval and not begins:
                 self._silent[place] = self._silent.get(place, 0) + 1
                 return
             self._warned[place] = now

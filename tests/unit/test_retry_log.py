@@ -38,3 +38,23 @@ def test_further_retries_are_warned_of_at_intervals_with_their_number(
         "(attempt 31, 270 s left) and is tried again: down; 29 more retries since the last warning",
         "(attempt 61, 240 s left) and is tried again: down; 29 more retries since the last warning",
     ]
+
+
+def test_a_second_outage_is_warned_of_although_the_first_was_shortly_before(
+    retries: RetryLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    for attempt, now in ((1, 0.0), (2, 1.0), (3, 3.0), (1, 8.0), (2, 9.0)):
+        retries.retry("db", "publishing t", attempt=attempt, reason="down", left=None, now=now)
+    assert [record.getMessage().partition("t failed ")[2] for record in caplog.records] == [
+        "(attempt 1) and is tried again: down",
+        "(attempt 1) and is tried again: down; 2 more retries since the last warning",
+    ]
+
+
+def test_one_outage_is_warned_of_once_however_long_its_waits_and_however_much_fails_anew(
+    retries: RetryLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    # One waits longer and longer; others begin to fail at the same time.
+    for attempt, now in ((1, 0.0), (2, 4.0), (1, 8.9), (3, 12.0), (4, 29.0)):
+        retries.retry("db", "publishing t", attempt=attempt, reason="down", left=None, now=now)
+    assert len(caplog.records) == 1
