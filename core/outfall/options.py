@@ -1,4 +1,4 @@
-"""Options of sinks: one pydantic model each, from which constructor, options door and documentation come."""
+"""Options of sinks: one pydantic model each, from which constructor, `format("outfall")` and documentation come."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats.base import Encoder
 from outfall.formats.options import FormatOptions
-from outfall.formats.strings import TEXT, check_utf8, concat, data_of, first_row, literal
+from outfall.formats.strings import TEXT, check_utf8, concat, data_of, literal, refuse_breaks, refuse_rows
 from outfall.formats.types import ColumnText, Scalars, check_csv_type, check_names
 
 _SPACES = "".join(map(chr, range(0x21)))
@@ -176,7 +176,9 @@ class Quoting:
         """
         data = data_of(text)
         whole = data.to_pybytes()
-        self._refuse_breaks(text, whole, column)
+        refuse_breaks(
+            text, whole, column, "readers of CSV take it for the end of a record, and CSV has no escape for it"
+        )
         spaced = data.size > 0 and pc.min(pa.Array.from_buffers(pa.uint8(), data.size, [None, data])).as_py() <= 0x20
         if spaced and self.trims_start:
             text = pc.ascii_ltrim(text, _SPACES)
@@ -222,16 +224,6 @@ class Quoting:
             text = pc.replace_substring(text, self.quote, self.escape + self.quote)
         return concat(literal(self.quote), text, literal(self.quote))
 
-    def _refuse_breaks(self, text: pa.Array, whole: bytes, column: str) -> None:
-        for name, character in (("newline", "\n"), ("carriage return", "\r")):
-            if character.encode() in whole:
-                refuse_rows(
-                    pc.match_substring(text, character),
-                    f"column {column!r} holds a {name}",
-                    "readers of CSV take it for the end of a record, and CSV has no escape for it",
-                    'replace it before writing, or use format="jsonl", which escapes it',
-                )
-
     def _refuse_null_likes(self, text: pa.Array, column: str) -> None:
         refuse_rows(
             pc.equal(text, literal(self.null)),
@@ -239,14 +231,3 @@ class Quoting:
             "it would come back as NULL",
             "choose a null_value that is no value",
         )
-
-
-def refuse_rows(mask: pa.Array, what: str, why: str, do: str) -> None:
-    """Refuse the first row where the mask is true.
-
-    Raises:
-        ValueRefusedError: if there is one.
-    """
-    row = first_row(mask)
-    if row >= 0:
-        raise ValueRefusedError(f"{what}, in row {row} of the batch", why=why, do=do)

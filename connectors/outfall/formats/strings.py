@@ -37,6 +37,39 @@ def first_row(mask: pa.Array) -> int:
     return int(pc.index(mask, True).as_py())
 
 
+def refuse_rows(mask: pa.Array, what: str, why: str, do: str) -> None:
+    """Refuse the first row where the mask is true.
+
+    Raises:
+        ValueRefusedError: if there is one.
+    """
+    row = first_row(mask)
+    if row >= 0:
+        raise ValueRefusedError(f"{what}, in row {row} of the batch", why=why, do=do)
+
+
+def refuse_breaks(array: pa.Array, data: bytes, column: str, why: str) -> None:
+    """Refuse strings with line breaks, for formats that have a record per line.
+
+    Args:
+        array: the strings.
+        data: the bytes of all of them: one look at these costs far less than one at every string.
+        column: its name, for errors.
+        why: what readers would make of a break.
+
+    Raises:
+        ValueRefusedError: naming column and row.
+    """
+    for name, character in (("newline", "\n"), ("carriage return", "\r")):
+        if character.encode() in data:
+            refuse_rows(
+                pc.match_substring(array, character),
+                f"column {column!r} holds a {name}",
+                why,
+                'replace it before writing, or use format="jsonl", which escapes it',
+            )
+
+
 def check_utf8(array: pa.Array, column: str) -> None:
     """Refuse strings that are not UTF-8: Spark lets a cast from binary make them, and no format of text can write them.
 

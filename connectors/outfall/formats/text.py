@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.errors import ConfigurationError
 from outfall.formats.base import SUFFIXES, Encoder
 from outfall.formats.options import FormatOptions
-from outfall.formats.strings import TEXT, concat, data_of, first_row, literal
+from outfall.formats.strings import TEXT, concat, data_of, literal, refuse_breaks
 
 
 class TextEncoder(Encoder):
@@ -34,16 +33,6 @@ class TextEncoder(Encoder):
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
         lines = batch.column(0).cast(TEXT)
-        self._check_breaks(lines)
+        why = "readers of text files take it for the end of a record"
+        refuse_breaks(lines, data_of(lines).to_pybytes(), self.schema[0].name, why)
         return data_of(concat(lines, literal("\n"), skip_null=True))
-
-    def _check_breaks(self, lines: pa.Array) -> None:
-        data = data_of(lines).to_pybytes()
-        for name, character in (("newline", "\n"), ("carriage return", "\r")):
-            row = first_row(pc.match_substring(lines, character)) if character.encode() in data else -1
-            if row >= 0:
-                raise ValueRefusedError(
-                    f"column {self.schema[0].name!r} holds a {name}, in row {row} of the batch",
-                    why="readers of text files take it for the end of a record",
-                    do='replace it before writing, or use format="jsonl", which escapes it',
-                )

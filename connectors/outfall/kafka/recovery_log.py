@@ -10,7 +10,7 @@ from outfall.errors import RecordError
 from outfall.kafka.partition import CHUNK, Partition
 from outfall.kafka.recovery_keys import CopyKey, EntryKey, StateKey, own_name, written_here
 from outfall.kafka.recovery_progress import ProgressTail
-from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog, missing_state
 from outfall.trace_points import reached
 
 
@@ -195,12 +195,7 @@ class LargeStates:
         if found is None:
             found = self._where_it_was_placed(name)
         if found is None:
-            raise RecordError(
-                f"the state {name!r} is not in {self._partition.name}",
-                step=self._tail.step_id,
-                why="a record names it, and no sweep removes what is recorded",
-                do="restore the recovery data from a copy, both topics",
-            )
+            raise missing_state(name, where=self._partition.name, step_id=self._tail.step_id)
         return found
 
     def sweep(self, keep: Collection[str], generation: int) -> None:

@@ -115,7 +115,7 @@ class Begin(_Entry):
 
     kind: Literal["begin"] = "begin"
     epoch: int | None
-    """`None` where the door learns it only in the tasks and any would do."""
+    """`None` where the API learns it only in the tasks and any would do."""
     outfall: str
     """The version that wrote it."""
     sink: str

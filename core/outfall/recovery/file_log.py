@@ -7,13 +7,15 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from outfall.errors import RecordError, TransientError
+from outfall.errors import TransientError
 from outfall.recovery.location import explained
 from outfall.recovery.log import (
     EntryExistsError,
     LogEntry,
     RecoveryLog,
     check_state_name,
+    missing_state,
+    require_newest,
     state_generation,
     state_name,
 )
@@ -58,7 +60,7 @@ class FileLog(RecoveryLog):
     def append(self, data: bytes, *, after: int) -> int:
         number = after + 1
         with explained(f"appending recovery entry {number}", self._step_id, self._where):
-            self._require_newest(after)
+            require_newest(max(self._numbers(), default=0), after, where=self._where, step_id=self._step_id)
             reached("log: newest checked")
             self._create_entry(number, data)
             self._refuse_if_passed(number)
@@ -80,12 +82,7 @@ class FileLog(RecoveryLog):
         with explained(f"reading the state {name!r}", self._step_id, self._where):
             data = self._load(self._state_path(name))
         if data is None:
-            raise RecordError(
-                f"the state {name!r} is not in {self._where!r}",
-                step=self._step_id,
-                why="a record names it, and no sweep removes what is recorded",
-                do="restore the recovery data from a copy, the directory of states with it",
-            )
+            raise missing_state(name, where=self._where, step_id=self._step_id)
         return data
 
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
@@ -184,18 +181,6 @@ class FileLog(RecoveryLog):
             step=self._step_id,
             do="see whether another query uses this recovery location",
         )
-
-    def _require_newest(self, after: int) -> None:
-        newest = max(self._numbers(), default=0)
-        if newest > after:
-            raise EntryExistsError(after + 1)
-        if newest < after:
-            raise RecordError(
-                f"recovery entry {after} is gone from {self._where!r}, where the newest is now {newest}",
-                step=self._step_id,
-                why="the directory was emptied or replaced while the query ran",
-                do="restore the recovery data from a copy, or start the query with a new checkpoint",
-            )
 
     def _refuse_if_passed(self, number: int) -> None:
         """Fence a writer that slept between its look and its creation: a sweep may have freed the number meanwhile.

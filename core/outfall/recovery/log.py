@@ -206,3 +206,37 @@ def check_state_name(name: str) -> str:
     if state_generation(name) is None:
         raise RecordError(f"{name!r} is not the name of a state", do="restore the recovery data from a copy")
     return name
+
+
+def require_newest(newest: int, after: int, *, where: str, step_id: str) -> None:
+    """Check, for an append, that nobody went on from where the writer stands. For stores.
+
+    Args:
+        newest: the number of the newest entry that is there.
+        after: the number of the newest one that the writer has read.
+        where: the store, for texts.
+        step_id: the step.
+
+    Raises:
+        EntryExistsError: there is a later one.
+        RecordError: there are fewer; the log was emptied or replaced.
+    """
+    if newest > after:
+        raise EntryExistsError(after + 1)
+    if newest < after:
+        raise RecordError(
+            f"recovery entry {after} is gone from {where!r}, where the newest is now {newest}",
+            step=step_id,
+            why="what lay there was emptied or replaced while the query ran",
+            do="restore the recovery data from a copy, or start the query with a new checkpoint",
+        )
+
+
+def missing_state(name: str, *, where: str, step_id: str) -> RecordError:
+    """Make the error for a state that is not in a store."""
+    return RecordError(
+        f"the state {name!r} is not in {where!r}",
+        step=step_id,
+        why="a record names it, and no sweep removes what is recorded",
+        do="restore the recovery data from a copy, large states with it",
+    )

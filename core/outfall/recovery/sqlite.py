@@ -8,17 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from outfall.errors import ConfigurationError, RecordError
+from outfall.errors import ConfigurationError
 from outfall.location import LOCAL, Location, Purpose
 from outfall.recovery.location import explained
 from outfall.recovery.log import (
-    EntryExistsError,
     LogEntry,
     RecoveryConfig,
     RecoveryLog,
     check_state_name,
     check_step_id,
     is_step_id,
+    missing_state,
+    require_newest,
     state_generation,
     state_name,
 )
@@ -161,12 +162,7 @@ class SqliteLog(RecoveryLog):
             query = "SELECT data FROM states WHERE name = ?"
             row = None if database is None else database.connection.execute(query, (name,)).fetchone()
         if row is None:
-            raise RecordError(
-                f"the state {name!r} is not in {self._path!r}",
-                step=self._step_id,
-                why="a record names it, and no sweep removes what is recorded",
-                do="restore the database from a copy",
-            )
+            raise missing_state(name, where=self._path, step_id=self._step_id)
         return bytes(row[0])
 
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
@@ -225,15 +221,7 @@ class SqliteLog(RecoveryLog):
 
     def _require_newest(self, database: SqliteDatabase, after: int) -> None:
         (newest,) = database.connection.execute("SELECT coalesce(max(number), 0) FROM entries").fetchone()
-        if newest > after:
-            raise EntryExistsError(after + 1)
-        if newest < after:
-            raise RecordError(
-                f"recovery entry {after} is gone from {self._path!r}, where the newest is now {newest}",
-                step=self._step_id,
-                why="the database was emptied or replaced while the query ran",
-                do="restore the database from a copy, or start the query with a new checkpoint",
-            )
+        require_newest(newest, after, where=self._path, step_id=self._step_id)
 
 
 def _numbers(database: SqliteDatabase) -> list[int]:
