@@ -17,8 +17,7 @@ from outfall.errors import CapabilityError, ConfigurationError, OutfallError
 from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.values import rows_to_batch
-from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
-from outfall.wrappers.composite import DeadLetteringSink
+from outfall.wrappers import BatchingSink, DeadLetteringSink, ExactlyOnceSink, FanOutSink
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.refusing import RefusingSink
 from tests.unit.support.warehouse import Warehouse, rows_of

@@ -23,7 +23,7 @@ from outfall.http import Answer, HttpSink
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.kinesis.aws import AwsSink
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig
-from outfall.wrappers.composite import DeadLetteringSink
+from outfall.wrappers import DeadLetteringSink
 from tests.unit.support.async_destination import Destination, Letters, TextPartition, TextSink
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.http_in_time import TimedSink, opened

@@ -9,7 +9,7 @@ from outfall.async_sink import RequestOutcome
 from outfall.capability_checks import keeps_writer_state
 from outfall.recovery import history
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
-from outfall.wrappers.composite import DeadLetteringSink
+from outfall.wrappers import DeadLetteringSink
 from tests.unit.support.async_destination import Answer, Destination, TextSink
 
 

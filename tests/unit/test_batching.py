@@ -21,18 +21,14 @@ from outfall.capabilities import CommittingSinkPartition, SupportsArrow, Support
 from outfall.capability_checks import guarantee_of, kind_of, requirements_of, supports, target_of
 from outfall.errors import CapabilityError, ConfigurationError, ForeignRecordsError, SerializationError
 from outfall.file import FileSink
-from outfall.file.local_whole import LocalWholeFileSink
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.history import history
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.values import rows_to_batch
-from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
+from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, FanOutSink
 from outfall.wrappers.batch_buffer import ArrowChunk, Buffer, ValueChunk
-from outfall.wrappers.batched import Batching
-from outfall.wrappers.batching import with_batches
-from outfall.wrappers.composite import DeadLetteringSink
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingSink
 from tests.unit.support.warehouse import Warehouse, rows_of
@@ -135,11 +131,6 @@ def run(sink: Any, *batches: Any, recovery: Any = None, epoch: int = 0) -> None:
     coordinator.finish(ticket, [EpochTask(sink, ticket, TaskIdentity(epoch, 0, 0)).run((None, b) for b in batches)])
 
 
-def batching(clock: Any = None, **options: Any) -> Batching:
-    made = BatchingOptions(**options)
-    return Batching(made) if clock is None else Batching(made, clock)
-
-
 # Within an epoch.
 
 
@@ -149,7 +140,7 @@ def test_batches_are_cut_and_joined_to_the_size_and_the_last_is_what_is_left(kin
     sink = BatchingSink(target, batch_size=3)
     run(sink, batch(1), batch(2, 3, 4, 5, 6, 7), batch(), batch(8))
     assert target.batches == [[1, 2, 3], [4, 5, 6], [7, 8]]
-    assert sink.closed == 1
+    assert target.closed == 1
 
 
 @pytest.mark.parametrize("kind", [Seen, SeenInArrow])
@@ -168,7 +159,7 @@ def test_values_of_an_engine_without_arrow_are_batched_too() -> None:
 
 def test_rows_wait_no_longer_than_the_interval_while_others_come() -> None:
     clock, target = FakeClock(), SeenInArrow()
-    sink = with_batches(target, batching(clock, batch_size=100, flush_interval=timedelta(seconds=10)))
+    sink = BatchingSink(target, batch_size=100, flush_interval=timedelta(seconds=10), clock=clock)
     partition = sink.build("sink", 0, 1)
     partition.write_record_batch(batch(1))
     clock.sleep(9)
@@ -265,7 +256,7 @@ def test_close_after_an_error_writes_nothing() -> None:
     partition = sink.build("sink", 0, 1)
     partition.write_record_batch(batch(1))
     partition.close()
-    assert (target.batches, sink.closed) == ([], 1)
+    assert (target.batches, target.closed) == ([], 1)
 
 
 @given(
@@ -327,7 +318,7 @@ def test_the_capabilities_of_the_target_show_through(tmp_path: Path) -> None:
     target = FileSink(tmp_path / "out")
     sink = BatchingSink(target, batch_size=2)
     assert supports(sink, SupportsCommitter)
-    assert isinstance(sink, LocalWholeFileSink)
+    assert sink.worker is target
     assert (kind_of(sink), target_of(sink)) == (kind_of(target), target_of(target))
     assert (guarantee_of(sink), requirements_of(sink)) == (guarantee_of(target), requirements_of(target))
 
@@ -340,8 +331,8 @@ class Elsewhere(Seen):
 def test_a_copy_has_batches_too(again: Any) -> None:
     sink = again(BatchingSink(Elsewhere(), batch_size=2))
     run(sink, batch(1, 2, 3))
-    assert sink.batches == [[1, 2], [3]]
-    assert isinstance(sink, Elsewhere)
+    assert sink.worker.batches == [[1, 2], [3]]
+    assert isinstance(sink.worker, Elsewhere)
 
 
 class Bound(NamedStagingSink):
@@ -376,9 +367,9 @@ def test_batching_can_be_put_on_and_off_between_restarts() -> None:
 
 
 def test_partitions_have_the_features_of_the_targets_and_no_others() -> None:
-    assert not isinstance(BatchingSink(Seen()).build("sink", 0, 1), SupportsArrow)
-    assert isinstance(BatchingSink(SeenInArrow()).build("sink", 0, 1), SupportsArrow)
-    assert not isinstance(BatchingSink(Seen()).build("sink", 0, 1), SupportsDeadLetters)
+    assert not supports(BatchingSink(Seen()).build("sink", 0, 1), SupportsArrow)
+    assert supports(BatchingSink(SeenInArrow()).build("sink", 0, 1), SupportsArrow)
+    assert not supports(BatchingSink(Seen()).build("sink", 0, 1), SupportsDeadLetters)
 
 
 def test_a_batched_sink_hands_over_what_it_refuses() -> None:
@@ -461,7 +452,7 @@ def columns_and_ids(folder: Path) -> list[tuple[list[str], list[int]]]:
 
 def test_the_age_of_the_oldest_row_counts_across_epochs_and_restarts() -> None:
     clock, target, recovery = FakeClock(), Seen(), MemoryRecoveryConfig()
-    sink = with_batches(target, batching(clock, flush_interval=timedelta(seconds=10), across_epochs=True))
+    sink = BatchingSink(target, flush_interval=timedelta(seconds=10), across_epochs=True, clock=clock)
     epochs(sink, recovery, rows(1))
     clock.sleep(6)
     epochs(sink, recovery, rows(2), first=1)
@@ -555,10 +546,10 @@ def test_a_sink_that_needs_the_same_rows_again_gets_no_batches_across_epochs() -
 def test_what_waits_comes_back_from_its_bytes_and_damage_is_seen() -> None:
     from datetime import UTC, datetime
 
-    from outfall.wrappers.cross_epoch_batching import HeldBatch, HeldBatchSerializer
+    from outfall.wrappers.cross_epoch_batching import BufferedRows, BufferedRowsSerializer
 
-    value = HeldBatch((batch(1, 2), pa.RecordBatch.from_pylist([{"ä": "€"}])), datetime(2026, 11, 21, tzinfo=UTC))
-    serializer = HeldBatchSerializer()
+    value = BufferedRows((batch(1, 2), pa.RecordBatch.from_pylist([{"ä": "€"}])), datetime(2026, 11, 21, tzinfo=UTC))
+    serializer = BufferedRowsSerializer()
     data = serializer.serialize(value)
     assert serializer.deserialize(1, data) == value
     for damaged in (b"", b"{}", data[:-20], data.replace(b'"rows": 3', b'"rows": 4')):

@@ -13,7 +13,7 @@ from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, TerminalError
 from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing
 from outfall.testing import FakeClock
-from outfall.wrappers.composite import OfChild
+from outfall.wrappers.composite_committer import ChildValue
 
 Reply = Callable[[CommitRequest[str]], None]
 
@@ -176,10 +176,10 @@ def test_a_known_failure_is_dropped_counted_and_logged_when_asked_for(caplog: py
     [
         ({"rows": 4}, 4),
         (SimpleNamespace(rows=5), 5),
-        (OfChild("a", {"rows": 6}), 6),
+        (ChildValue("a", {"rows": 6}), 6),
         ({"rows": "7"}, None),
         ("rows", None),
-        (OfChild("a", "b"), None),
+        (ChildValue("a", "b"), None),
     ],
 )
 def test_a_committable_tells_how_many_rows_it_is(committable: Any, rows: int | None) -> None:

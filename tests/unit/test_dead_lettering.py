@@ -18,8 +18,7 @@ from outfall.protocol.step import EpochOptions
 from outfall.recovery.history import history
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatelessSinkPartition
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
-from outfall.wrappers import FanOutSink
-from outfall.wrappers.composite import DeadLetteringSink
+from outfall.wrappers import DeadLetteringSink, FanOutSink
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingShelf, RefusingSink
 from tests.unit.support.shelf import Shelf, values_on

@@ -20,8 +20,7 @@ from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.serde import ModelSerializer
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
-from outfall.wrappers import ExactlyOnceSink, FanOutSink
-from outfall.wrappers.composite import DeadLetteringSink
+from outfall.wrappers import DeadLetteringSink, ExactlyOnceSink, FanOutSink
 from outfall.wrappers.exactly_once import SeenSink
 from outfall.wrappers.offsets import MOST_RANGES, SeenOffsets, SeenState, split_by_seen
 from tests.unit.support.fanned import NamedStagingSink
@@ -165,7 +164,7 @@ def test_a_negative_offset_is_refused_as_such() -> None:
 def test_a_row_of_which_nobody_knows_becomes_a_dead_letter_and_the_others_go_through() -> None:
     target, letters, recovery = staged(), Letters(), MemoryRecoveryConfig()
     sink = ExactlyOnceSink(target, offset="offset", source_partition="partition", window=10, dead_letter=letters)
-    assert isinstance(sink, DeadLetteringSink)
+    assert isinstance(sink.worker, DeadLetteringSink)
     run(sink, recovery, 0, batch(*range(0, 2 * MOST_RANGES + 20, 2)))
     last = 2 * MOST_RANGES + 19
     counts = run(sink, recovery, 1, batch(0, 1, last))

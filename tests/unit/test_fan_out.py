@@ -493,7 +493,12 @@ class Asked(PlainSink, SupportsTarget[Any]):
 
 
 def test_sinks_that_own_no_target_may_send_to_the_same_place() -> None:
-    sinks = [Asked(), Asked(), BatchingSink(Asked(), across_epochs=True), BatchingSink(Asked(), across_epochs=True)]
+    sinks: list[Any] = [
+        Asked(),
+        Asked(),
+        BatchingSink(Asked(), across_epochs=True),
+        BatchingSink(Asked(), across_epochs=True),
+    ]
     LocalDriver(FanOutSink(sinks), MemoryRecoveryConfig(), options=EpochOptions(worker_count=1)).run_epoch(
         0, [[{"id": 1}]]
     )

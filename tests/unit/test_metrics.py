@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outfall.contexts import Metrics
-from outfall.wrappers.composite.children import ChildMetrics
+from outfall.wrappers.children import ChildMetrics
 
 
 def test_counts_are_summed_and_peaks_are_not() -> None:

@@ -13,8 +13,7 @@ from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.http import HttpSink
 from outfall.postgres import PostgresSink
-from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
-from outfall.wrappers.composite import DeadLetteringSink
+from outfall.wrappers import BatchingSink, DeadLetteringSink, ExactlyOnceSink, FanOutSink
 
 
 def http() -> HttpSink:

@@ -14,8 +14,7 @@ from outfall.capability_checks import supports
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.options import SinkOptions, options_table
 from outfall.source_options import make_sink, split_options
-from outfall.wrappers import BatchingOptions, ExactlyOnceOptions, FanOutSink
-from outfall.wrappers.composite import DeadLetteringSink
+from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, ExactlyOnceOptions, FanOutSink
 
 
 def made(**options: str) -> Any:
@@ -39,7 +38,8 @@ def test_a_fan_out_names_the_options_of_each_sink(tmp_path: Path) -> None:
 def test_any_sink_has_batches_by_options(tmp_path: Path) -> None:
     sink = made(sink="file", path=f"{tmp_path}/a", batchSize="7", flush_interval="2 minutes", maxbytes="1 MiB")
     assert supports(sink, SupportsCommitter)
-    options = type(sink).outfall_batching.options  # type: ignore[attr-defined]
+    assert isinstance(sink, BatchingSink)
+    options = sink.options
     assert (options.batch_size, options.flush_interval.total_seconds(), options.max_bytes) == (7, 120, 1 << 20)
 
 
@@ -52,7 +52,7 @@ def test_one_sink_of_several_has_batches(tmp_path: Path) -> None:
         b__sink="file",
         b__path=f"{tmp_path}/b",
     )
-    batched = {name for name, child in sink.children().items() if hasattr(type(child), "outfall_batching")}
+    batched = {name for name, child in sink.children().items() if isinstance(child, BatchingSink)}
     assert batched == {"a"}
 
 

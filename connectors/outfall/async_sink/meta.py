@@ -11,7 +11,7 @@ class AsyncSinkMeta(ABCMeta):
     """Type of `AsyncSink` and of what derives from it: takes `dead_letter` off the arguments of the constructor.
 
     A shim's own `__init__` never sees it. Where it is a sink, what is constructed is a
-    `outfall.wrappers.composite.DeadLetteringSink` of the two; with `None` it is the shim alone. Copies and pickles are
+    `outfall.wrappers.DeadLetteringSink` of the two; with `None` it is the shim alone. Copies and pickles are
     made without this, as of any object.
     """
 
@@ -26,7 +26,7 @@ class AsyncSinkMeta(ABCMeta):
         if dead_letter is None:
             return sink
         # Composites know the epoch protocol, and this package does not.
-        from outfall.wrappers.composite import DeadLetteringSink
+        from outfall.wrappers import DeadLetteringSink
 
         return DeadLetteringSink(sink, dead_letter)
 

@@ -48,7 +48,7 @@ class AsyncSink(
         options: validated ones, for example from `make_options`.
         dead_letter: every shim's constructor takes it by this name, without code of its own: a sink for the records
             that are refused, with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. What is constructed is then
-            a `outfall.wrappers.composite.DeadLetteringSink` of the two. Objects only; as options it is
+            a `outfall.wrappers.DeadLetteringSink` of the two. Objects only; as options it is
             `dead_letter.sink`.
 
     Raises:

@@ -49,7 +49,7 @@ class Buffer:
         self.rows = 0
         self._size = 0
         self._oldest: list[tuple[int, float]] = []
-        """From which row on, counted from the oldest one held, rows came at which time."""
+        """From which row on, counted from the oldest one buffered, rows came at which time."""
 
     @property
     def oldest(self) -> float | None:
@@ -58,7 +58,7 @@ class Buffer:
 
     @property
     def chunks(self) -> list[Any]:
-        """What is held."""
+        """What is buffered."""
         return list(self._chunks)
 
     def add(self, chunk: Any, time: float) -> None:

@@ -23,20 +23,20 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import needs_same_rows
 from outfall.errors import CapabilityError, SerializationError
+from outfall.protocol.clock import Clock
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.values import rows_to_batch, to_batch
-from outfall.wrappers.batch_buffer import ArrowChunk, Buffer
-from outfall.wrappers.batched import Batching
+from outfall.wrappers.batch_buffer import ArrowChunk, BatchingOptions, Buffer
 from outfall.wrappers.composite import Composite
-from outfall.wrappers.composite.partition import CompositePartition, Opening
+from outfall.wrappers.composite_partition import CompositePartition, Opening
 
 TARGET = "target"
 BUFFER = "buffer"
 
 
 @dataclass(frozen=True)
-class HeldBatch:
+class BufferedRows:
     """Rows that wait for more, and when the oldest of them came."""
 
     batches: tuple[pa.RecordBatch, ...]
@@ -48,7 +48,7 @@ class HeldBatch:
         return sum(batch.num_rows for batch in self.batches)
 
 
-class HeldBatchSerializer(SimpleVersionedSerializer[HeldBatch]):
+class BufferedRowsSerializer(SimpleVersionedSerializer[BufferedRows]):
     """A line of JSON with the time and the lengths, and after it streams of Arrow IPC, one for each set of columns."""
 
     @property
@@ -56,13 +56,13 @@ class HeldBatchSerializer(SimpleVersionedSerializer[HeldBatch]):
         """1."""
         return 1
 
-    def serialize(self, value: HeldBatch) -> bytes:
+    def serialize(self, value: BufferedRows) -> bytes:
         """Write the line and the streams."""
         streams = [_stream(batch) for batch in value.batches]
         head = {"oldest": value.oldest.isoformat(), "rows": value.rows, "lengths": [len(stream) for stream in streams]}
         return b"".join([json.dumps(head).encode(), b"\n", *streams])
 
-    def deserialize(self, version: int, data: bytes) -> HeldBatch:
+    def deserialize(self, version: int, data: bytes) -> BufferedRows:
         """Read them."""
         self.check_version(version)
         head, _, rest = data.partition(b"\n")
@@ -76,7 +76,7 @@ class HeldBatchSerializer(SimpleVersionedSerializer[HeldBatch]):
                 at += length
         except (ValueError, TypeError, KeyError, pa.ArrowException, OSError) as error:
             raise SerializationError("a stored batch of rows is damaged", why=str(error)) from error
-        value = HeldBatch(tuple(batches), oldest)
+        value = BufferedRows(tuple(batches), oldest)
         if value.rows != found["rows"]:
             raise SerializationError(f"a stored batch has {value.rows} rows, not {found['rows']}")
         return value
@@ -91,16 +91,17 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 class BufferSink(
     DynamicSink[Any],
-    SupportsWriterState[Any, HeldBatch],
-    SupportsHeldRows[HeldBatch],
+    SupportsWriterState[Any, BufferedRows],
+    SupportsHeldRows[BufferedRows],
     SupportsWriterContext,
     SupportsTarget[Any],
     DeclaresGuarantee,
 ):
     """The buffer beside the target: its state is what waits."""
 
-    def __init__(self, batching: Batching) -> None:
-        self._batching = batching
+    def __init__(self, options: BatchingOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
 
     def kind(self) -> str:
         return "buffer"
@@ -112,15 +113,15 @@ class BufferSink(
         return self
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> BufferPartition:
-        return BufferPartition(self._batching, ())
+        return BufferPartition(self._options, self._clock, ())
 
-    def restore_writer(self, context: WriterInitContext, recovered: Sequence[HeldBatch]) -> BufferPartition:
-        return BufferPartition(self._batching, recovered)
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[BufferedRows]) -> BufferPartition:
+        return BufferPartition(self._options, self._clock, recovered)
 
-    def writer_state_serializer(self) -> HeldBatchSerializer:
-        return HeldBatchSerializer()
+    def writer_state_serializer(self) -> BufferedRowsSerializer:
+        return BufferedRowsSerializer()
 
-    def held_rows(self, state: HeldBatch) -> HeldRows:
+    def held_rows(self, state: BufferedRows) -> HeldRows:
         return HeldRows(state.rows, state.oldest)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
@@ -133,13 +134,13 @@ class BufferSink(
 class BufferPartition(StatelessSinkPartition[Any]):
     """Rows that wait."""
 
-    def __init__(self, batching: Batching, recovered: Sequence[HeldBatch]) -> None:
+    def __init__(self, options: BatchingOptions, clock: Clock, recovered: Sequence[BufferedRows]) -> None:
         """Go on with what waited before, the oldest first."""
-        self.clock = batching.clock
-        self.buffer = Buffer(batching.options)
-        for held in sorted(recovered, key=lambda held: held.oldest):
-            for batch in held.batches:
-                self.buffer.add(ArrowChunk(batch), held.oldest.timestamp())
+        self.clock = clock
+        self.buffer = Buffer(options)
+        for state in sorted(recovered, key=lambda state: state.oldest):
+            for batch in state.batches:
+                self.buffer.add(ArrowChunk(batch), state.oldest.timestamp())
 
     def write_batch(self, values: list[Any]) -> None:
         self.write_record_batch(rows_to_batch(values))
@@ -151,12 +152,12 @@ class BufferPartition(StatelessSinkPartition[Any]):
     def flush(self, end_of_input: bool) -> None:
         """Do nothing: the one who holds this writes what is due."""
 
-    def snapshot_state(self, epoch: int) -> Sequence[HeldBatch]:
+    def snapshot_state(self, epoch: int) -> Sequence[BufferedRows]:
         """What waits, with the time of the oldest."""
         chunks, oldest = self.buffer.chunks, self.buffer.oldest
         if oldest is None:
             return ()
-        return (HeldBatch(_joined(chunks), datetime.fromtimestamp(oldest, UTC)),)
+        return (BufferedRows(_joined(chunks), datetime.fromtimestamp(oldest, UTC)),)
 
 
 def _joined(chunks: Sequence[ArrowChunk]) -> tuple[pa.RecordBatch, ...]:
@@ -170,25 +171,26 @@ def _joined(chunks: Sequence[ArrowChunk]) -> tuple[pa.RecordBatch, ...]:
     return tuple(run[0].join(run[1:]).batch for run in runs)
 
 
-class HoldingBatchingSink(Composite):
+class CrossEpochBatching(Composite):
     """A sink and the buffer before it."""
 
     kind_name = "batching"
+    shown_as = "BatchingSink"
 
-    def __init__(self, sink: Any, batching: Batching) -> None:
+    def __init__(self, sink: Any, options: BatchingOptions, clock: Clock) -> None:
         if needs_same_rows(sink):
             raise CapabilityError(
                 f"a {type(sink).__name__} with these options needs the same rows when an epoch is run again",
                 why="which rows wait and which go out depends on their order and age, and those are others then",
                 do="leave across_epochs out, or use a sink that is once whatever rows an epoch has",
             )
-        super().__init__({TARGET: sink, BUFFER: BufferSink(batching)})
+        super().__init__({TARGET: sink, BUFFER: BufferSink(options, clock)})
 
-    def open(self, openings: Mapping[str, Opening]) -> HoldingPartition:
-        return HoldingPartition(openings, self.writer.value)
+    def open(self, openings: Mapping[str, Opening]) -> CrossEpochPartition:
+        return CrossEpochPartition(openings, self.writer.value)
 
 
-class HoldingPartition(CompositePartition):
+class CrossEpochPartition(CompositePartition):
     """Rows go to the buffer, and from there in batches to the target, in an epoch those of one set of columns."""
 
     def __init__(self, openings: Mapping[str, Opening], value: str | None) -> None:

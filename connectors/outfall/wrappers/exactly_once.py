@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Never, Self
 
 import pyarrow as pa
@@ -25,15 +25,17 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import supports
 from outfall.dead_letter import DeadLetter
+from outfall.delegating_sink import DelegatingSink
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.options import Names, SinkOptions, make_options
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
 from outfall.values import rows_to_batch
-from outfall.wrappers.composite import Composite, DeadLetteringSink
-from outfall.wrappers.composite.partition import CompositePartition, Opening
-from outfall.wrappers.composite.sink import share
+from outfall.wrappers.children import share
+from outfall.wrappers.composite import Composite
+from outfall.wrappers.composite_partition import CompositePartition, Opening
+from outfall.wrappers.dead_lettering import DeadLetteringSink
 from outfall.wrappers.offsets import SeenOffsets, SeenState, split_by_seen
 
 TARGET = "target"
@@ -57,7 +59,7 @@ class ExactlyOnceOptions(SinkOptions):
     )
 
 
-class ExactlyOnceSink(Composite, SupportsDeadLetterSink):
+class ExactlyOnceSink(DelegatingSink):
     """Drops the rows of a source that were written before, by their offsets.
 
     Item type: rows with the columns of `offset` and `source_partition`; the target gets all columns.
@@ -86,13 +88,6 @@ class ExactlyOnceSink(Composite, SupportsDeadLetterSink):
         CapabilityError: the target cannot be used.
     """
 
-    kind_name = "exactly-once"
-
-    def __new__(cls, target: Any = None, *, dead_letter: Any = None, **options: Any) -> Any:
-        if dead_letter is not None:
-            return DeadLetteringSink(cls(target, **options), dead_letter)
-        return object.__new__(cls)
-
     def __init__(
         self,
         target: Any,
@@ -106,7 +101,25 @@ class ExactlyOnceSink(Composite, SupportsDeadLetterSink):
     ) -> None:
         given = {"offset": offset, "source_partition": source_partition, "parts": parts, "window": window}
         self.options = make_options(ExactlyOnceOptions, given | unknown)
-        super().__init__({TARGET: target, SEEN: SeenSink(self.options)})
+        dedup = OffsetDedup(target, self.options)
+        super().__init__(dedup if dead_letter is None else DeadLetteringSink(dedup, dead_letter))
+
+    def __repr__(self) -> str:
+        return f"ExactlyOnceSink({self.target()})"
+
+
+class OffsetDedup(Composite, SupportsDeadLetterSink):
+    """The target, and beside it what was seen. Refused rows are errors unless somebody takes them."""
+
+    kind_name = "exactly-once"
+    shown_as = "ExactlyOnceSink"
+
+    def __init__(self, target: Any, options: ExactlyOnceOptions) -> None:
+        self.options = options
+        super().__init__({TARGET: target, SEEN: SeenSink(options)})
+
+    def capabilities(self) -> Collection[type]:
+        return (*super().capabilities(), SupportsDeadLetterSink)
 
     def requires(self) -> Sequence[str]:
         return (*super().requires(), "a source that gives a row the same offset whenever it is read")

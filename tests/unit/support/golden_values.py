@@ -25,8 +25,8 @@ from outfall.s3.staged import StagedObject, UploadedPart
 from outfall.s3.state import HeldObject, Piece, WriterState
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.wrappers import ExactlyOnceSink
-from outfall.wrappers.composite.tagged import ListSerializer, OfChild, TaggedSerializer
-from outfall.wrappers.cross_epoch_batching import HeldBatch, HeldBatchSerializer
+from outfall.wrappers.composite_committer import ChildValue, ChildValueSerializer, ListSerializer
+from outfall.wrappers.cross_epoch_batching import BufferedRows, BufferedRowsSerializer
 from outfall.wrappers.offsets import SeenOffsets, SeenState
 
 THEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -44,7 +44,7 @@ def values() -> Kept:
 
 def _of_wrappers() -> Kept:
     once: Any = ExactlyOnceSink(FileSink("/a"), offset="offset", source_partition="partition")
-    held = HeldBatch(
+    held = BufferedRows(
         (
             pa.RecordBatch.from_pydict({"id": [1, None], "at": pa.array([THEN, None], pa.timestamp("us", "UTC"))}),
             pa.RecordBatch.from_pylist([{"ä": "€", "nested": {"list": [1.5, None]}}]),
@@ -52,12 +52,12 @@ def _of_wrappers() -> Kept:
         THEN,
     )
     seen = SeenState(partitions={"0": SeenOffsets(floor=3, ranges=[(5, 9), (11, 11)]), '["t", 1]': SeenOffsets()})
-    child = TaggedSerializer({"archive": JsonSerializer})
+    child = ChildValueSerializer({"archive": JsonSerializer})
     return {
-        "rows that wait for a batch": (HeldBatchSerializer(), held),
+        "rows that wait for a batch": (BufferedRowsSerializer(), held),
         "seen offsets": (once.children()["seen"].state_serializer(), seen),
-        "a child's": (child, OfChild("archive", {"ä": [1, None]})),
-        "several children's": (ListSerializer(child), [OfChild("archive", 1), OfChild("archive", "two")]),
+        "a child's": (child, ChildValue("archive", {"ä": [1, None]})),
+        "several children's": (ListSerializer(child), [ChildValue("archive", 1), ChildValue("archive", "two")]),
     }
 
 

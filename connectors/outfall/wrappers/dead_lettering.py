@@ -18,9 +18,9 @@ from outfall.capability_checks import is_fixed, needs_same_rows, supports
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.source_options import build_children
-from outfall.wrappers.composite.partition import ChildPartition, CompositePartition, Opening
-from outfall.wrappers.composite.sink import Composite
-from outfall.wrappers.composite.tagged import OfChild
+from outfall.wrappers.composite import Composite
+from outfall.wrappers.composite_committer import ChildValue
+from outfall.wrappers.composite_partition import ChildPartition, CompositePartition, Opening
 
 SINK = "sink"
 DEAD_LETTERS = "dead_letters"
@@ -119,18 +119,18 @@ class DeadLetteringPartition(CompositePartition):
         """Flush the rows first: that is when most are refused."""
         self.children[SINK].flush(end_of_input)
         self._end_of_input = end_of_input
-        self._flush_letters()
+        self._flush_dead_letters()
 
-    def prepare_commit(self) -> Sequence[OfChild]:
+    def prepare_commit(self) -> Sequence[ChildValue]:
         """Prepare the rows first: some destinations look at them only then."""
         prepared = self.children[SINK].prepare_commit()
         if self._unflushed:
-            self._flush_letters()
+            self._flush_dead_letters()
         if DEAD_LETTERS in self.children:
             prepared += self.children[DEAD_LETTERS].prepare_commit()
         return prepared
 
-    def _flush_letters(self) -> None:
+    def _flush_dead_letters(self) -> None:
         self._unflushed = False
         if DEAD_LETTERS in self.children:
             self.children[DEAD_LETTERS].flush(self._end_of_input)

@@ -1,4 +1,4 @@
-"""What is done for each child: names, counters, and errors that are raised together."""
+"""What is done for each child of a composite: checks, names, counters, and errors that are raised together."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from outfall.capabilities import Metrics
-from outfall.capability_checks import check_sink
+from outfall.capabilities import Metrics, SupportsPreWriteTopology, WithCompatibleState
+from outfall.capability_checks import check_sink, is_fixed, routes_by_default, supports
 from outfall.errors import CapabilityError, ConfigurationError, raise_together
 
 R = TypeVar("R")
 
 
 def check_children(owner: str, children: Mapping[str, Any]) -> None:
-    """Check the names and the shape of each child.
+    """Check the names of the children, what each is, and whether they go together.
 
     Raises:
         ConfigurationError: there is none, or a name will not do.
-        CapabilityError: a child's capabilities do not go together; says which child.
+        CapabilityError: a child cannot be used, alone or among the others; says which and why.
     """
     if not children:
         raise ConfigurationError(f"{owner} has no sinks", do="give it at least one")
@@ -30,6 +30,33 @@ def check_children(owner: str, children: Mapping[str, Any]) -> None:
             check_sink(child)
         except CapabilityError as error:
             raise CapabilityError.because_of(error, f"the sink {name!r} of {owner} cannot be used") from error.__cause__
+    _check_together(children)
+
+
+def _check_together(children: Mapping[str, Any]) -> None:
+    shaping = [name for name, child in children.items() if supports(child, SupportsPreWriteTopology)]
+    if len(shaping) > 1:
+        raise CapabilityError(
+            f"the sinks {' and '.join(shaping)} both change the DataFrame before it is written",
+            why="all sinks get the same rows in the same partitions, and each would undo what the other needs",
+            do="write one of them on its own, in a step of its own",
+        )
+    for name, child in children.items():
+        if supports(child, WithCompatibleState) and child.compatible_writer_state_names():
+            raise CapabilityError(
+                f"the sink {name} adopts states of other steps",
+                why="among other sinks a state carries its sink's name, which those of other steps do not have",
+                do="let it adopt them in a step of its own first",
+            )
+    fixed = {name: child for name, child in children.items() if is_fixed(child)}
+    if len(fixed) > 1:
+        for name, child in fixed.items():
+            if not routes_by_default(child):
+                raise CapabilityError(
+                    f"the sinks {' and '.join(fixed)} have parts, and {name} has a part_fn of its own",
+                    why="a row's part in one would be in another task than its part in the other",
+                    do="use the default part_fn in each, or write each in a step of its own",
+                )
 
 
 def for_each(children: Mapping[str, Any], act: Callable[[str, Any], R], failed: str, **where: Any) -> dict[str, R]:
@@ -54,6 +81,12 @@ def for_each(children: Mapping[str, Any], act: Callable[[str, Any], R], failed: 
             errors[name] = error
     raise_together(errors, failed, **where)
     return results
+
+
+def share(name: str, items: Mapping[str, Any], *, separator: str = "/") -> dict[str, Any]:
+    """The items of one child, by the child's own names for them."""
+    start = name + separator
+    return {key.removeprefix(start): value for key, value in items.items() if key.startswith(start)}
 
 
 @contextmanager

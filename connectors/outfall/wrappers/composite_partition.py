@@ -24,8 +24,8 @@ from outfall.protocol.task import open_partition
 from outfall.protocol.validation import returned_list
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.values import to_batch, to_values
-from outfall.wrappers.composite.children import for_each, of_child
-from outfall.wrappers.composite.tagged import OfChild
+from outfall.wrappers.children import for_each, of_child
+from outfall.wrappers.composite_committer import ChildValue
 
 R = TypeVar("R")
 
@@ -96,13 +96,14 @@ class ChildPartition:
         with of_child(self.name):
             flush(self.partition, end_of_input=end_of_input or not supports(self._sink, SupportsHeldRows))
 
-    def prepare_commit(self) -> list[OfChild]:
+    def prepare_commit(self) -> list[ChildValue]:
         """Its committables, if it has any."""
         if not supports(self._sink, SupportsCommitter):
             return []
         with of_child(self.name):
             return [
-                OfChild(self.name, value) for value in self._returned("prepare_commit", self.partition.prepare_commit())
+                ChildValue(self.name, value)
+                for value in self._returned("prepare_commit", self.partition.prepare_commit())
             ]
 
     def named_states(self) -> dict[str, Any]:
@@ -115,12 +116,12 @@ class ChildPartition:
                 return {}
             return {self._opening.kept_as: list(self._snapshot_state(self._context.epoch))}
 
-    def writer_states(self, epoch: int) -> list[OfChild]:
+    def writer_states(self, epoch: int) -> list[ChildValue]:
         """Its writer states, if it has any."""
         if not supports(self._sink, SupportsWriterState):
             return []
         with of_child(self.name):
-            return [OfChild(self.name, state) for state in self._snapshot_state(epoch)]
+            return [ChildValue(self.name, state) for state in self._snapshot_state(epoch)]
 
     def _snapshot_state(self, epoch: int) -> Sequence[Any]:
         return self._returned("snapshot_state", self.partition.snapshot_state(epoch))
@@ -181,7 +182,7 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
         """Flush each child, also after another could not be flushed, as in `close`."""
         self._for_each(lambda name, child: child.flush(end_of_input), "several sinks could not be flushed")
 
-    def prepare_commit(self) -> Sequence[OfChild]:
+    def prepare_commit(self) -> Sequence[ChildValue]:
         """The committables of all children; each prepares its own also after another could not, as in `close`."""
         found = self._for_each(
             lambda name, child: child.prepare_commit(), "several sinks could not prepare their commit"
@@ -192,7 +193,7 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
         """The states of all children that are open."""
         return {name: state for child in self.children.values() for name, state in child.named_states().items()}
 
-    def snapshot_state(self, epoch: int) -> Sequence[OfChild]:
+    def snapshot_state(self, epoch: int) -> Sequence[ChildValue]:
         """The writer states of all children."""
         return [item for child in self.children.values() for item in child.writer_states(epoch)]
 
