@@ -59,10 +59,14 @@ def _same(value: Any) -> Any:
 
 
 def to_batch(values: list[Any], value_column: str | None) -> pa.RecordBatch:
-    """Turn values into rows; the inverse of `to_values`, for engines without Arrow."""
-    if value_column is not None:
-        return pa.RecordBatch.from_pydict({value_column: values})
-    return pa.RecordBatch.from_pylist(values)
+    """Turn values into rows; the inverse of `to_values`, for engines without Arrow.
+
+    Raises:
+        ValueRefusedError: the values of a column have no common type.
+    """
+    if value_column is None:
+        return rows_to_batch(values)
+    return pa.RecordBatch.from_arrays([_inferred(value_column, values)], names=[value_column])
 
 
 def rows_to_batch(values: Sequence[Any]) -> pa.RecordBatch:

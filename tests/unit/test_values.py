@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.values import to_values
+from outfall.errors import ValueRefusedError
+from outfall.values import to_batch, to_values
 
 MAP = pa.map_(pa.string(), pa.int32())
 
@@ -33,3 +34,15 @@ def test_nested_values_are_plain_python(kind: pa.DataType, given: Any, expected:
 
 def test_no_rows_are_no_values() -> None:
     assert to_values(pa.RecordBatch.from_pydict({"x": pa.array([], pa.int32())}), None) == []
+
+
+def test_rows_of_values_keep_the_columns_that_only_later_ones_have() -> None:
+    assert to_batch([{"a": 1}, {"a": 2, "b": 3}], None).to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": 3}]
+    assert to_batch([1, None], "x").to_pylist() == [{"x": 1}, {"x": None}]
+
+
+@pytest.mark.parametrize("column", ["x", None])
+def test_values_without_a_common_type_are_refused_by_the_name_of_their_column(column: str | None) -> None:
+    values: list[Any] = [1, "a"]
+    with pytest.raises(ValueRefusedError, match="values of column 'x' have no common type"):
+        to_batch([{"x": value} for value in values] if column is None else values, column)
