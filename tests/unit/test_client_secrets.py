@@ -17,7 +17,7 @@ from botocore.httpsession import URLLib3Session
 from pydantic import SecretStr
 
 from outfall.kinesis.clients import Access as KinesisAccess
-from outfall.s3.client import Access as S3Access
+from outfall.s3.store import S3Access
 
 KEY = base64.b64encode(b"0123456789hunter+3456789012345").decode()
 TOKEN = "hunter/2+token=="

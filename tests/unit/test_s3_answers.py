@@ -24,8 +24,7 @@ from botocore.exceptions import (
 from urllib3.util.ssl_match_hostname import CertificateError
 
 from outfall.errors import TargetError, TransientError
-from outfall.s3.errors import FAILURES, Answer, asked, classify
-from outfall.s3.failures import translated
+from outfall.s3.errors import FAILURES, FailureKind, asked, classify, translated
 
 
 def error_body(code: str) -> str:
@@ -65,36 +64,36 @@ def completing() -> Completing:
 @pytest.mark.parametrize(
     ("status", "body", "meant"),
     [
-        (200, error_body("InternalError"), Answer.UNCLEAR),
-        (200, error_body("SlowDown"), Answer.NOT_DONE),
-        (200, "<CompleteMultipartUploadResult><Loc", Answer.UNCLEAR),
-        (500, error_body("InternalError"), Answer.UNCLEAR),
-        (500, "", Answer.UNCLEAR),
-        (502, "<html>", Answer.UNCLEAR),
-        (503, error_body("SlowDown"), Answer.NOT_DONE),
-        (503, error_body("ServiceUnavailable"), Answer.NOT_DONE),
-        (429, error_body("TooManyRequests"), Answer.NOT_DONE),
-        (400, error_body("RequestTimeout"), Answer.NOT_DONE),
-        (400, error_body("ExpiredToken"), Answer.EXPIRED),
-        (404, error_body("NoSuchUpload"), Answer.GONE),
-        (404, error_body("NoSuchBucket"), Answer.REFUSED),
-        (501, error_body("NotImplemented"), Answer.REFUSED),
-        (501, "<html>", Answer.REFUSED),
-        (400, error_body("BadDigest"), Answer.NOT_DONE),
-        (400, error_body("IncompleteBody"), Answer.NOT_DONE),
-        (400, error_body("XAmzContentSHA256Mismatch"), Answer.NOT_DONE),
-        (400, error_body("XAmzContentChecksumMismatch"), Answer.NOT_DONE),
-        (412, error_body("PreconditionFailed"), Answer.TAKEN),
-        (412, "", Answer.TAKEN),
-        (409, error_body("ConditionalRequestConflict"), Answer.BUSY),
-        (409, error_body("OperationAborted"), Answer.BUSY),
-        (400, error_body("InvalidPart"), Answer.INCOMPLETE),
-        (400, error_body("EntityTooSmall"), Answer.REFUSED),
-        (403, error_body("AccessDenied"), Answer.REFUSED),
-        (403, error_body("InvalidAccessKeyId"), Answer.REFUSED),
+        (200, error_body("InternalError"), FailureKind.UNCLEAR),
+        (200, error_body("SlowDown"), FailureKind.NOT_DONE),
+        (200, "<CompleteMultipartUploadResult><Loc", FailureKind.UNCLEAR),
+        (500, error_body("InternalError"), FailureKind.UNCLEAR),
+        (500, "", FailureKind.UNCLEAR),
+        (502, "<html>", FailureKind.UNCLEAR),
+        (503, error_body("SlowDown"), FailureKind.NOT_DONE),
+        (503, error_body("ServiceUnavailable"), FailureKind.NOT_DONE),
+        (429, error_body("TooManyRequests"), FailureKind.NOT_DONE),
+        (400, error_body("RequestTimeout"), FailureKind.NOT_DONE),
+        (400, error_body("ExpiredToken"), FailureKind.EXPIRED),
+        (404, error_body("NoSuchUpload"), FailureKind.GONE),
+        (404, error_body("NoSuchBucket"), FailureKind.REFUSED),
+        (501, error_body("NotImplemented"), FailureKind.REFUSED),
+        (501, "<html>", FailureKind.REFUSED),
+        (400, error_body("BadDigest"), FailureKind.NOT_DONE),
+        (400, error_body("IncompleteBody"), FailureKind.NOT_DONE),
+        (400, error_body("XAmzContentSHA256Mismatch"), FailureKind.NOT_DONE),
+        (400, error_body("XAmzContentChecksumMismatch"), FailureKind.NOT_DONE),
+        (412, error_body("PreconditionFailed"), FailureKind.TAKEN),
+        (412, "", FailureKind.TAKEN),
+        (409, error_body("ConditionalRequestConflict"), FailureKind.BUSY),
+        (409, error_body("OperationAborted"), FailureKind.BUSY),
+        (400, error_body("InvalidPart"), FailureKind.INCOMPLETE),
+        (400, error_body("EntityTooSmall"), FailureKind.REFUSED),
+        (403, error_body("AccessDenied"), FailureKind.REFUSED),
+        (403, error_body("InvalidAccessKeyId"), FailureKind.REFUSED),
     ],
 )
-def test_an_answer_is_read_as_what_it_says(completing: Completing, status: int, body: str, meant: Answer) -> None:
+def test_an_answer_is_read_as_what_it_says(completing: Completing, status: int, body: str, meant: FailureKind) -> None:
     assert classify(completing.raised(status, body)) is meant
 
 
@@ -115,18 +114,18 @@ UNTRUSTED = tls_error(ssl.SSLCertVerificationError(1, "self-signed certificate")
 @pytest.mark.parametrize(
     ("error", "meant"),
     [
-        (UNTRUSTED, Answer.REFUSED),
-        (tls_error(CertificateError("hostname 'a' doesn't match 'b'")), Answer.REFUSED),
-        (tls_error(ssl.SSLEOFError(8, "EOF occurred in violation of protocol")), Answer.UNCLEAR),
-        (ReadTimeoutError(endpoint_url="x"), Answer.UNCLEAR),
-        (ConnectTimeoutError(endpoint_url="x"), Answer.UNCLEAR),
-        (EndpointConnectionError(endpoint_url="x"), Answer.UNCLEAR),
-        (CredentialRetrievalError(provider="x", error_msg="y"), Answer.EXPIRED),
-        (NoCredentialsError(), Answer.REFUSED),
-        (ValueError(), Answer.REFUSED),
+        (UNTRUSTED, FailureKind.REFUSED),
+        (tls_error(CertificateError("hostname 'a' doesn't match 'b'")), FailureKind.REFUSED),
+        (tls_error(ssl.SSLEOFError(8, "EOF occurred in violation of protocol")), FailureKind.UNCLEAR),
+        (ReadTimeoutError(endpoint_url="x"), FailureKind.UNCLEAR),
+        (ConnectTimeoutError(endpoint_url="x"), FailureKind.UNCLEAR),
+        (EndpointConnectionError(endpoint_url="x"), FailureKind.UNCLEAR),
+        (CredentialRetrievalError(provider="x", error_msg="y"), FailureKind.EXPIRED),
+        (NoCredentialsError(), FailureKind.REFUSED),
+        (ValueError(), FailureKind.REFUSED),
     ],
 )
-def test_no_answer_is_read_as_what_it_leaves_open(error: Exception, meant: Answer) -> None:
+def test_no_answer_is_read_as_what_it_leaves_open(error: Exception, meant: FailureKind) -> None:
     assert classify(error) is meant
 
 
@@ -231,11 +230,11 @@ def test_a_response_that_is_not_whole_or_of_another_request_says_nothing(
 ) -> None:
     with pytest.raises(FAILURES, match=flaw) as caught:
         asked(lambda: answer, request_, sent)
-    assert classify(caught.value) is Answer.UNCLEAR
+    assert classify(caught.value) is FailureKind.UNCLEAR
 
 
 def test_a_status_whose_head_is_cut_off_says_nothing_either() -> None:
-    for headers, meant in (({}, Answer.UNCLEAR), ({"content-length": "0"}, Answer.GONE)):
+    for headers, meant in (({}, FailureKind.UNCLEAR), ({"content-length": "0"}, FailureKind.GONE)):
         response: Any = head(**headers) | {"Error": {"Code": "404", "Message": "Not Found"}}
         send = Mock(side_effect=ClientError(response, "GetObject"))
         with pytest.raises(FAILURES) as caught:

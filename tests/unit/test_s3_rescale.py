@@ -31,7 +31,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", autouse=True)
 def _small_parts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("outfall.s3.rolling_writer.SMALLEST_PART", 5 * KIB)
+        patch.setattr("outfall.s3.rolling.writer.SMALLEST_PART", 5 * KIB)
         yield
 
 

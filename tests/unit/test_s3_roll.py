@@ -21,9 +21,9 @@ from outfall.errors import FencedError, TargetAheadError, TargetLostError
 from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
 from outfall.s3 import S3Sink
-from outfall.s3.buffered_object import MERGED, copied, merged
+from outfall.s3.rolling.buffered_object import MERGED, copied, merged
+from outfall.s3.rolling.pieces import WriterState
 from outfall.s3.staged import StagedObject
-from outfall.s3.state import WriterState
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.support.fake_s3 import OURS, FakeS3
@@ -40,7 +40,7 @@ def recovery() -> str:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outfall.s3.rolling_writer.SMALLEST_PART", 5 * KIB)
+    monkeypatch.setattr("outfall.s3.rolling.writer.SMALLEST_PART", 5 * KIB)
 
 
 class SmallParts(FakeS3):

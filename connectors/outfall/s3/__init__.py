@@ -11,10 +11,10 @@ from outfall.options import parse_options
 if find_spec("boto3") is None:
     raise missing_extra("boto3", "s3")
 
-from outfall.s3.manifest import Manifest, ManifestEntry, committed_keys, read_manifests
+from outfall.s3.manifest import Manifest, ManifestEntry
 from outfall.s3.options import S3Options
+from outfall.s3.readers import committed_keys, read_manifests, sweep_uploads
 from outfall.s3.sink import S3Sink
-from outfall.s3.sweep import sweep_uploads
 
 __all__ = [
     "Manifest",

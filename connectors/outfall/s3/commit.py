@@ -1,19 +1,21 @@
-"""Publishing an epoch: each upload is completed, several at a time, so that its object appears at once and whole."""
+"""Publishing an epoch: each upload is completed, several at a time, so that its object appears at once and whole.
+
+What became of a request whose answer does not tell is looked up, never guessed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, auto
+from typing import Any
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
-from outfall.errors import CommitRefusedError, LostCommittableError
-from outfall.s3.commit_resolution import Found, look, upload_exists
-from outfall.s3.errors import FAILURES, Answer, classify
-from outfall.s3.failures import describe, translated
+from outfall.errors import CommitRefusedError, LostCommittableError, TargetError
+from outfall.s3.errors import FAILURES, FailureKind, classify, code_of, describe, metadata, translated, unusable
 from outfall.s3.marker import Markers, ObjectMarker
-from outfall.s3.staged import StagedObject
+from outfall.s3.staged import ID, StagedObject
 from outfall.s3.store import Store
-from outfall.s3.upload import ID
 from outfall.trace_points import reached
 
 Request = CommitRequest[StagedObject]
@@ -109,17 +111,17 @@ class S3Committer(Committer[StagedObject]):
     def _settle(self, request: Request, error: BaseException) -> None:
         """Find out what a failed request did, and signal it."""
         staged, answer = request.committable, classify(error)
-        if answer is Answer.REFUSED:
+        if answer is FailureKind.REFUSED:
             raise translated(f"publishing {staged}", error) from error
-        if answer in (Answer.NOT_DONE, Answer.EXPIRED):
+        if answer in (FailureKind.NOT_DONE, FailureKind.EXPIRED):
             request.retry_later(describe(error))
             return
         found = look(self._store, staged)
         if found is Found.OURS:
             request.signal_already_committed()
-        elif answer is Answer.TAKEN and found is Found.OTHERS:
+        elif answer is FailureKind.TAKEN and found is Found.OTHERS:
             request.signal_failed_with_known_reason(self._foreign(staged))
-        elif answer is Answer.INCOMPLETE:
+        elif answer is FailureKind.INCOMPLETE:
             request.signal_lost(f"parts of {staged} are gone")
         elif upload_exists(self._store, staged):
             request.retry_later(describe(error))
@@ -143,11 +145,7 @@ class S3Committer(Committer[StagedObject]):
         staged = request.committable
         if staged.upload_id is not None:
             doing = f"aborting the upload of {self._store.url(staged.key)}"
-            try:
-                self._store.call(doing, "abort_multipart_upload", Key=staged.key, UploadId=staged.upload_id)
-            except FAILURES as error:
-                if classify(error) is not Answer.GONE:
-                    raise translated(doing, error) from error
+            self._store.abort_upload(doing, staged.key, staged.upload_id)
             reached("s3: revoked")
         if look(self._store, staged) is Found.OURS:
             raise LostCommittableError(
@@ -172,3 +170,78 @@ def _gone(staged: StagedObject) -> str:
         f"{staged} is gone: its upload was aborted, as by a lifecycle rule, or its object was deleted before the epoch"
         " was completed"
     )
+
+
+class Found(Enum):
+    """What lies under a key."""
+
+    NOTHING = auto()
+    OURS = auto()
+    OTHERS = auto()
+
+
+def look(store: Store, staged: StagedObject) -> Found:
+    """Ask what lies under an object's key.
+
+    Ours is what carries our random id, or, in a store that keeps no metadata, has our size and ETag.
+
+    Raises:
+        TransientError, TargetError: S3 does not tell.
+    """
+    doing = f"looking at {store.url(staged.key)}"
+    try:
+        head = store.call(doing, "head_object", Key=staged.key)
+        if head["ContentLength"] == staged.size and metadata(head).get(ID) == staged.id:
+            return Found.OURS
+        return _look_again(store, doing, staged)
+    except FAILURES as error:
+        if classify(error) is FailureKind.GONE:
+            return Found.NOTHING
+        raise translated(doing, error) from error
+
+
+def _look_again(store: Store, doing: str, staged: StagedObject) -> Found:
+    """Look by a byte of the object: headers of a head that was cut off may be missing, and it has no body to tell."""
+
+    def first_byte() -> Mapping[str, Any]:
+        answer = store.ask("get_object", Key=staged.key, Range="bytes=0-0")
+        with answer["Body"] as body:
+            if not body.read(1):
+                raise unusable("get_object", "it is empty")
+        return answer
+
+    try:
+        answer = store.again(doing, first_byte)
+    except TargetError as error:
+        # It has no bytes; or it is archived and cannot be read, and then the head has to do.
+        if code_of(error.__cause__) in ("InvalidRange", "InvalidObjectState"):
+            return Found.OTHERS
+        raise
+    return Found.OURS if _is_ours(answer, staged) else Found.OTHERS
+
+
+def upload_exists(store: Store, staged: StagedObject) -> bool:
+    """Ask whether an object's upload can still be completed; what is here in its bytes always can.
+
+    Raises:
+        TransientError, TargetError: S3 does not tell.
+    """
+    if staged.upload_id is None:
+        return True
+    doing = f"looking at the upload of {store.url(staged.key)}"
+    try:
+        store.call(doing, "list_parts", Key=staged.key, UploadId=staged.upload_id, MaxParts=1)
+    except FAILURES as error:
+        if classify(error) is FailureKind.GONE:
+            return False
+        raise translated(doing, error) from error
+    return True
+
+
+def _is_ours(answer: Mapping[str, Any], staged: StagedObject) -> bool:
+    if int(answer.get("ContentRange", "").rpartition("/")[2] or answer["ContentLength"]) != staged.size:
+        return False
+    found = metadata(answer).get(ID)
+    if found is not None:
+        return bool(found == staged.id)
+    return str(answer.get("ETag", "")).strip('"') == staged.etag()

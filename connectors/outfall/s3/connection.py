@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from outfall.errors import OutfallError, TargetError
-from outfall.s3.errors import FAILURES, Answer, classify
-from outfall.s3.failures import describe, translated
+from outfall.s3.errors import FAILURES, describe
 from outfall.s3.marker import Markers
 from outfall.s3.store import Store
 from outfall.storage.names import SIDECAR
@@ -18,7 +17,7 @@ _HONOURED = "the store refuses to replace an object where it is asked not to (If
 _IGNORED = "the store does not honour If-None-Match: each key is looked at before it is published instead"
 
 
-class Connection:
+class ConnectionCheck:
     """One look at a sink's prefix. All that it makes has a random name below `_outfall/`, and is gone when it ends."""
 
     def __init__(self, store: Store) -> None:
@@ -66,20 +65,13 @@ class Connection:
 
     def _under_way(self) -> list[str]:
         doing = f"listing uploads below {self._url}"
-        try:
-            page = self._store.call(doing, "list_multipart_uploads", Prefix=self._key)
-        except FAILURES as error:
-            raise translated(doing, error) from error
+        page = self._store.demand(doing, "list_multipart_uploads", Prefix=self._key)
         return [upload["UploadId"] for upload in page.get("Uploads", []) if upload["Key"] == self._key]
 
     def _abort(self, upload_ids: Iterable[str]) -> None:
         for upload_id in upload_ids:
             doing = f"aborting the upload {upload_id} of {self._store.url(self._key)}, which else stays,"
-            try:
-                self._store.call(doing, "abort_multipart_upload", Key=self._key, UploadId=upload_id)
-            except FAILURES as error:
-                if classify(error) is not Answer.GONE:
-                    raise translated(doing, error) from error
+            self._store.abort_upload(doing, self._key, upload_id)
 
     def _obstacle(self) -> str | None:
         """Tell why an object that is put and deleted might stay; `None` when it would be gone."""
@@ -94,13 +86,11 @@ class Connection:
         overwrites = self._store.options.on_existing == "overwrite"
         key = f"{self._store.options.root}.{self._name}" if overwrites else self._key
         try:
-            self._store.call(doing, "delete_object", Key=key)
+            self._store.demand(doing, "delete_object", Key=key)
         except TargetError as error:
             if self._deletes:
                 raise
             return f"nothing may be deleted there ({describe(error.__cause__ or error)})"
-        except FAILURES as error:
-            raise translated(doing, error) from error
         return None
 
     def _condition(self, obstacle: str | None) -> str:
@@ -120,11 +110,7 @@ class Connection:
         self._ask("removing what else stays,", "delete_object")
 
     def _ask(self, doing: str, request: str, **arguments: Any) -> Mapping[str, Any]:
-        doing = f"{doing} {self._store.url(self._key)}"
-        try:
-            return self._store.call(doing, request, Key=self._key, **arguments)
-        except FAILURES as error:
-            raise translated(doing, error) from error
+        return self._store.demand(f"{doing} {self._store.url(self._key)}", request, Key=self._key, **arguments)
 
 
 def _told(*, conditional: bool, matching: bool) -> str:

@@ -1,4 +1,7 @@
-"""What S3's answers mean for whoever asked (S3 API Reference, "Error responses")."""
+"""What S3's answers mean for whoever asked (S3 API Reference, "Error responses"), and the errors that Outfall raises.
+
+A response is believed only when it is whole, and the one that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from botocore.exceptions import (
     FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
     ResponseStreamingError,
     SSLError,
     TokenRetrievalError,
@@ -21,11 +26,13 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
+from outfall.errors import OutfallError, TargetError, TargetLostError, TransientError
+
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
 """What boto3 raises."""
 
 
-class Answer(Enum):
+class FailureKind(Enum):
     """Kinds of failures, by what is to be done about them."""
 
     TAKEN = auto()
@@ -47,39 +54,39 @@ class Answer(Enum):
     """Somebody has to act: a right, a bucket, an option, a certificate, a store that does not know the request."""
 
 
-PASSING = frozenset({Answer.BUSY, Answer.UNCLEAR, Answer.NOT_DONE, Answer.EXPIRED})
+PASSING = frozenset({FailureKind.BUSY, FailureKind.UNCLEAR, FailureKind.NOT_DONE, FailureKind.EXPIRED})
 """After which the same request may succeed."""
 
 _CODES = {
-    "PreconditionFailed": Answer.TAKEN,
-    "ConditionalRequestConflict": Answer.BUSY,
-    "OperationAborted": Answer.BUSY,
-    "NoSuchUpload": Answer.GONE,
-    "NoSuchKey": Answer.GONE,
-    "404": Answer.GONE,
-    "NotFound": Answer.GONE,
-    "InvalidPart": Answer.INCOMPLETE,
-    "InvalidPartOrder": Answer.INCOMPLETE,
-    "RequestTimeout": Answer.NOT_DONE,
-    "RequestTimeoutException": Answer.NOT_DONE,
-    "SlowDown": Answer.NOT_DONE,
-    "ServiceUnavailable": Answer.NOT_DONE,
-    "Throttling": Answer.NOT_DONE,
-    "ThrottlingException": Answer.NOT_DONE,
-    "RequestLimitExceeded": Answer.NOT_DONE,
-    "TooManyRequests": Answer.NOT_DONE,
-    "BandwidthLimitExceeded": Answer.NOT_DONE,
-    "BadDigest": Answer.NOT_DONE,
-    "IncompleteBody": Answer.NOT_DONE,
-    "XAmzContentChecksumMismatch": Answer.NOT_DONE,
-    "XAmzContentSHA256Mismatch": Answer.NOT_DONE,
-    "InternalError": Answer.UNCLEAR,
-    "ExpiredToken": Answer.EXPIRED,
-    "ExpiredTokenException": Answer.EXPIRED,
-    "TokenRefreshRequired": Answer.EXPIRED,
-    "RequestExpired": Answer.EXPIRED,
-    "NoSuchBucket": Answer.REFUSED,
-    "NotImplemented": Answer.REFUSED,
+    "PreconditionFailed": FailureKind.TAKEN,
+    "ConditionalRequestConflict": FailureKind.BUSY,
+    "OperationAborted": FailureKind.BUSY,
+    "NoSuchUpload": FailureKind.GONE,
+    "NoSuchKey": FailureKind.GONE,
+    "404": FailureKind.GONE,
+    "NotFound": FailureKind.GONE,
+    "InvalidPart": FailureKind.INCOMPLETE,
+    "InvalidPartOrder": FailureKind.INCOMPLETE,
+    "RequestTimeout": FailureKind.NOT_DONE,
+    "RequestTimeoutException": FailureKind.NOT_DONE,
+    "SlowDown": FailureKind.NOT_DONE,
+    "ServiceUnavailable": FailureKind.NOT_DONE,
+    "Throttling": FailureKind.NOT_DONE,
+    "ThrottlingException": FailureKind.NOT_DONE,
+    "RequestLimitExceeded": FailureKind.NOT_DONE,
+    "TooManyRequests": FailureKind.NOT_DONE,
+    "BandwidthLimitExceeded": FailureKind.NOT_DONE,
+    "BadDigest": FailureKind.NOT_DONE,
+    "IncompleteBody": FailureKind.NOT_DONE,
+    "XAmzContentChecksumMismatch": FailureKind.NOT_DONE,
+    "XAmzContentSHA256Mismatch": FailureKind.NOT_DONE,
+    "InternalError": FailureKind.UNCLEAR,
+    "ExpiredToken": FailureKind.EXPIRED,
+    "ExpiredTokenException": FailureKind.EXPIRED,
+    "TokenRefreshRequired": FailureKind.EXPIRED,
+    "RequestExpired": FailureKind.EXPIRED,
+    "NoSuchBucket": FailureKind.REFUSED,
+    "NotImplemented": FailureKind.REFUSED,
 }
 _BROKEN = (
     HTTPClientError,
@@ -90,26 +97,26 @@ _BROKEN = (
     FlexibleChecksumError,
 )
 _STATUSES = {
-    409: Answer.BUSY,
-    412: Answer.TAKEN,
-    429: Answer.NOT_DONE,
-    501: Answer.REFUSED,
-    503: Answer.NOT_DONE,
+    409: FailureKind.BUSY,
+    412: FailureKind.TAKEN,
+    429: FailureKind.NOT_DONE,
+    501: FailureKind.REFUSED,
+    503: FailureKind.NOT_DONE,
 }
 
 
-def classify(error: BaseException) -> Answer:
+def classify(error: BaseException) -> FailureKind:
     """Tell what a failure means."""
     if isinstance(error, ClientError):
         code, status = code_of(error), status_of(error)
         if code in _CODES:
             return _CODES[code]
-        return _STATUSES.get(status, Answer.UNCLEAR if status >= 500 else Answer.REFUSED)
+        return _STATUSES.get(status, FailureKind.UNCLEAR if status >= 500 else FailureKind.REFUSED)
     if isinstance(error, CredentialRetrievalError | TokenRetrievalError):
-        return Answer.EXPIRED
+        return FailureKind.EXPIRED
     if isinstance(error, _BROKEN) and not is_untrusted(error):
-        return Answer.UNCLEAR
-    return Answer.REFUSED
+        return FailureKind.UNCLEAR
+    return FailureKind.REFUSED
 
 
 def is_untrusted(error: BaseException) -> bool:
@@ -280,3 +287,58 @@ _CONTENTS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str | N
     "get_object": _flaw_of_object,
     "get_bucket_versioning": _flaw_of_versioning,
 }
+
+
+_RIGHTS = (
+    "grant s3:PutObject, s3:GetObject, s3:ListBucket, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and"
+    " s3:ListBucketMultipartUploads on the bucket and the prefix, and s3:DeleteObject below _outfall/;"
+    ' for on_existing="overwrite" s3:DeleteObject on the prefix, for tags s3:PutObjectTagging, for acl s3:PutObjectAcl,'
+    " and for encryption with a KMS key kms:GenerateDataKey and kms:Decrypt on the key"
+)
+_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
+
+
+def translated(doing: str, error: BaseException) -> OutfallError:
+    """Make our error of boto3's.
+
+    Args:
+        doing: what failed, as `"completing s3://bucket/key"`.
+        error: one of `FAILURES`.
+    """
+    what, why = f"{doing} failed", describe(error)
+    if classify(error) in PASSING:
+        return TransientError(what, why=why, do="nothing, if it passes: the task or the query is tried again")
+    return TargetError(what, why=why, do=_remedy(error))
+
+
+def piece_lost(url: str) -> TargetLostError:
+    """Make the error for an object that holds rows which wait, and that is not there."""
+    return TargetLostError(
+        f"{url} is gone, or not what was written",
+        why="it holds rows that wait for a large object. Somebody deleted it, or a lifecycle rule did",
+        do="restore it, or start the query with a new checkpoint",
+    )
+
+
+def describe(error: BaseException) -> str:
+    """Return what S3 or boto3 said."""
+    if isinstance(error, ClientError):
+        message = error.response.get("Error", {}).get("Message", "")
+        return f"{code_of(error)} (HTTP {status_of(error)}): {message}".rstrip(": ")
+    return f"{type(error).__name__}: {error}"
+
+
+def _remedy(error: BaseException) -> str:
+    if isinstance(error, NoCredentialsError | PartialCredentialsError) or code_of(error) in _KEYS:
+        return "give driver and executors credentials that boto3 finds, or a session_factory"
+    if code_of(error) == "NoSuchBucket":
+        return "create the bucket, or correct its name, the region or the endpoint_url"
+    if code_of(error) == "RequestTimeTooSkewed":
+        return "set the clock of the host that asked: S3 takes requests whose time is at most 15 minutes off"
+    if is_untrusted(error):
+        return "have driver and executors trust the certificate, as by AWS_CA_BUNDLE, or correct the endpoint_url"
+    if is_not_implemented(error):
+        return "leave out the option that the store does not know, or take another store"
+    if isinstance(error, ClientError) and status_of(error) == 403:
+        return _RIGHTS
+    return "correct the options, the bucket or its policy"

@@ -7,18 +7,17 @@ that stand in manifests, in place of those that a listing shows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from outfall.errors import RecordError
-from outfall.s3.reader import store_at
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import Store
 from outfall.storage.names import SIDECAR, AttemptName
 
 if TYPE_CHECKING:
-    from outfall.s3.sink import S3Sink
+    pass
 
 FORMAT = 1
 
@@ -97,53 +96,3 @@ class Manifests:
     def all(self, incarnation: str | None = None) -> Iterator[str]:
         """Yield the keys of all manifests, those of other steps too, or of one incarnation."""
         return self._store.keys(f"{self._root}{incarnation}/" if incarnation else self._root)
-
-
-def read_manifests(
-    place: str | S3Sink, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
-) -> Iterator[Manifest]:
-    """Yield the manifests below a prefix: by incarnation, and of each in the order of its epochs.
-
-    Epochs without rows have none. The helper only reads; what a sink adds to requests, as a key of SSE-C, its endpoint
-    or who pays, it adds when it is given the sink.
-
-    Args:
-        place: `s3://bucket/prefix`, as the sink has it, or a sink made with the same options.
-        step_id: of one step only.
-        incarnation: of one incarnation only.
-        client: a boto3 client for S3, for a path; by default one with boto3's own chain of credentials.
-
-    Raises:
-        ConfigurationError: the path is no S3 URL, or there is a client beside a sink.
-        RecordError: a manifest is damaged, or of a newer format.
-        TransientError, TargetError: S3 cannot be read.
-    """
-    store = store_at(place, client)
-    for key in Manifests(store).all(incarnation):
-        body = store.get(key)
-        if body is None:  # deleted since it was listed
-            continue
-        manifest = _decoded(store.url(key), body)
-        if step_id is None or manifest.step == step_id:
-            yield manifest
-
-
-def committed_keys(
-    place: str | S3Sink, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
-) -> Iterator[str]:
-    """Yield the keys of all objects of completed epochs. Arguments and errors are those of `read_manifests`."""
-    for manifest in read_manifests(place, step_id=step_id, incarnation=incarnation, client=client):
-        yield from (each.key for each in manifest.objects)
-
-
-def _decoded(where: str, body: bytes) -> Manifest:
-    try:
-        manifest = Manifest.model_validate_json(body)
-    except ValidationError as error:
-        raise RecordError(f"the manifest {where} is damaged", do="restore it") from error
-    if manifest.format > FORMAT:
-        raise RecordError(
-            f"the manifest {where} has format {manifest.format}, and this release reads {FORMAT}",
-            do="read it with the release that wrote it, or a newer one",
-        )
-    return manifest

@@ -18,8 +18,7 @@ from pydantic import ValidationError
 
 from outfall.capabilities import CommitterInitContext, TargetContext, WriterInitContext
 from outfall.errors import FencedError, StaleWriterError, TargetError
-from outfall.s3.errors import FAILURES, Answer, classify, is_not_implemented
-from outfall.s3.failures import translated
+from outfall.s3.errors import FAILURES, FailureKind, classify, is_not_implemented, translated
 from outfall.s3.store import Store
 from outfall.storage.marker import StepMarker, overwritten, unreadable_marker, unshared
 from outfall.storage.names import SIDECAR
@@ -117,14 +116,14 @@ class Markers:
         try:
             self._store.put(self.key(marker.incarnation), marker.body(), ContentType="application/json", **condition)
         except FAILURES as error:
-            if classify(error) is Answer.TAKEN or (condition and classify(error) is Answer.GONE):
+            if classify(error) is FailureKind.TAKEN or (condition and classify(error) is FailureKind.GONE):
                 return False
             raise translated(f"writing {self.url(marker.incarnation)}", error) from error
         return True
 
     def remove(self, incarnation: str) -> None:
         """Remove the marker of a step, so that it stops."""
-        self._store.call("removing a marker", "delete_object", Key=self.key(incarnation))
+        self._store.demand(f"removing {self.url(incarnation)}", "delete_object", Key=self.key(incarnation))
 
     def open(self, found: FoundMarker, context: TargetContext[Any]) -> ObjectMarker | None:
         """Say in a marker that this driver has opened the prefix.
@@ -312,7 +311,7 @@ class Markers:
             raise
         except FAILURES as error:
             # S3 says of a version that does not exist: no such key.
-            if classify(error) is Answer.TAKEN or ("IfMatch" in arguments and classify(error) is Answer.GONE):
+            if classify(error) is FailureKind.TAKEN or ("IfMatch" in arguments and classify(error) is FailureKind.GONE):
                 return True
             raise translated(doing, error) from error
         return False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict
 from urllib.parse import parse_qsl, urlencode
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
@@ -15,13 +15,50 @@ from pydantic import ByteSize, Field, SecretStr, field_validator, model_validato
 from outfall.errors import ConfigurationError
 from outfall.options import Duration, SinkOptions, parse_endpoint, resolve_secret
 from outfall.s3.location import bucket_and_prefix
-from outfall.s3.rolling import RollOptions
+from outfall.storage.rolling import RollBounds
 from outfall.storage.sink import StorageOptions
 
 SMALLEST_PART = 5 << 20
 LARGEST_PART = 5 << 30
 LARGEST_INLINE = 1 << 20
 _NEED_CRT = ("CRC32C", "CRC64NVME")
+_MOST_PARTS = 8_000
+"""Of an object that gathers rows: fewer than S3 takes, since the last epoch's bytes come on top."""
+_MOST_BYTES = 2 << 40
+
+
+class RollArguments(TypedDict, total=False):
+    """The bounds as keyword arguments of a sink; `RollOptions` says what each means."""
+
+    roll_bytes: int | str | None
+    roll_interval: timedelta | float | str | None
+    roll_rows: int | None
+
+
+class RollOptions(SinkOptions):
+    """The bounds of an object that gathers the rows of several epochs."""
+
+    roll_bytes: ByteSize | None = Field(
+        default=None,
+        ge=1,
+        description="Gather the rows of several epochs, and publish them as one object once they take this many bytes:"
+        " a number, or text such as `128 MiB`. An object ends where an Arrow batch ends, so it may be longer by"
+        " one. For Parquet the bytes are those of Arrow's stream format, compressed. Needs `workers=`.",
+    )
+    roll_interval: Duration | None = Field(
+        default=None,
+        description="The same once the oldest of them came this long ago, looked at while epochs run: seconds, or text"
+        " such as `1 hour`. `bucket_pattern` needs it beside the other bounds, and so does `partition_by` by columns"
+        " whose values come no more after a while: their last rows would wait for ever.",
+    )
+    roll_rows: int | None = Field(
+        default=None, ge=1, description="The same once there are so many; no object has more of them."
+    )
+
+    @property
+    def rolls(self) -> bool:
+        """Whether rows wait across epochs."""
+        return not (self.roll_bytes is None and self.roll_interval is None and self.roll_rows is None)
 
 
 class _Place(SinkOptions):
@@ -190,3 +227,12 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
         return self
 
     _address = field_validator("endpoint_url")(parse_endpoint)
+
+    def roll_bounds(self, clock: Callable[[], float]) -> RollBounds:
+        """Return when an object that gathers rows is composed: at a bound that was asked for, or when S3 takes no more.
+
+        Args:
+            clock: tells the time, in seconds since 1970.
+        """
+        largest = min(_MOST_BYTES, int(self.part_size) * _MOST_PARTS)
+        return RollBounds(self.roll_bytes, self.roll_interval, self.roll_rows, largest, clock)

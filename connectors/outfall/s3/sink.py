@@ -24,24 +24,19 @@ from outfall.errors import ConfigurationError
 from outfall.formats import FormatArguments
 from outfall.formats.partition_paths import PartitionArguments
 from outfall.options import make_options
-from outfall.s3.attempt import Attempt
-from outfall.s3.client import SessionFactory
 from outfall.s3.commit import S3Committer
-from outfall.s3.connection import Connection
-from outfall.s3.errors import FAILURES
-from outfall.s3.failures import translated
+from outfall.s3.connection import ConnectionCheck
 from outfall.s3.location import store_name
 from outfall.s3.manifest import Manifest, Manifests
 from outfall.s3.marker import Markers
-from outfall.s3.options import S3Options
-from outfall.s3.rolling import RollArguments, roll_bounds
-from outfall.s3.rolling_writer import RollingWriter
-from outfall.s3.segments import dead_pieces, delete_pieces
+from outfall.s3.options import RollArguments, S3Options
+from outfall.s3.rolling.pieces import WriterState, names_in
+from outfall.s3.rolling.writer import RollingWriter
 from outfall.s3.staged import StagedObject
-from outfall.s3.state import WriterState, names_in
-from outfall.s3.store import Store
-from outfall.s3.sweep import abort_uploads, find_uploads
+from outfall.s3.store import SessionFactory, Store
+from outfall.s3.sweep import abort_uploads, dead_pieces, delete_pieces, find_uploads
 from outfall.s3.target import PrefixTarget
+from outfall.s3.upload import UploadAttempt
 from outfall.s3.writer import S3Writer, Writer
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
@@ -173,11 +168,11 @@ class S3Sink(
 
     def _writer(self, recovered: Sequence[WriterState]) -> Writer:
         context, options = self.bound_context(), self.options
-        attempt = Attempt(replace(self.store, metrics=context.metrics), context)
+        attempt = UploadAttempt(replace(self.store, metrics=context.metrics), context)
         if not (options.rolls or recovered):
             return S3Writer(attempt, self.buckets)
         # What was gathered under other options is written too.
-        return RollingWriter(attempt, self.buckets, roll_bounds(options, int(options.part_size), self.clock), recovered)
+        return RollingWriter(attempt, self.buckets, options.roll_bounds(self.clock), recovered)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         self.options.customer_key()  # one that cannot be found is better told now
@@ -185,7 +180,7 @@ class S3Sink(
         return {}
 
     def check_connection(self) -> Sequence[str]:
-        return Connection(self.store).check()
+        return ConnectionCheck(self.store).check()
 
     def open_target(self, context: TargetContext[Any]) -> None:
         PrefixTarget(self.store, context).open()
@@ -203,37 +198,18 @@ class S3Sink(
             reached("s3: manifest written")
 
     def sweep(self, context: SweepContext) -> int:
-        store = self.store
-
-        def ask(request: str, **arguments: Any) -> Mapping[str, Any]:
-            return store.call(f"sweeping {self.options.url()}", request, **arguments)
-
-        live = names_in(context.writer_states())
-        try:
-            aborted = abort_uploads(ask, self.options.root, context.incarnation, _spared(context))
-            return aborted + delete_pieces(store, context.incarnation, _spared(context), live)
-        except FAILURES as error:
-            raise translated(f"sweeping {self.options.url()}", error) from error
+        store, spared = self.store, _spared(context)
+        aborted = abort_uploads(store, context.incarnation, spared)
+        return aborted + delete_pieces(store, context.incarnation, spared, names_in(context.writer_states()))
 
     def withdraw(self, context: SweepContext) -> None:
-        try:
-            Markers(self.store).remove(context.incarnation)
-        except FAILURES as error:
-            raise translated(f"leaving {self.options.url()}", error) from error
+        Markers(self.store).remove(context.incarnation)
 
     def find_leftovers(self, context: SweepContext) -> Sequence[str]:
-        store, doing = self.store, f"looking for uploads below {self.options.url()}"
-        live = names_in(context.writer_states())
-
-        def ask(request: str, **arguments: Any) -> Mapping[str, Any]:
-            return store.call(doing, request, **arguments)
-
-        try:
-            found = list(find_uploads(ask, self.options.root, context.incarnation, _spared(context)))
-            pieces = dead_pieces(store, context.incarnation, _spared(context), live)
-        except FAILURES as error:
-            raise translated(doing, error) from error
-        return [*(f"upload {upload_id} of {store.url(key)}" for key, upload_id in found), *map(store.url, pieces)]
+        store, spared = self.store, _spared(context)
+        uploads = find_uploads(store, context.incarnation, spared)
+        pieces = dead_pieces(store, context.incarnation, spared, names_in(context.writer_states()))
+        return [*(f"upload {upload_id} of {store.url(key)}" for key, upload_id in uploads), *map(store.url, pieces)]
 
 
 def _spared(context: SweepContext) -> int:

@@ -8,6 +8,9 @@ import re
 
 from pydantic import BaseModel, ConfigDict, Field
 
+ID = "outfall-id"
+"""The metadata by which an object is known to be ours."""
+
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 

@@ -1,4 +1,7 @@
-"""The requests that a sink makes, with what its options add to each."""
+"""The requests that a sink makes, with what its options add to each; made again while errors may pass.
+
+boto3's clients are one per process and set of options, shared by its threads, and never pickled.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import boto3
+from botocore.config import Config
+from pydantic import SecretStr
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -21,10 +27,10 @@ from tenacity import (
 from tenacity import wait_random_exponential as wait
 
 from outfall.contexts import Metrics
+from outfall.options import resolve_secret
+from outfall.process_clients import ProcessClients, hide_secrets
 from outfall.retry_log import RetryLog
-from outfall.s3.client import Access, SessionFactory
-from outfall.s3.errors import FAILURES, PASSING, Answer, asked, classify, metadata, unusable
-from outfall.s3.failures import describe, translated
+from outfall.s3.errors import FAILURES, PASSING, FailureKind, asked, classify, describe, metadata, translated, unusable
 from outfall.s3.options import S3Options
 
 T = TypeVar("T")
@@ -34,9 +40,56 @@ _LONGEST_PAUSE = 15.0
 _NAME = "outfall-name"
 """The metadata by which a small object of ours says what it is, so that no other one is taken for it."""
 
+SessionFactory = Callable[[], Any]
+"""Makes a `boto3.session.Session`. Picklable, so that tasks can call it too."""
+
+_TRIES = 1
+"""Only ours are made again, so that each is seen. boto3 slows a client down all the same when S3 throttles it."""
+
 
 @dataclass(frozen=True)
-class Content:
+class S3Access:
+    """How a process reaches S3. Holds no client; picklable."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    path_style: bool = False
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    connections: int = 10
+    sse_customer_key: SecretStr | None = None
+    """What requests carry, that no text may show."""
+    # Whether two are one is asked of them, but no hash: a data class with `__call__` has none.
+    session_factory: SessionFactory | None = field(default=None, hash=False)
+
+    def client(self) -> Any:
+        """Return this process's client. Credentials come from `session_factory`, else from boto3's own chain."""
+        return _clients.get(self)
+
+    def renew(self, client: Any) -> None:
+        """Have the next call of `client` make a new one, with new credentials, unless that has happened already."""
+        _clients.drop(self, client)
+
+    def make(self) -> Any:
+        """Make a client of its own."""
+        session = boto3.session.Session() if self.session_factory is None else self.session_factory()
+        config = Config(
+            connect_timeout=self.connect_timeout,
+            read_timeout=self.read_timeout,
+            max_pool_connections=self.connections,
+            retries={"mode": "adaptive", "total_max_attempts": _TRIES},
+            s3={"addressing_style": "path" if self.path_style else "auto"},
+        )
+        client = session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region, config=config)
+        hide_secrets(client, [] if self.sse_customer_key is None else [resolve_secret(self.sse_customer_key)])
+        return client
+
+
+_clients = ProcessClients[S3Access]()
+
+
+@dataclass(frozen=True)
+class VersionedContent:
     """What is in a small object, and which version of it that is."""
 
     body: bytes
@@ -55,10 +108,10 @@ class Store:
     """Where requests that are made again are counted."""
 
     @property
-    def access(self) -> Access:
+    def access(self) -> S3Access:
         """How it is reached."""
         options = self.options
-        return Access(
+        return S3Access(
             endpoint_url=options.endpoint_url,
             region=options.region,
             path_style=options.path_style,
@@ -78,7 +131,7 @@ class Store:
             arguments: beside the bucket and what the options add.
 
         Raises:
-            ClientError, BotoCoreError, ResponseParserError: see `answers.asked`. After expired credentials the next
+            ClientError, BotoCoreError, ResponseParserError: see `errors.asked`. After expired credentials the next
                 request has new ones.
         """
         client = self.access.client()
@@ -86,7 +139,7 @@ class Store:
         try:
             return asked(lambda: getattr(client, request)(**sent), request, sent)
         except FAILURES as error:
-            if classify(error) is Answer.EXPIRED:
+            if classify(error) is FailureKind.EXPIRED:
                 self.access.renew(client)
             raise
 
@@ -105,6 +158,25 @@ class Store:
         """
         return self.again(doing, lambda: self.ask(request, **arguments))
 
+    def demand(self, doing: str, request: str, **arguments: Any) -> Mapping[str, Any]:
+        """Make a request as `call` does, where no answer but that it was done says anything.
+
+        Raises:
+            TransientError, TargetError: see `call`.
+        """
+        try:
+            return self.call(doing, request, **arguments)
+        except FAILURES as error:
+            raise translated(doing, error) from error
+
+    def abort_upload(self, doing: str, key: str, upload_id: str) -> None:
+        """Abort an upload; one that is gone already is as good. Errors are those of `demand`."""
+        try:
+            self.call(doing, "abort_multipart_upload", Key=key, UploadId=upload_id)
+        except FAILURES as error:
+            if classify(error) is not FailureKind.GONE:
+                raise translated(doing, error) from error
+
     def again(self, doing: str, what: Callable[[], T]) -> T:
         """Do what may be repeated, as `call` makes a request. Raises as it does."""
         retrying = Retrying(
@@ -118,7 +190,7 @@ class Store:
         try:
             return retrying(what)
         except FAILURES as error:
-            if classify(error) in PASSING or classify(error) is Answer.REFUSED:
+            if classify(error) in PASSING or classify(error) is FailureKind.REFUSED:
                 raise translated(doing, error) from error
             raise
 
@@ -139,14 +211,14 @@ class Store:
         found = self.read(key)
         return None if found is None else found.body
 
-    def read(self, key: str) -> Content | None:
+    def read(self, key: str) -> VersionedContent | None:
         """Return a small object's content with its ETag, `None` when there is none.
 
         Raises:
             TransientError, TargetError: see `call`.
         """
 
-        def read() -> Content:
+        def read() -> VersionedContent:
             answer = self.ask("get_object", Key=key)
             # The answer comes before its body, and the connection may break in between.
             body: bytes = answer["Body"].read()
@@ -156,13 +228,13 @@ class Store:
             # Who copies a prefix to another one copies what its objects say.
             if name is not None and not key.endswith(name):
                 raise unusable("get_object", f"it is of another request: {name} was read")
-            return Content(body, answer["ETag"])
+            return VersionedContent(body, answer["ETag"])
 
         doing = f"reading {self.url(key)}"
         try:
             return self.again(doing, read)
         except FAILURES as error:
-            if classify(error) is Answer.GONE:
+            if classify(error) is FailureKind.GONE:
                 return None
             raise translated(doing, error) from error
 
@@ -178,7 +250,7 @@ class Store:
         try:
             self.call(doing, "put_object", Key=key, Body=body, **named, **arguments)
         except FAILURES as error:
-            if classify(error) in (Answer.TAKEN, Answer.GONE):
+            if classify(error) in (FailureKind.TAKEN, FailureKind.GONE):
                 raise
             raise translated(doing, error) from error
 
@@ -190,7 +262,7 @@ class Store:
         """
         given: dict[str, Any] = {"Prefix": prefix, "MaxKeys": most} | ({"StartAfter": after} if after else {})
         while True:
-            page = self.call(f"listing {self.url(prefix)}", "list_objects_v2", **given)
+            page = self.demand(f"listing {self.url(prefix)}", "list_objects_v2", **given)
             yield from (found["Key"] for found in page.get("Contents", []))
             if not page.get("IsTruncated"):
                 return

@@ -1,77 +1,45 @@
-"""Uploads of attempts that will never be published: found by their keys, and aborted."""
+"""What attempts leave behind: uploads and pieces that nothing will publish any more, known by their names.
+
+Nothing is judged by its age, and nothing of others is touched.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from outfall.s3.errors import FAILURES, Answer, classify
-from outfall.s3.failures import translated
-from outfall.s3.reader import store_at
+from outfall.errors import TargetError
+from outfall.s3.rolling.pieces import generation_of, key_of
+from outfall.s3.store import Store
 from outfall.storage.names import AttemptName
 from outfall.trace_points import reached
 
-if TYPE_CHECKING:
-    from outfall.s3.sink import S3Sink
+_AT_ONCE = 1000
+"""Keys that S3 deletes in one request."""
 
 
-def sweep_uploads(place: str | S3Sink, incarnation: str, *, generation: int | None = None, client: Any = None) -> int:
-    """Abort the uploads of one incarnation below a prefix.
-
-    A sink does this by itself after each epoch. By hand it is for a query that will never run again: uploads that are
-    not completed cost as much as objects. Nothing of others is touched, and nothing for its age alone.
-
-    Args:
-        place: `s3://bucket/prefix`, as the sink has it, or the sink.
-        incarnation: whose; the start line of the query names it, and so do the keys.
-        generation: only uploads of generations below this one. Without it all, also those of a query that still runs.
-        client: a boto3 client for S3, for a path; by default one with boto3's own chain of credentials.
-
-    Returns:
-        How many were aborted.
-
-    Raises:
-        ConfigurationError: the path is no S3 URL, or there is a client beside a sink.
-        TransientError, TargetError: S3 refuses.
-    """
-    store = store_at(place, client)
-    doing = f"sweeping {store.options.url()}"
-
-    def ask(request: str, **arguments: Any) -> Mapping[str, Any]:
-        return store.call(doing, request, **arguments)
-
-    try:
-        return abort_uploads(ask, store.options.root, incarnation, generation)
-    except FAILURES as error:
-        raise translated(doing, error) from error
-
-
-def abort_uploads(ask: Any, root: str, incarnation: str, generation: int | None) -> int:
-    """Abort the uploads below a root that an incarnation began under a generation below the given one.
-
-    Args:
-        ask: makes a request of S3, by its name and arguments.
-        root: what all keys begin with.
-        incarnation: whose.
-        generation: the first that is spared; `None` for none.
-    """
+def abort_uploads(store: Store, incarnation: str, generation: int | None) -> int:
+    """Abort what `find_uploads` finds, and return how many there were."""
     # All first: a listing that goes on where an upload was that is no more may leave out others.
-    ours = list(find_uploads(ask, root, incarnation, generation))
+    ours = list(find_uploads(store, incarnation, generation))
     for key, upload_id in ours:
-        try:
-            ask("abort_multipart_upload", Key=key, UploadId=upload_id)
-        except FAILURES as error:
-            if classify(error) is not Answer.GONE:
-                raise
+        store.abort_upload(f"sweeping {store.options.url()}", key, upload_id)
         reached("s3: swept")
     return len(ours)
 
 
-def find_uploads(ask: Any, root: str, incarnation: str, generation: int | None) -> Iterator[tuple[str, str]]:
-    """Yield key and id of each upload that `abort_uploads` would abort."""
+def find_uploads(store: Store, incarnation: str, generation: int | None) -> Iterator[tuple[str, str]]:
+    """Yield key and id of each upload that an incarnation began under older generations.
+
+    Args:
+        store: the bucket.
+        incarnation: whose.
+        generation: the first that is spared; `None` for none.
+    """
+    root = store.options.root
     given: dict[str, Any] = {"Prefix": root}
     while True:
-        page = ask("list_multipart_uploads", **given)
+        page = store.demand(f"looking for uploads below {store.options.url()}", "list_multipart_uploads", **given)
         for upload in page.get("Uploads", []):
             name = AttemptName.parse(upload["Key"], with_step=True)
             if name is None or name.incarnation != incarnation or not upload["Key"].startswith(root):
@@ -81,3 +49,50 @@ def find_uploads(ask: Any, root: str, incarnation: str, generation: int | None) 
         if not page.get("IsTruncated"):
             return
         given |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page.get("NextUploadIdMarker", "")}
+
+
+def dead_pieces(store: Store, incarnation: str, generation: int, live: set[str]) -> list[str]:
+    """Return the keys of the pieces of an incarnation that older generations put and that no state holds.
+
+    Args:
+        store: the bucket.
+        incarnation: whose.
+        generation: the first that is spared.
+        live: the names that stand in recorded states.
+    """
+    start = key_of(store, "")
+    names = [key.removeprefix(start) for key in store.keys(f"{start}{incarnation}/")]
+    return [start + name for name in names if name not in live and _is_before(name, incarnation, generation)]
+
+
+def delete_pieces(store: Store, incarnation: str, generation: int, live: set[str]) -> int:
+    """Delete what `dead_pieces` finds, and return how many there were."""
+    dead = dead_pieces(store, incarnation, generation, live)
+    if dead:
+        reached("s3: deleting pieces")
+        delete(store, dead)
+    return len(dead)
+
+
+def delete(store: Store, keys: Sequence[str]) -> None:
+    """Delete objects, a thousand at a time.
+
+    Raises:
+        TransientError, TargetError: some could not be deleted.
+    """
+    doing = f"deleting below {store.options.url()}"
+    for start in range(0, len(keys), _AT_ONCE):
+        # Not quiet: an answer that tells of each key is known to be whole.
+        wanted = {"Objects": [{"Key": key} for key in keys[start : start + _AT_ONCE]], "Quiet": False}
+        failed = store.demand(doing, "delete_objects", Delete=wanted).get("Errors", [])
+        if failed:
+            raise TargetError(
+                f"{doing} failed for {len(failed)} objects, first {failed[0].get('Key')!r}",
+                why=f"{failed[0].get('Code')}: {failed[0].get('Message')}",
+                do="grant s3:DeleteObject, or delete them by hand",
+            )
+
+
+def _is_before(name: str, incarnation: str, generation: int) -> bool:
+    found = generation_of(name, incarnation)
+    return found is not None and found < generation

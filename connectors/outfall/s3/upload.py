@@ -1,62 +1,119 @@
-"""One object in one attempt: its bytes go to S3 in parts, and nobody sees it before it is completed.
+"""The objects of one attempt: their bytes go to S3 in parts, and nobody sees them before they are completed.
 
-Objects with fewer bytes than a part are uploads of one part: S3 takes a last part of any size.
+They are begun, ended, and handed over together, or taken back together. Objects with fewer bytes than a part are
+uploads of one part: S3 takes a last part of any size.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from outfall.errors import TransientError
-from outfall.s3.byte_queue import ByteQueue
-from outfall.s3.errors import CHECKSUMS, FAILURES, Answer, classify, code_of
-from outfall.s3.failures import describe, piece_lost, translated
-from outfall.s3.staged import StagedObject, UploadedPart, encoded
+from outfall.capabilities import WriterInitContext
+from outfall.errors import TransientError, ValueRefusedError
+from outfall.s3.errors import CHECKSUMS, FAILURES, FailureKind, classify, code_of, describe, piece_lost, translated
+from outfall.s3.marker import Markers
+from outfall.s3.staged import ID, StagedObject, UploadedPart, encoded
 from outfall.s3.store import Store
+from outfall.storage.names import AttemptName
 from outfall.trace_points import reached
 
 T = TypeVar("T")
-
-ID = "outfall-id"
-"""The metadata by which an object is known to be ours."""
 
 MOST_PARTS = 9_000
 """S3 takes 10,000 parts; what is written at once may need some more."""
 MOST_BYTES = 4 << 40
 """S3's objects end at 5 TiB."""
+_LONGEST_KEY = 1024
 
 
-class Senders:
-    """A few threads that send parts. Whoever brings more than they can carry waits, so that memory is bounded."""
+class UploadAttempt:
+    """What one attempt puts into the bucket. Used by one thread; `senders` are its others."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._slots = threading.BoundedSemaphore(count)
-        self._pool: ThreadPoolExecutor | None = None
+    def __init__(self, store: Store, context: WriterInitContext) -> None:
+        self.store = store
+        self.context = context
+        self.senders = Senders(store.options.max_concurrency)
+        self.inline_left = int(store.options.inline_size)
+        """Bytes of small objects that may still go to the driver."""
+        self._ended: list[Callable[[], StagedObject]] = []
+        self._uploads: list[Upload] = []
+        self._in_touch = False
+        self._handed_over = False
 
-    def send(self, work: Callable[[], T]) -> Future[T]:
-        """Do some work in a thread; with one sender in this one."""
-        if self._count == 1:
-            return _done(work)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._count, "outfall-s3")
-        self._slots.acquire()
-        future = self._pool.submit(work)
-        future.add_done_callback(lambda _: self._slots.release())
-        return future
+    def touch(self) -> None:
+        """Check, before the first byte, that this is the driver's bucket, and that it is still this driver's.
+
+        Raises:
+            UnsharedTargetError, TargetLostError, FencedError: see `Markers.check_task`.
+        """
+        if not self._in_touch:
+            Markers(self.store).check_task(self.context)
+            self._in_touch = True
+
+    def begin(self, path: str, suffix: str) -> Upload:
+        """Begin an object in a bucket path.
+
+        Raises:
+            ValueRefusedError: its key would be too long.
+        """
+        self.touch()
+        name = AttemptName.of(self.context, len(self._uploads), suffix, step_id=self.context.step_id)
+        key = self.store.options.root + (f"{path}/{name}" if path else str(name))
+        if len(key.encode()) > _LONGEST_KEY:
+            raise ValueRefusedError(
+                f"the key {key[:100]!r}… is longer than S3's {_LONGEST_KEY} bytes",
+                step=self.context.step_id,
+                epoch=self.context.epoch,
+                do="give a shorter prefix, shorter values in partition_by, or a shorter step_id",
+            )
+        upload = Upload(self.store, self.senders, key, self.refuse_stale)
+        self._uploads.append(upload)
+        return upload
+
+    def refuse_stale(self, what: str) -> None:
+        """Raise `StaleWriterError` if something of ours is missing since this attempt is an old one."""
+        Markers(self.store).refuse_stale(self.context, what)
+
+    def end(self, upload: Upload, rows: int) -> None:
+        """Finish an object: hand its bytes over if they are few, else have the rest of them sent."""
+        inline = upload.end_inline(self.inline_left, rows)
+        if inline is not None:
+            self.inline_left -= inline.size
+            self._ended.append(lambda: inline)
+            return
+        upload.end()
+        self._ended.append(lambda: upload.staged(rows))
+        reached("s3: object ended")
+
+    def hand_over(self) -> list[StagedObject]:
+        """Bring all bytes to safety, and return the objects.
+
+        Raises:
+            TransientError, TargetError: a part could not be sent.
+        """
+        staged = [each() for each in self._ended]
+        reached("s3: staged")
+        self._handed_over = True
+        return staged
 
     def close(self) -> None:
-        """Wait for what is under way, and end the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        """End the threads, and abort the uploads of an attempt that failed. What stays behind is swept."""
+        if not self._handed_over:
+            self.store.stopped.set()
+        self.senders.close()
+        if not self._handed_over:
+            for upload in self._uploads:
+                upload.abort()
+        self._uploads.clear()
+        self._ended.clear()
 
 
 class Upload:
@@ -178,7 +235,7 @@ class Upload:
         try:
             return self._store.call(doing, request, Key=self.key, UploadId=upload_id, PartNumber=number, **what)
         except FAILURES as error:
-            if classify(error) is not Answer.GONE:
+            if classify(error) is not FailureKind.GONE:
                 raise translated(doing, error) from error
             self._refuse_stale(f"{doing} failed: {describe(error)}")
             if code_of(error) == "NoSuchKey" and request == "upload_part_copy":
@@ -199,10 +256,7 @@ class Upload:
             if self._upload_id is None:
                 doing = f"beginning the upload of {self._store.url(self.key)}"
                 arguments = self._store.data() | {"Metadata": {ID: self._id}}
-                try:
-                    answer = self._store.call(doing, "create_multipart_upload", Key=self.key, **arguments)
-                except FAILURES as error:
-                    raise translated(doing, error) from error
+                answer = self._store.demand(doing, "create_multipart_upload", Key=self.key, **arguments)
                 self._upload_id = answer["UploadId"]
                 if answer.get("ChecksumAlgorithm"):
                     self._checksum = f"Checksum{answer['ChecksumAlgorithm']}"
@@ -215,7 +269,80 @@ class Upload:
             self._first_unseen += 1
 
 
+class Senders:
+    """A few threads that send parts. Whoever brings more than they can carry waits, so that memory is bounded."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._slots = threading.BoundedSemaphore(count)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def send(self, work: Callable[[], T]) -> Future[T]:
+        """Do some work in a thread; with one sender in this one."""
+        if self._count == 1:
+            return _done(work)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, "outfall-s3")
+        self._slots.acquire()
+        future = self._pool.submit(work)
+        future.add_done_callback(lambda _: self._slots.release())
+        return future
+
+    def close(self) -> None:
+        """Wait for what is under way, and end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
 def _done(work: Callable[[], T]) -> Future[T]:
     future: Future[T] = Future()
     future.set_result(work())
     return future
+
+
+class ByteQueue:
+    """Buffers in a row. None is copied before it is taken."""
+
+    def __init__(self) -> None:
+        self._buffers: deque[pa.Buffer] = deque()
+        self.size = 0
+        """Bytes that wait."""
+
+    def add(self, buffers: Iterable[pa.Buffer]) -> int:
+        """Put buffers at the end; return how many bytes they are."""
+        before = self.size
+        for buffer in buffers:
+            self._buffers.append(buffer)
+            self.size += buffer.size
+        return self.size - before
+
+    def put_back(self, body: bytes) -> None:
+        """Put bytes at the front."""
+        self._buffers.appendleft(pa.py_buffer(body))
+        self.size += len(body)
+
+    def join(self, other: ByteQueue) -> None:
+        """Put another queue's bytes at the end."""
+        self.add(other._buffers)
+
+    def take(self, size: int) -> bytes:
+        """Take so many bytes from the front; fewer if there are not so many."""
+        left, taken = min(size, self.size), []
+        self.size -= left
+        while left:
+            buffer = self._buffers.popleft()
+            if buffer.size > left:
+                self._buffers.appendleft(buffer.slice(left))
+                buffer = buffer.slice(0, left)
+            taken.append(buffer)
+            left -= buffer.size
+        return b"".join(taken)
+
+    def take_all(self) -> bytes:
+        """Take all of them."""
+        return self.take(self.size)
+
+    def read(self) -> bytes:
+        """Return all of them, and leave them."""
+        return b"".join(self._buffers)

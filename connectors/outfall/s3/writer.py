@@ -14,10 +14,9 @@ from outfall.errors import TransientError
 from outfall.formats import suffix
 from outfall.formats.partition_paths import PartitionPaths
 from outfall.formats.stream import EncodedStream
-from outfall.s3.attempt import Attempt
+from outfall.s3.rolling.pieces import WriterState
 from outfall.s3.staged import StagedObject
-from outfall.s3.state import WriterState
-from outfall.s3.upload import Upload
+from outfall.s3.upload import Upload, UploadAttempt
 from outfall.sinks import StatelessSinkPartition
 from outfall.values import rows_to_batch
 
@@ -34,7 +33,7 @@ _LOOK_AFTER = 256
 class Writer(StatelessSinkPartition[Any]):
     """Deals rows out to bucket paths, and refuses everything after a failure."""
 
-    def __init__(self, attempt: Attempt, buckets: PartitionPaths | None) -> None:
+    def __init__(self, attempt: UploadAttempt, buckets: PartitionPaths | None) -> None:
         self._attempt = attempt
         self._options = attempt.store.options
         self._buckets = buckets
@@ -128,7 +127,7 @@ class OpenObject:
 class S3Writer(Writer):
     """Uploads objects of its own epoch. An attempt without rows leaves none, nor does one that fails."""
 
-    def __init__(self, attempt: Attempt, buckets: PartitionPaths | None) -> None:
+    def __init__(self, attempt: UploadAttempt, buckets: PartitionPaths | None) -> None:
         super().__init__(attempt, buckets)
         self._suffix = suffix(self._options)
         self._open: dict[str, OpenObject] = {}

@@ -62,7 +62,7 @@ ROLLED = ["one_epoch", "lost_target", "two_attempts_finish", "lost_before_commit
 @pytest.fixture(autouse=True)
 def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """moto answers 500 for uploads that are gone, which boto3 would ask for again and again."""
-    monkeypatch.setattr("outfall.s3.client._TRIES", 1)
+    monkeypatch.setattr("outfall.s3.store._TRIES", 1)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_rows_that_wait_survive_the_server_and_come_once(
     seaweed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without boto3's own tries, which would hide most; a client of its own, which no other test has made before.
-    monkeypatch.setattr("outfall.s3.client._TRIES", 1)
+    monkeypatch.setattr("outfall.s3.store._TRIES", 1)
     target = Target(seaweed.s3)
     # Longer than the server may take to start.
     options = {"part_size": "5 MiB", "inline_size": 0, "roll_bytes": "12 MiB", "retry_deadline": "5 minutes"}

@@ -85,7 +85,7 @@ COMMITS = ["lost_reply_of_a_commit", "lost_before_committing", "leftovers_are_sw
 @pytest.fixture(autouse=True)
 def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """moto answers 500 for uploads that are gone, which boto3 would ask for again and again."""
-    monkeypatch.setattr("outfall.s3.client._TRIES", 1)
+    monkeypatch.setattr("outfall.s3.store._TRIES", 1)
 
 
 @pytest.mark.parametrize(

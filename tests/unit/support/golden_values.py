@@ -21,8 +21,8 @@ from outfall.postgres import PostgresSink
 from outfall.postgres.offset_part import PartState
 from outfall.postgres.staging import StagedRows
 from outfall.s3 import S3Sink
+from outfall.s3.rolling.pieces import HeldObject, StoredPiece, WriterState
 from outfall.s3.staged import StagedObject, UploadedPart
-from outfall.s3.state import HeldObject, Piece, WriterState
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.wrappers import ExactlyOnceSink
 from outfall.wrappers.composite_committer import ChildValue, ChildValueSerializer, ListSerializer
@@ -102,7 +102,7 @@ def _of_objects() -> Kept:
         encoding="digest",
         suffix=".jsonl.gz",
         headed=True,
-        pieces=(Piece(name=PIECE, size=9, level=2),),
+        pieces=(StoredPiece(name=PIECE, size=9, level=2),),
         content=base64.b64encode(b"tail").decode(),
         rows=5,
         oldest=THEN,

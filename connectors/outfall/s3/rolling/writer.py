@@ -17,14 +17,10 @@ import pyarrow as pa
 from outfall.formats import suffix
 from outfall.formats.partition_paths import PartitionPaths
 from outfall.formats.stream import EncodedStream
-from outfall.s3.attempt import Attempt
-from outfall.s3.buffered_object import Growing, copied, merged
-from outfall.s3.byte_queue import ByteQueue
-from outfall.s3.encodings import Form, batches_of
 from outfall.s3.options import SMALLEST_PART
-from outfall.s3.segments import Pieces
-from outfall.s3.state import WHOLE, WriterState
-from outfall.s3.upload import Upload
+from outfall.s3.rolling.buffered_object import BufferedObject, Form, batches_of, copied, merged
+from outfall.s3.rolling.pieces import WHOLE, Pieces, WriterState
+from outfall.s3.upload import ByteQueue, Upload, UploadAttempt
 from outfall.s3.writer import Writer
 from outfall.storage.rolling import RollBounds
 from outfall.trace_points import reached
@@ -34,19 +30,23 @@ class RollingWriter(Writer):
     """Holds one object to be for each bucket path. Takes the states that were recorded for it."""
 
     def __init__(
-        self, attempt: Attempt, buckets: PartitionPaths | None, rolling: RollBounds, recovered: Sequence[WriterState]
+        self,
+        attempt: UploadAttempt,
+        buckets: PartitionPaths | None,
+        rolling: RollBounds,
+        recovered: Sequence[WriterState],
     ) -> None:
         super().__init__(attempt, buckets)
         self._rolling = rolling
         self._part_size = int(self._options.part_size)
         self._pieces = Pieces(attempt)
         self._forms: list[tuple[pa.Schema, Form]] = []
-        self._growing: dict[str, Growing] = {}
-        self._closed: list[Growing] = []
+        self._growing: dict[str, BufferedObject] = {}
+        self._closed: list[BufferedObject] = []
         """What takes no more rows, and is composed when the epoch ends."""
         for state in recovered:
             for held in state.objects:
-                self._restore(Growing.restored(held))
+                self._restore(BufferedObject.restored(held))
 
     def snapshot_state(self, epoch: int) -> Sequence[WriterState]:
         """All that waits, as one state; none where nothing is to wait."""
@@ -58,7 +58,7 @@ class RollingWriter(Writer):
         self._closed.clear()
         super().close()
 
-    def _restore(self, growing: Growing) -> None:
+    def _restore(self, growing: BufferedObject) -> None:
         """Go on with what one writer left. After there were more of them, what does not join becomes an object."""
         other = self._growing.setdefault(growing.path, growing)
         if other is growing:
@@ -89,13 +89,13 @@ class RollingWriter(Writer):
         self._forms = [(schema, form), *self._forms[:7]]
         return form
 
-    def _open(self, path: str, form: Form) -> Growing:
+    def _open(self, path: str, form: Form) -> BufferedObject:
         found = self._growing.get(path)
         if found is not None and found.form == form and (self._rolling.room(found.rows) != 0):
             return found
         if found is not None:
             self._closed.append(found)
-        growing = self._growing[path] = Growing(path, form, self._rolling.clock())
+        growing = self._growing[path] = BufferedObject(path, form, self._rolling.clock())
         return growing
 
     def _flush(self, end_of_input: bool) -> None:
@@ -116,22 +116,22 @@ class RollingWriter(Writer):
         while sum(growing.memory for growing in self._growing.values()) > self._held_bytes:
             self._keep(max(self._growing.values(), key=lambda growing: growing.memory), inline=False)
 
-    def _due(self, growing: Growing) -> bool:
+    def _due(self, growing: BufferedObject) -> bool:
         return self._rolling.due(growing.size, growing.since, growing.rows)
 
-    def _count(self, growing: Growing, made: int) -> None:
+    def _count(self, growing: BufferedObject, made: int) -> None:
         """Count bytes as they are made; of what is still to be encoded those of the object count, once it is made."""
         if growing.form.kind == "bytes":
             self._attempt.context.metrics.add("bytes", made)
 
     # --- pieces
 
-    def _put_whole(self, growing: Growing) -> None:
+    def _put_whole(self, growing: BufferedObject) -> None:
         """Put what waits as parts, once it is enough; smaller pieces before it become part of them."""
         if growing.waiting.size >= self._part_size:
             self._refill(growing)
 
-    def _refill(self, growing: Growing) -> None:
+    def _refill(self, growing: BufferedObject) -> None:
         """Put smaller pieces and what waits as parts. The pieces may be many: one of them is in memory at a time."""
         waiting, growing.waiting = growing.waiting, ByteQueue()
         for piece in growing.take_small():
@@ -140,11 +140,11 @@ class RollingWriter(Writer):
         growing.waiting.join(waiting)
         self._put_parts(growing)
 
-    def _put_parts(self, growing: Growing) -> None:
+    def _put_parts(self, growing: BufferedObject) -> None:
         while growing.waiting.size >= self._part_size:
             growing.pieces.append(self._pieces.put(growing.waiting.take(self._part_size), WHOLE))
 
-    def _keep(self, growing: Growing, *, inline: bool) -> None:
+    def _keep(self, growing: BufferedObject, *, inline: bool) -> None:
         """Put what waits, whatever it is; or let it wait in the state, if it is little."""
         self._count(growing, growing.finish())
         if growing.waiting.size + sum(piece.size for piece in growing.small) >= self._part_size:
@@ -156,7 +156,7 @@ class RollingWriter(Writer):
             self._read_back(growing, count)
             growing.pieces.append(self._pieces.put(growing.waiting.take_all(), level))
 
-    def _read_back(self, growing: Growing, count: int) -> None:
+    def _read_back(self, growing: BufferedObject, count: int) -> None:
         """Have the bytes of the last small pieces wait again, which together are less than a part.
 
         The sweep deletes the pieces, once the epoch is completed.
@@ -166,7 +166,7 @@ class RollingWriter(Writer):
 
     # --- objects
 
-    def _compose(self, growing: Growing) -> None:
+    def _compose(self, growing: BufferedObject) -> None:
         """Make an object of all that waits, in an upload of this attempt."""
         self._count(growing, growing.finish())
         reached("s3: composing")
@@ -179,7 +179,7 @@ class RollingWriter(Writer):
         self._attempt.end(upload, growing.rows)
         reached("s3: composed")
 
-    def _join(self, growing: Growing, upload: Upload) -> None:
+    def _join(self, growing: BufferedObject, upload: Upload) -> None:
         sizes = [piece.size for piece in growing.pieces]
         for piece, copy in zip(growing.pieces, copied(sizes, self._part_size, SMALLEST_PART), strict=True):
             if copy:
@@ -188,14 +188,14 @@ class RollingWriter(Writer):
                 upload.write([pa.py_buffer(self._pieces.read(piece))])
         upload.write([pa.py_buffer(growing.waiting.take_all())])
 
-    def _encode(self, growing: Growing, upload: Upload) -> None:
+    def _encode(self, growing: BufferedObject, upload: Upload) -> None:
         stream = EncodedStream(self._options)
         for batch in batches_of(self._bodies(growing)):
             upload.write(stream.encode(batch))
         upload.write(stream.finish())
         self._attempt.context.metrics.add("bytes", upload.size)
 
-    def _bodies(self, growing: Growing) -> Iterator[bytes]:
+    def _bodies(self, growing: BufferedObject) -> Iterator[bytes]:
         for piece in growing.pieces:
             yield self._pieces.read(piece)
         yield growing.waiting.take_all()

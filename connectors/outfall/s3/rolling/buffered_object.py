@@ -1,25 +1,131 @@
-"""One object to be, in a task: pieces in the bucket, and bytes that are not one yet."""
+"""One object to be, in a task: pieces in the bucket, and bytes that are not one yet.
+
+Its bytes are made in a form whose pieces need only be put one after the other.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal, Self
 
 import pyarrow as pa
 
+from outfall.formats import can_grow, one_schema, suffix
 from outfall.formats.options import FormatOptions
 from outfall.formats.stream import EncodedStream
-from outfall.s3.byte_queue import ByteQueue
-from outfall.s3.encodings import ArrowStream, Form
-from outfall.s3.state import WHOLE, HeldObject, Piece
+from outfall.s3.rolling.pieces import WHOLE, HeldObject, StoredPiece
+from outfall.s3.upload import ByteQueue
 from outfall.s3.writer import OBJECT_BYTES
+from outfall.values import detached
+
+_STREAM_BYTES = 1 << 20
+"""Bytes of rows that are written as one Arrow stream: enough that its schema costs little."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the bytes of an object to be are made. Only bytes of one form go into one object."""
+
+    kind: Literal["bytes", "arrow"]
+    """The format's own bytes, whole compressed members included; or streams of Arrow batches, for a format whose files
+    cannot be put together (Parquet) and are written once all rows are there."""
+    digest: str
+    suffix: str
+    headed: bool
+
+    @classmethod
+    def of(cls, options: FormatOptions, schema: pa.Schema) -> Self:
+        """Tell it from the options of the format and the columns."""
+        columns = "\n".join(f"{field.name} {field.type} {field.nullable}" for field in schema)
+        grows = can_grow(options)
+        made = {
+            "columns": columns if one_schema(options) else "",
+            "options": options.model_dump(mode="json", include=set(FormatOptions.model_fields)) if grows else "arrow",
+        }
+        digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:32]
+        headed = options.format == "csv" and options.header
+        return cls("bytes" if grows else "arrow", digest, suffix(options), headed)
+
+    def stream(self, options: FormatOptions, *, start: bool) -> EncodedStream | ArrowStream:
+        """Make what turns batches into such bytes; at the `start` of an object with its header."""
+        return EncodedStream(options, start=start) if self.kind == "bytes" else ArrowStream()
+
+
+class ArrowStream:
+    """Writes batches as Arrow's stream format (IPC), compressed: streams that follow on one another."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self.held = 0
+        """Bytes of rows that are held back."""
+
+    def encode(self, batch: pa.RecordBatch) -> list[pa.Buffer]:
+        """Take rows; return what is ready to be stored."""
+        ready = [] if not self._batches or self._batches[0].schema.equals(batch.schema) else self.finish()
+        self._batches.append(detached(batch))
+        self.held += batch.nbytes
+        return ready + (self.finish() if self.held >= _STREAM_BYTES else [])
+
+    def finish(self) -> list[pa.Buffer]:
+        """Return the rest."""
+        if not self._batches:
+            return []
+        table = pa.Table.from_batches(self._batches).combine_chunks()
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(table)
+        self._batches, self.held = [], 0
+        return [out.getvalue()]
+
+
+def batches_of(bodies: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Read the batches of Arrow streams that follow on one another, cut anywhere into `bodies`."""
+    source = _Joined(bodies)
+    file = pa.PythonFile(source, mode="r")
+    while source.more():
+        yield from pa.ipc.open_stream(file)
+
+
+class _Joined(io.RawIOBase):
+    """Bodies as one file, read from its beginning to its end; one of them in memory at a time."""
+
+    def __init__(self, bodies: Iterable[bytes]) -> None:
+        self._bodies = iter(bodies)
+        self._body = memoryview(b"")
+
+    def more(self) -> bool:
+        while not self._body:
+            body = next(self._bodies, None)
+            if body is None:
+                return False
+            self._body = memoryview(body)
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        taken: list[memoryview] = []
+        left = size
+        while left and self.more():
+            piece = self._body[:left] if left > 0 else self._body
+            self._body = self._body[len(piece) :]
+            taken.append(piece)
+            left = left - len(piece) if left > 0 else left
+        return b"".join(taken)
+
 
 MERGED = 16
 """So many pieces of a level become one of the next, so that there are few, and no byte is written again often."""
 
 
-class Growing:
+class BufferedObject:
     """The rows of one object to be.
 
     Its pieces are whole parts first, which are copied into it as they are; after them come smaller ones, less than a
@@ -32,13 +138,13 @@ class Growing:
         self.since = since
         """When the oldest row came, in seconds since 1970."""
         self.rows = 0
-        self.pieces: list[Piece] = []
+        self.pieces: list[StoredPiece] = []
         self.waiting = ByteQueue()
         """Bytes that are in no piece."""
         self._stream: EncodedStream | ArrowStream | None = None
 
     @classmethod
-    def restored(cls, held: HeldObject) -> Growing:
+    def restored(cls, held: HeldObject) -> BufferedObject:
         """Go on with a recorded one."""
         growing = cls(held.path, Form(held.kind, held.encoding, held.suffix, held.headed), held.oldest.timestamp())
         growing.rows = held.rows
@@ -71,7 +177,7 @@ class Growing:
         """Bytes of memory that it takes."""
         return self.waiting.size + (self._stream.held + OBJECT_BYTES if self._stream else 0)
 
-    def joins(self, other: Growing) -> bool:
+    def joins(self, other: BufferedObject) -> bool:
         """Whether both can become one. Called before rows are written.
 
         A whole part ends anywhere in a row or a compressed member, so what was made after it has to follow it.
@@ -86,7 +192,7 @@ class Growing:
             and not (first.waiting.size and first._ends_in_whole and second.pieces)
         )
 
-    def join(self, other: Growing) -> None:
+    def join(self, other: BufferedObject) -> None:
         """Take the rows of another one, which `joins`."""
         first, second = self._in_order(other)
         self.pieces, waiting = first.pieces + second.pieces, ByteQueue()
@@ -105,7 +211,7 @@ class Growing:
     def _ends_in_whole(self) -> bool:
         return bool(self.pieces) and self.pieces[-1].level == WHOLE
 
-    def _in_order(self, other: Growing) -> tuple[Growing, Growing]:
+    def _in_order(self, other: BufferedObject) -> tuple[BufferedObject, BufferedObject]:
         """Both, the one with whole parts first: what is smaller begins and ends with a row, and may stand anywhere."""
         return (other, self) if other.has_whole and not self.has_whole else (self, other)
 
@@ -126,12 +232,12 @@ class Growing:
         return made
 
     @property
-    def small(self) -> list[Piece]:
+    def small(self) -> list[StoredPiece]:
         """The pieces after the last whole part. What was one stays one, also when `part_size` is larger now."""
         count = next((n for n, piece in enumerate(reversed(self.pieces)) if piece.level == WHOLE), len(self.pieces))
         return self.pieces[len(self.pieces) - count :]
 
-    def take_small(self) -> list[Piece]:
+    def take_small(self) -> list[StoredPiece]:
         """Take these pieces out, to read them."""
         small = self.small
         del self.pieces[len(self.pieces) - len(small) :]

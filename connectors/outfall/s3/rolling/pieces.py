@@ -1,4 +1,7 @@
-"""What a writer keeps across epochs: objects to be, in pieces that nobody sees."""
+"""Pieces: hidden objects with bytes of objects to be, and the state that names them from epoch to epoch.
+
+Tasks put and read them; the sweep deletes them once no recorded state names them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ import base64
 import re
 import secrets
 from collections.abc import Iterable
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import HeldRows, WriterInitContext
+from outfall.s3.errors import piece_lost
+from outfall.s3.store import Store
+from outfall.s3.upload import UploadAttempt
 from outfall.storage.names import SIDECAR
+from outfall.trace_points import reached
 
 PIECES = f"{SIDECAR}/pieces/"
 """Pieces lie below it, those of each incarnation in a directory of their own."""
@@ -23,7 +31,7 @@ WHOLE = 9
 _NAME = re.compile(r"([0-9a-f]{16})/\d{10,}-\d{5,}-g(\d+)-a\d+-[0-9a-f]{16}")
 
 
-class Piece(BaseModel):
+class StoredPiece(BaseModel):
     """A hidden object that holds some bytes of an object to be."""
 
     model_config = ConfigDict(frozen=True)
@@ -57,7 +65,7 @@ class HeldObject(BaseModel):
     """How its key ends."""
     headed: bool = False
     """Whether it begins with a header, so that it cannot follow on others' bytes."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[StoredPiece, ...] = ()
     content: str = Field(default="", repr=False)
     """In Base64 the bytes that come after the pieces."""
     rows: int = Field(ge=1)
@@ -92,3 +100,59 @@ def generation_of(name: str, incarnation: str) -> int | None:
 def names_in(states: Iterable[WriterState]) -> set[str]:
     """The names of all pieces that states hold."""
     return {piece.name for state in states for each in state.objects for piece in each.pieces}
+
+
+class Pieces:
+    """The pieces that one attempt puts and reads."""
+
+    def __init__(self, attempt: UploadAttempt) -> None:
+        self._attempt = attempt
+        self._store = attempt.store
+        self._putting: dict[str, Future[None]] = {}
+
+    def put(self, body: bytes, level: int) -> StoredPiece:
+        """Store bytes under a new name. They are under way when this returns."""
+        self._attempt.touch()
+        piece = StoredPiece.of(self._attempt.context, len(body), level)
+        reached("s3: putting piece")
+        self._putting[piece.name] = self._attempt.senders.send(lambda: self._put(piece, body))
+        reached("s3: piece under way")
+        return piece
+
+    def wait(self) -> None:
+        """Wait until all that was put is safe.
+
+        Raises:
+            TransientError, TargetError: it could not be stored.
+        """
+        for future in self._putting.values():
+            future.result()
+
+    def key(self, piece: StoredPiece) -> str:
+        """Return a piece's key, once it is there."""
+        if piece.name in self._putting:
+            self._putting[piece.name].result()
+        return key_of(self._store, piece.name)
+
+    def read(self, piece: StoredPiece) -> bytes:
+        """Return a piece's bytes.
+
+        Raises:
+            TargetLostError: they are gone.
+            StaleWriterError: they are gone since this attempt is an old one.
+        """
+        key = self.key(piece)
+        body = self._store.get(key)
+        if body is None or len(body) != piece.size:
+            self._attempt.refuse_stale(f"{self._store.url(key)} is gone")
+            raise piece_lost(self._store.url(key))
+        reached("s3: piece read")
+        return body
+
+    def _put(self, piece: StoredPiece, body: bytes) -> None:
+        self._store.put(key_of(self._store, piece.name), body)
+
+
+def key_of(store: Store, name: str) -> str:
+    """Return the key of a piece."""
+    return f"{store.options.root}{PIECES}{name}"
