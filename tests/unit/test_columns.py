@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError
-from outfall.spark.columns import Columns, named
+from outfall.spark.columns import RowColumns, named
 from outfall.values import to_values
 
 NAMES = ["id", "a.b", "a", "ID", "x`y", "twice", "twice"]
@@ -27,22 +27,22 @@ NAMES = ["id", "a.b", "a", "ID", "x`y", "twice", "twice"]
     ],
 )
 def test_a_column_is_found_literally_or_as_spark_reads_a_name(text: str, path: tuple[str, ...], name: str) -> None:
-    found = Columns(NAMES).find("key", text)
+    found = RowColumns(NAMES).find("key", text)
     assert (found.path, found.name) == (path, name)
 
 
 @pytest.mark.parametrize("text", ["nope", "nope.id", "", ".", "id.", "`id", "`id`x", "Id"])
 def test_a_name_that_means_no_column_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"key names the column .*, and the rows have id, a\.b"):
-        Columns(NAMES).find("key", text)
+        RowColumns(NAMES).find("key", text)
 
 
 def test_a_name_of_two_columns_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="2 columns have the name 'twice'"):
-        Columns(NAMES).find("key", "twice")
+        RowColumns(NAMES).find("key", "twice")
     with pytest.raises(ConfigurationError, match="2 columns have the name 'twice'"):
-        Columns(NAMES).check_unique()
-    Columns(["a", "A"]).check_unique()
+        RowColumns(NAMES).check_unique()
+    RowColumns(["a", "A"]).check_unique()
 
 
 def test_columns_get_their_names_back_and_keep_their_types() -> None:

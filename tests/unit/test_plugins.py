@@ -150,7 +150,7 @@ from importlib import metadata
 from outfall import plugins
 assert plugins.names(plugins.SINKS) == [], "this process has the metadata"
 task, rows = pickle.loads(sys.stdin.buffer.read())
-sys.stdout.buffer.write(task.run_values(rows).encode())
+sys.stdout.buffer.write(task.run(rows).encode())
 """
 
 

@@ -89,7 +89,7 @@ def run_drain(sink: object, ticket: Ticket) -> list[TaskResponse]:
         ticket = replace(ticket, worker_count=len(parts))
     batch = (ticket.epoch or 0) - ticket.drains
     return [
-        EpochTask(sink, ticket, TaskIdentity(batch, worker_index=index, attempt=index)).run_without_rows(part)
+        EpochTask(sink, ticket, TaskIdentity(batch, worker_index=index, attempt=index)).run([(part, [])])
         for index, part in enumerate(parts)
     ]
 

@@ -188,14 +188,23 @@ class CollectedResponses:
 
     def seals(self, sink: Any, log: RecoveryLog) -> list[PartSeal[Any]]:
         """Every part that has a state, with its winner if it has one."""
-        winners = {name: writer_id(part.writer) for part in self.parts.values() for name in part.states}
+        winners = {
+            name: WriterId(part.writer.generation, part.writer.epoch, part.writer.attempt)
+            for part in self.parts.values()
+            for name in part.states
+        }
         return [
             PartSeal(name, state, winners.get(name)) for name, state in load_states(sink, self.states(), log).items()
         ]
 
     def committables(self, sink: Any) -> list[StoredCommittable]:
         """What is to be committed, after the sink's pre-commit topology."""
-        handed_over = stored_committables(self.responses)
+        handed_over = [
+            StoredCommittable(value=value, worker_index=response.worker_index, part=part.part)
+            for response in self.responses
+            for part in response.parts
+            for value in part.committables
+        ]
         if not supports(sink, SupportsPreCommitTopology):
             return handed_over
         serializer = hand_over_serializer(sink)
@@ -242,18 +251,3 @@ class CollectedResponses:
                     why="two tasks wrote the same part" if name.startswith("part") else "a task ran twice in one job",
                     do="report this; nothing was published and the epoch can run again",
                 )
-
-
-def writer_id(record: WinningAttempt) -> WriterId:
-    """The identity as connectors see it."""
-    return WriterId(record.generation, record.epoch, record.attempt)
-
-
-def stored_committables(responses: Sequence[TaskResponse]) -> list[StoredCommittable]:
-    """All committables of all responses, in the order of the tasks."""
-    return [
-        StoredCommittable(value=value, worker_index=response.worker_index, part=part.part)
-        for response in responses
-        for part in response.parts
-        for value in part.committables
-    ]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -46,6 +46,9 @@ from outfall.values import to_batch, to_values
 from outfall.version import outfall_version
 
 _log = logging.getLogger(__name__)
+
+Rows: TypeAlias = pa.RecordBatch | list[Any]
+"""Rows, or values that were never rows."""
 
 
 @dataclass(frozen=True)
@@ -82,33 +85,25 @@ class EpochTask:
         self._epoch = ticket.epoch_of(identity.epoch)
         self._skips = ticket.skips(self._epoch)
         self._metrics = Metrics({"task_retries": identity.retries} if identity.retries else None)
-        reached = ticket.recovery.reaches_tasks
-        self._log: RecoveryLog | None = ticket.recovery.open(ticket.step_id) if reached else None
+        recovery = ticket.recovery
+        self._log: RecoveryLog | None = recovery.open(ticket.step_id) if recovery.reaches_tasks else None
         self._open: dict[str | None, PartRunner] = {}
         self._started = time.monotonic()
 
-    def run(self, rows: Iterable[tuple[str | None, pa.RecordBatch]]) -> TaskResponse:
-        """Write all rows, each batch to the part beside it (`None` for a dynamic sink), and respond."""
-        return self._run(rows, PartRunner.write_batch)
+    def run(self, rows: Iterable[tuple[str | None, Rows]]) -> TaskResponse:
+        """Write all rows, each batch to the part beside it (`None` for a dynamic sink), and respond.
 
-    def run_values(self, values: Iterable[tuple[str | None, list[Any]]]) -> TaskResponse:
-        """As `run`, for values that were never rows."""
-        return self._run(values, PartRunner.write_values)
-
-    def run_without_rows(self, part: str | None) -> TaskResponse:
-        """Open one part, or a dynamic sink's writer, and let it go on from its state; then respond."""
-        return self._run([(part, [])], PartRunner.write_values)
-
-    def _run(self, items: Iterable[tuple[str | None, Any]], write: Any) -> TaskResponse:
+        A part that comes with an empty list is opened, and goes on from its state.
+        """
         with ExitStack() as stack:
             if self._log is not None:
                 stack.callback(self._log.close)
             if self._skips:
-                return self._response([], skipped=sum(_size(item) for _, item in items))
+                return self._response([], skipped=sum(_count(batch) for _, batch in rows))
             if not self._ticket.parts:
                 self._part(None, stack)
-            for part, item in items:
-                write(self._part(part, stack), item)
+            for part, batch in rows:
+                self._part(part, stack).write(batch)
             for runner in self._open.values():
                 runner.flush(self._ticket.end_of_input)
             return self._response([runner.finish(self._ticket.end_of_input) for runner in self._open.values()])
@@ -225,25 +220,20 @@ class PartRunner:
                 raise
             _log.warning("closing %s failed too", self._place(), exc_info=True)
 
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Write rows."""
-        if batch.num_rows == 0:
+    def write(self, rows: Rows) -> None:
+        """Write rows, or values that were never rows."""
+        count = _count(rows)
+        if not count:
             return
-        if supports(self._partition, SupportsArrow):
-            self._partition.write_record_batch(batch)
+        if isinstance(rows, list):
+            self._write_values(rows)
+        elif supports(self._partition, SupportsArrow):
+            self._partition.write_record_batch(rows)
         else:
-            self._partition.write_batch(to_values(batch, self._value_column))
-        self._count(batch.num_rows)
-
-    def write_values(self, values: list[Any]) -> None:
-        """Write values that were never rows."""
-        if not values:
-            return
-        if supports(self._partition, SupportsArrow) and not callable(getattr(self._partition, "write_batch", None)):
-            self._partition.write_record_batch(to_batch(values, self._value_column))
-        else:
-            self._partition.write_batch(values)
-        self._count(len(values))
+            self._partition.write_batch(to_values(rows, self._value_column))
+        self._rows += count
+        self._metrics.add("rows", count)
+        reached("task: after write")
 
     def flush(self, end_of_input: bool) -> None:
         """Flush at the end of the epoch. A task flushes all its parts before it finishes the first.
@@ -292,10 +282,11 @@ class PartRunner:
             self.__exit__(type(error), error, None)
             raise
 
-    def _count(self, rows: int) -> None:
-        self._rows += rows
-        self._metrics.add("rows", rows)
-        reached("task: after write")
+    def _write_values(self, values: list[Any]) -> None:
+        if supports(self._partition, SupportsArrow) and not callable(getattr(self._partition, "write_batch", None)):
+            self._partition.write_record_batch(to_batch(values, self._value_column))
+        else:
+            self._partition.write_batch(values)
 
     def _prepare_commit(self) -> list[StoredValue]:
         if not supports(self._sink, SupportsCommitter):
@@ -388,5 +379,5 @@ def open_partition(
     return sink.build(context.step_id, context.worker_index, context.worker_count)
 
 
-def _size(item: Any) -> int:
-    return item.num_rows if isinstance(item, pa.RecordBatch) else len(item)
+def _count(rows: Rows) -> int:
+    return len(rows) if isinstance(rows, list) else rows.num_rows

@@ -32,7 +32,7 @@ class FoundColumn:
     """A column, or a field within one."""
 
     path: tuple[str, ...]
-    """The column's name under `Columns.renamed`, and the fields that lead on from it."""
+    """The column's name under `RowColumns.renamed`, and the fields that lead on from it."""
     name: str
     """As the user says it, without back-ticks."""
 
@@ -47,7 +47,7 @@ class FoundColumn:
         return expression
 
 
-class Columns:
+class RowColumns:
     """The columns of some rows."""
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -79,7 +79,7 @@ class OutfallDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """Make the writer of one micro-batch, and begin its epoch if this process plans it."""
-        door, rest = self._split()
+        own, rest = self._split()
         if overwrite:
             raise ConfigurationError(
                 'outputMode("complete") is not supported by format("outfall")',
@@ -87,43 +87,46 @@ class OutfallDataSource(DataSource):
                 do="from outfall.spark import write_stream, with a sink that upserts, as PostgresSink(…,"
                 ' write_mode="upsert", key_columns=…)',
             )
-        if door.epoch is not None:
+        if own.epoch is not None:
             raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="leave epoch out")
-        location = door.recovery or checkpoint_recovery(door.checkpoint_location)
-        writer = StreamWriter(self._checked_sink(door, rest, schema), door, recovery_config(location))
+        location = own.recovery or checkpoint_recovery(own.checkpoint_location)
+        writer = StreamWriter(self.make_sink(own.sink, rest), own, recovery_config(location))
+        # The process that commits has nothing to check: its rows are written.
         if self._plans:
-            if door.checkpoint_location is not None and has_open_batch(door.checkpoint_location) is False:
-                raise _continuous(door.step_id)
+            check_schema(writer.sink, schema)
+            if own.checkpoint_location is not None and has_open_batch(own.checkpoint_location) is False:
+                raise _continuous(own.step_id)
             writer.begin()
         return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Make the writer of a batch job and begin it. Called in the planning process only."""
-        door, rest = self._split()
-        if door.checkpoint_location is not None or door.adopt_checkpoint:
+        own, rest = self._split()
+        if own.checkpoint_location is not None or own.adopt_checkpoint:
             raise ConfigurationError(
                 "checkpointLocation and adopt_checkpoint are for streams",
                 why="a batch job has no checkpoint",
                 do="leave them out; a job that can run again has epoch and recovery",
             )
-        if (door.epoch is None) != (door.recovery is None):
+        if (own.epoch is None) != (own.recovery is None):
             raise ConfigurationError(
                 "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
             )
         mode: SaveMode = "overwrite" if overwrite else "append"
-        recovery = None if door.recovery is None else recovery_config(door.recovery)
-        given = [value for name, value in rest.items() if plain_name(name.rpartition(".")[2]) == "onexisting"]
-        sink = self._checked_sink(door, rest, schema)
+        recovery = None if own.recovery is None else recovery_config(own.recovery)
+        on_existing = [value for name, value in rest.items() if plain_name(name.rpartition(".")[2]) == "onexisting"]
+        sink = self.make_sink(own.sink, rest)
+        check_schema(sink, schema)
         if recovery is not None:
             check_resumed_mode(mode)
-        elif not overwrite and "overwrite" in given:
+        elif not overwrite and "overwrite" in on_existing:
             raise ConfigurationError(
                 'mode("append") and on_existing=overwrite contradict each other', do='use .mode("overwrite")'
             )
-        elif overwrite or not given:
+        elif overwrite or not on_existing:
             # Spark takes no mode("error") for a data source in Python: on_existing=error is the way to say it.
             sink = in_save_mode(sink, mode)
-        writer = BatchWriter(sink, door, recovery)
+        writer = BatchWriter(sink, own, recovery)
         writer.begin()
         return writer
 
@@ -141,48 +144,43 @@ class OutfallDataSource(DataSource):
             )
         return split_options(options)
 
-    def _checked_sink(self, door: SourceOptions, options: Mapping[str, str], schema: StructType) -> Any:
-        sink = self.make_sink(door.sink, options)
-        check_schema(sink, schema)
-        return sink
 
-
-class _Door:
+class _SourceWriter:
     """What both writers share: the sink, the step's log, and the ticket once it is begun."""
 
-    def __init__(self, sink: Any, door: SourceOptions, recovery: RecoveryConfig | None) -> None:
-        self._sink = sink
-        self._door = door
+    def __init__(self, sink: Any, own: SourceOptions, recovery: RecoveryConfig | None) -> None:
+        self.sink = sink
+        self._options = own
         self._recovery = recovery
         self._ticket: Ticket | None = None
 
     def _coordinator(
         self, recovery: RecoveryConfig, *, any_later: bool = False, final: bool = False
     ) -> EpochCoordinator:
-        checkpoint = SparkCheckpoint.at(self._door.checkpoint_location)
+        checkpoint = SparkCheckpoint.at(self._options.checkpoint_location)
         options = EpochOptions(
-            commit=self._door.commit_policy(),
-            adopt_checkpoint=self._door.adopt_checkpoint,
+            commit=self._options.commit_policy(),
+            adopt_checkpoint=self._options.adopt_checkpoint,
             any_later=any_later,
             final=final,
             make_source_durable=None if checkpoint is None else checkpoint.make_durable,
         )
-        return EpochCoordinator(self._sink, self._door.step_id, recovery, options=options)
+        return EpochCoordinator(self.sink, self._options.step_id, recovery, options=options)
 
     def _run_task(self, batches: Iterator[pa.RecordBatch], epoch: int | None) -> ResponseMessage:
         if self._ticket is None:
-            raise ResponsesError("the writer came to its task without a ticket", step=self._door.step_id)
-        task = EpochTask(self._sink, self._ticket, task_identity(epoch))
+            raise ResponsesError("the writer came to its task without a ticket", step=self._options.step_id)
+        task = EpochTask(self.sink, self._ticket, task_identity(epoch))
         return ResponseMessage(task.run((None, batch) for batch in batches).encode())
 
     def _finish(self, coordinator: EpochCoordinator, messages: list[ResponseMessage | None]) -> None:
         if None in messages:
-            raise _continuous(self._door.step_id)
+            raise _continuous(self._options.step_id)
         responses = [TaskResponse.decode(message.response) for message in messages if message is not None]
         coordinator.finish(coordinator.resume(responses), responses)
 
 
-class StreamWriter(_Door, DataSourceStreamArrowWriter):
+class StreamWriter(_SourceWriter, DataSourceStreamArrowWriter):
     """Writes one micro-batch."""
 
     def begin(self) -> None:
@@ -207,11 +205,11 @@ class StreamWriter(_Door, DataSourceStreamArrowWriter):
 
     def _log(self) -> RecoveryConfig:
         if self._recovery is None:
-            raise ConfigurationError("the stream has no recovery location", step=self._door.step_id)
+            raise ConfigurationError("the stream has no recovery location", step=self._options.step_id)
         return self._recovery
 
 
-class BatchWriter(_Door, DataSourceArrowWriter):
+class BatchWriter(_SourceWriter, DataSourceArrowWriter):
     """Writes one batch job."""
 
     def begin(self) -> None:
@@ -234,7 +232,7 @@ class BatchWriter(_Door, DataSourceArrowWriter):
     def commit(self, messages: list[ResponseMessage | None]) -> None:  # type: ignore[override]
         """Record and publish the job. Called on the driver when all tasks responded."""
         if self._recovery is None:
-            raise ResponsesError("the job was never begun", step=self._door.step_id)
+            raise ResponsesError("the job was never begun", step=self._options.step_id)
         try:
             with closing(self._begun(self._recovery)) as coordinator:
                 self._finish(coordinator, messages)
@@ -250,11 +248,11 @@ class BatchWriter(_Door, DataSourceArrowWriter):
         Called on the driver when tasks have failed, and after a commit that raised.
         """
         if (kept := self._end_failed()) is not None:
-            _log.warning("step %s: %s", self._door.step_id, kept)
+            _log.warning("step %s: %s", self._options.step_id, kept)
 
     @property
     def _is_unresumed(self) -> bool:
-        return self._door.recovery is None
+        return self._options.recovery is None
 
     def _note_end(self, error: BaseException) -> None:
         if (kept := self._end_failed()) is not None:
@@ -266,13 +264,13 @@ class BatchWriter(_Door, DataSourceArrowWriter):
         if not self._is_unresumed or recovery is None:
             return None
         self._recovery = None
-        return end_failed(recovery, self._door.step_id, lambda: self._begun(recovery))
+        return end_failed(recovery, self._options.step_id, lambda: self._begun(recovery))
 
     def _begun(self, recovery: RecoveryConfig) -> EpochCoordinator:
         return self._coordinator(recovery, any_later=True, final=self._is_unresumed)
 
     def _epoch(self) -> int:
-        return self._door.epoch or 0
+        return self._options.epoch or 0
 
 
 def _continuous(step_id: str) -> ConfigurationError:

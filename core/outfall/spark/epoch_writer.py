@@ -16,7 +16,7 @@ from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint
-from outfall.spark.columns import Columns
+from outfall.spark.columns import RowColumns
 from outfall.spark.query_identity import NO_QUERY, RunningQuery, is_connect
 from outfall.spark.routing import map_in_arrow, route
 from outfall.spark.settings import StepSettings
@@ -24,6 +24,7 @@ from outfall.spark.task_function import PART_COLUMN, RESPONSE_SCHEMA, EpochFunct
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,12 @@ class EpochWriter:
         self._end_of_input = end_of_input
         self._final = final
         self._started = time.time()
+        self._checked: StructType | None = None
+        """The columns of the rows that were checked last, in this process."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Forget which columns were checked: what the sink keeps of them may not travel with it."""
+        return self.__dict__ | {"_checked": None}
 
     def write(self, df: DataFrame, epoch: int, *, query: RunningQuery = NO_QUERY) -> EpochResult:
         """Write one epoch, or skip it when it is completed. Called on the driver.
@@ -78,25 +85,35 @@ class EpochWriter:
         """
         if query.output_mode is not None:
             check_output_mode(self._sink, query.output_mode)
-        self._settings.check(self._sink, df)
-        result = self._write(df, epoch, query)
+        self.check(df)
+        rewrites = 0
+        while True:
+            try:
+                with closing(self.coordinator(query)) as coordinator:
+                    ticket = coordinator.begin(epoch, query_id=query.query_id)
+                    result = coordinator.finish(ticket, self._run_tasks(df, ticket, epoch))
+                break
+            except EpochAbandonedError as error:
+                rewrites += 1
+                if rewrites > REWRITES:
+                    raise
+                _log.warning("%s Writing it anew.", error)
         if self._end_of_input and supports(self._sink, SupportsHeldRows):
             # Parts that had no rows now may hold some of an earlier job or query.
             drain(lambda: self.coordinator(query))
         return result
 
-    def _write(self, df: DataFrame, epoch: int, query: RunningQuery) -> EpochResult:
-        for _ in range(REWRITES):
-            try:
-                return self._write_once(df, epoch, query)
-            except EpochAbandonedError as error:
-                _log.warning("%s Writing it anew.", error)
-        return self._write_once(df, epoch, query)
+    def check(self, df: DataFrame) -> None:
+        """Refuse rows that cannot be written, before any data moves. Called on the driver.
 
-    def _write_once(self, df: DataFrame, epoch: int, query: RunningQuery) -> EpochResult:
-        with closing(self.coordinator(query)) as coordinator:
-            ticket = coordinator.begin(epoch, query_id=query.query_id)
-            return coordinator.finish(ticket, self._run_tasks(df, ticket, epoch))
+        The sink is asked once for the same columns in a process, since it may have to ask its target.
+
+        Raises:
+            ConfigurationError: a column is missing, or has a type that cannot be written.
+        """
+        if df.schema != self._checked:
+            self._settings.check_rows(self._sink, df)
+            self._checked = df.schema
 
     def coordinator(self, query: RunningQuery = NO_QUERY) -> EpochCoordinator:
         """Make a coordinator of the step. Called on the driver."""
@@ -116,7 +133,7 @@ class EpochWriter:
 
     def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskResponse]:
         skips = ticket.skips(ticket.epoch_of(epoch))
-        frame, names, value = (Columns(df.columns).renamed(df), (), None) if skips else self._prepared(df, ticket)
+        frame, names, value = (RowColumns(df.columns).renamed(df), (), None) if skips else self._prepared(df, ticket)
         function = EpochFunction(self._sink, ticket, epoch, value, names)
         rows = map_in_arrow(frame, function, RESPONSE_SCHEMA).collect()
         if not rows:
@@ -133,10 +150,11 @@ class EpochWriter:
         """
         settings = self._settings
         shaped = self._sink.add_pre_write_topology(df) if supports(self._sink, SupportsPreWriteTopology) else df
-        columns = Columns(shaped.columns)
+        columns = RowColumns(shaped.columns)
         frame = columns.renamed(shaped)
         order_by = [columns.find("order_by", name).expression() for name in settings.order_by]
         if is_fixed(self._sink):
+            settings.check_key(self._sink, len(ticket.parts))
             frame = route(
                 frame,
                 self._sink,

@@ -12,7 +12,7 @@ from outfall.errors import ConfigurationError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.validation import listed_parts
 from outfall.recovery.log import check_step_id
-from outfall.spark.columns import Columns, check_schema
+from outfall.spark.columns import RowColumns, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,16 +54,16 @@ class StepSettings:
                 f"commit is a {type(self.commit).__name__}", do="give an outfall.spark.CommitPolicy"
             )
 
-    def check(self, sink: Any, df: DataFrame | None = None) -> None:
-        """Check the settings against a sink and, where given, the columns of its rows.
+    def check(self, sink: Any) -> None:
+        """Check the settings against a sink. Called once for a query or job.
 
         Raises:
             CapabilityError: the sink's capabilities do not go together.
-            ConfigurationError: key, value or order do not fit the sink or the rows.
+            ConfigurationError: the settings do not fit the sink.
         """
         check_sink(sink)
         if is_fixed(sink):
-            self._check_key(sink)
+            self.check_key(sink, len(listed_parts(self.step_id, sink, ())))
         elif self.key is not None:
             raise ConfigurationError(
                 f"key={self.key!r} routes rows to parts, and {type(sink).__name__} has none",
@@ -79,25 +79,31 @@ class StepSettings:
                 " out anew",
                 do="leave workers out: spark.sql.shuffle.partitions says how many tasks write",
             )
-        if df is not None:
-            check_schema(sink, self._check_columns(sink, df).schema)
 
-    def _check_key(self, sink: Any) -> None:
-        parts = len(listed_parts(self.step_id, sink, ()))
+    def check_key(self, sink: Any, parts: int) -> None:
+        """Refuse several parts where no key says which row belongs to which.
+
+        Raises:
+            ConfigurationError: saying what to pass.
+        """
         if self.key is None and parts > 1:
             raise ConfigurationError(
                 f"{type(sink).__name__} has {parts} parts and no key says which row belongs to which",
                 do="pass key=, the name of a column",
             )
 
-    def _check_columns(self, sink: Any, df: DataFrame) -> DataFrame:
-        """Check the columns that are named, and return the rows as the sink gets them."""
-        columns = Columns(df.columns)
+    def check_rows(self, sink: Any, df: DataFrame) -> None:
+        """Check the columns that are named, and let the sink check those that it gets.
+
+        Raises:
+            ConfigurationError: a column is missing, or has a type that cannot be written.
+        """
+        columns = RowColumns(df.columns)
         found = {name: columns.find(name, given) for name, given in (("key", self.key), ("value", self.value)) if given}
         for column in self.order_by:
             columns.find("order_by", column)
         if self.value is not None:
-            return columns.renamed(df).select(found["value"].expression().alias(found["value"].name))
-        if not supports(sink, SupportsPreWriteTopology):
+            df = columns.renamed(df).select(found["value"].expression().alias(found["value"].name))
+        elif not supports(sink, SupportsPreWriteTopology):
             columns.check_unique()
-        return df
+        check_schema(sink, df.schema)

@@ -43,6 +43,10 @@ class ForEachBatch:
             query = replace(query, checkpoint=self._checkpoint)
         self._writer.write(df, batch_id, query=query)
 
+    def check(self, df: DataFrame) -> None:
+        """Refuse rows that cannot be written, before the query is started."""
+        self._writer.check(df)
+
     def _query_on_connect(self, df: DataFrame) -> RunningQuery:
         """The server runs the function in one process per started query and tells it no id."""
         if self._query is None:
@@ -174,7 +178,7 @@ def write_stream(
         adopt_checkpoint=adopt_checkpoint,
         commit=commit,
     )
-    StepSettings(key=key, value=value, order_by=order_by, workers=workers).check(sink, df)
+    function.check(df)
     writer = df.writeStream.foreachBatch(function)
     return writer if checkpoint is None else writer.option("checkpointLocation", os.fspath(checkpoint))
 

@@ -102,7 +102,7 @@ class LocalDriver:
             retries=retries,
             query_id=self._query_id,
         )
-        return EpochTask(self.task_sink(), ticket, identity).run_values(rows)
+        return EpochTask(self.task_sink(), ticket, identity).run(rows)
 
     def new_attempt(self) -> int:
         """Return the number of the next attempt."""

@@ -91,7 +91,7 @@ def no_state_on_the_sink(trials: Trials) -> None:
     begun = trial.begin(trial.driver(), trial.bring(0))
     mine = copied(begun.driver.sink)
     before = _attributes(mine)
-    EpochTask(mine, begun.ticket, TaskIdentity(0, 0, attempt=0)).run_values(begun.tasks[0])
+    EpochTask(mine, begun.ticket, TaskIdentity(0, 0, attempt=0)).run(begun.tasks[0])
     changed = sorted(name for name, value in _attributes(mine).items() if before.get(name) != value)
     if changed:
         raise ConformanceError(
