@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from outfall.errors import OutfallError, TargetError
-from outfall.s3.errors import FAILURES, describe
+from outfall.s3.errors import FAILURES, describe, translated
 from outfall.s3.marker import Markers
 from outfall.s3.store import Store
 from outfall.storage.names import SIDECAR
@@ -86,11 +86,13 @@ class ConnectionCheck:
         overwrites = self._store.options.on_existing == "overwrite"
         key = f"{self._store.options.root}.{self._name}" if overwrites else self._key
         try:
-            self._store.demand(doing, "delete_object", Key=key)
+            self._store.call(doing, "delete_object", Key=key)
         except TargetError as error:
             if self._deletes:
                 raise
             return f"nothing may be deleted there ({describe(error.__cause__ or error)})"
+        except FAILURES as error:
+            raise translated(doing, error) from error
         return None
 
     def _condition(self, obstacle: str | None) -> str:

@@ -7,12 +7,14 @@ import binascii
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, urlencode
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
+from outfall.formats import FormatArguments
+from outfall.formats.partition_paths import PartitionArguments
 from outfall.options import Duration, SinkOptions, parse_endpoint, resolve_secret
 from outfall.s3.location import bucket_and_prefix
 from outfall.storage.rolling import RollBounds
@@ -25,14 +27,6 @@ _NEED_CRT = ("CRC32C", "CRC64NVME")
 _MOST_PARTS = 8_000
 """Of an object that gathers rows: fewer than S3 takes, since the last epoch's bytes come on top."""
 _MOST_BYTES = 2 << 40
-
-
-class RollArguments(TypedDict, total=False):
-    """The bounds as keyword arguments of a sink; `RollOptions` says what each means."""
-
-    roll_bytes: int | str | None
-    roll_interval: timedelta | float | str | None
-    roll_rows: int | None
 
 
 class RollOptions(SinkOptions):
@@ -236,3 +230,30 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
         """
         largest = min(_MOST_BYTES, int(self.part_size) * _MOST_PARTS)
         return RollBounds(self.roll_bytes, self.roll_interval, self.roll_rows, largest, clock)
+
+
+class S3Arguments(PartitionArguments, FormatArguments, total=False):
+    """`S3Sink`'s options as keyword arguments, but for bucket and prefix; `S3Options` says what each means."""
+
+    path: str | None
+    on_existing: Literal["error", "resume", "overwrite"]
+    part_size: int | str
+    max_concurrency: int
+    inline_size: int | str
+    checksum: Literal["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"] | None
+    sse: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None
+    sse_kms_key_id: str | None
+    sse_customer_key: str | None
+    acl: str | None
+    storage_class: str | None
+    tags: str | Mapping[str, str]
+    region: str | None
+    endpoint_url: str | None
+    path_style: bool
+    requester_pays: bool
+    connect_timeout: timedelta | float | str
+    read_timeout: timedelta | float | str
+    retry_deadline: timedelta | float | str
+    roll_bytes: int | str | None
+    roll_interval: timedelta | float | str | None
+    roll_rows: int | None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Unpack
 
 from outfall.capabilities import (
     CommittableMessage,
@@ -21,15 +20,13 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.errors import ConfigurationError
-from outfall.formats import FormatArguments
-from outfall.formats.partition_paths import PartitionArguments
 from outfall.options import make_options
 from outfall.s3.commit import S3Committer
 from outfall.s3.connection import ConnectionCheck
 from outfall.s3.location import store_name
 from outfall.s3.manifest import Manifest, Manifests
 from outfall.s3.marker import Markers
-from outfall.s3.options import RollArguments, S3Options
+from outfall.s3.options import S3Arguments, S3Options
 from outfall.s3.rolling.pieces import WriterState, names_in
 from outfall.s3.rolling.writer import RollingWriter
 from outfall.s3.staged import StagedObject
@@ -42,34 +39,6 @@ from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.storage.sink import StorageSink
 from outfall.trace_points import reached
-
-
-class StoreArguments(TypedDict, total=False):
-    """The options of uploads and of the store; `S3Options` says what each means."""
-
-    path: str | None
-    on_existing: Literal["error", "resume", "overwrite"]
-    part_size: int | str
-    max_concurrency: int
-    inline_size: int | str
-    checksum: Literal["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"] | None
-    sse: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None
-    sse_kms_key_id: str | None
-    sse_customer_key: str | None
-    acl: str | None
-    storage_class: str | None
-    tags: str | Mapping[str, str]
-    region: str | None
-    endpoint_url: str | None
-    path_style: bool
-    requester_pays: bool
-    connect_timeout: timedelta | float | str
-    read_timeout: timedelta | float | str
-    retry_deadline: timedelta | float | str
-
-
-class S3Arguments(StoreArguments, RollArguments, PartitionArguments, FormatArguments, total=False):
-    """All options of `S3Sink` but the bucket and the prefix."""
 
 
 class S3Sink(
