@@ -16,9 +16,8 @@ from outfall.file import FileSink
 from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
 from outfall.testing.benchmark import EmptySink
 from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
-from outfall.testing.benchmark.epochs import seconds_per_epoch, small_epochs
+from outfall.testing.benchmark.rows import Scratch, seconds_per_epoch, small_epochs
 from outfall.testing.benchmark.runs import rounds
-from outfall.testing.benchmark.scratch import Scratch
 
 DEFAULT = Given(rows=1200, pairs=5)
 EPOCH_ROWS = 100

@@ -17,9 +17,9 @@ from outfall.recovery import history
 from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
 from outfall.testing.benchmark import EmptySink, in_turn
 from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
-from outfall.testing.benchmark.processes import cpu_seconds
+from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.runs import Job
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.session import cpu_seconds
 
 DEFAULT = Given(rows=3_000_000, pairs=5)
 FORMATS = {"jsonl": "json", "csv": "csv", "parquet": "parquet"}

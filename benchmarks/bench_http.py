@@ -21,7 +21,7 @@ from benchmarks.http_service import http_service
 from benchmarks.results import Figure, Line, Result, now
 from outfall.http import HttpSink
 from outfall.testing import LocalDriver
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.rows import Scratch
 
 DEFAULT = Given(rows=20_000, pairs=3)
 SERVICE, IN_FLIGHT, KNEE, BATCH = 0.02, 64, 40, 500

@@ -16,7 +16,7 @@ from benchmarks.common import Given, finish, machine, parse, seconds
 from benchmarks.results import Result, now
 from outfall.file import FileSink
 from outfall.testing import LocalDriver
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.rows import Scratch
 
 DEFAULT = Given(rows=1000, pairs=7)
 FEW = 10

@@ -28,9 +28,9 @@ from outfall.postgres.copy_encoder import CopyEncoder
 from outfall.postgres.names import TableName
 from outfall.testing.benchmark import in_turn
 from outfall.testing.benchmark.doors import ObjectsDoor
-from outfall.testing.benchmark.processes import cpu_seconds
+from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.runs import Job
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.session import cpu_seconds
 from tests.integration.support.postgres import own_server
 
 DEFAULT = Given(rows=3_000_000, pairs=3)

@@ -26,8 +26,8 @@ from outfall.protocol.step import EpochOptions
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig, SqliteRecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.testing import LocalDriver
-from outfall.testing.benchmark.scratch import Scratch
-from outfall.testing.recovery_sinks import CountingSink
+from outfall.testing.benchmark.rows import Scratch
+from outfall.testing.recovery_contract import CountingSink
 
 DEFAULT = Given(rows=1000, pairs=15)
 CHUNK = 512

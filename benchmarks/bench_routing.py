@@ -13,9 +13,9 @@ from benchmarks.results import Result, now
 from outfall.file import FileSink
 from outfall.testing.benchmark import in_turn
 from outfall.testing.benchmark.doors import ObjectsDoor
-from outfall.testing.benchmark.processes import cpu_seconds
+from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.runs import Job
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.session import cpu_seconds
 
 DEFAULT = Given(rows=3_000_000, pairs=5)
 PARTS = 16

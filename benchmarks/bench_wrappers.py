@@ -21,10 +21,9 @@ from outfall.sinks import DynamicSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.benchmark import EmptySink, in_turn
 from outfall.testing.benchmark.doors import ObjectsDoor
-from outfall.testing.benchmark.empty import EmptyPartition
-from outfall.testing.benchmark.processes import cpu_seconds
-from outfall.testing.benchmark.runs import Job
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.rows import Scratch
+from outfall.testing.benchmark.runs import EmptyPartition, Job
+from outfall.testing.benchmark.session import cpu_seconds
 from outfall.wrappers import BatchingSink, FanOutSink
 
 DEFAULT = Given(rows=3_000_000, pairs=5)

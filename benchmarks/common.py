@@ -15,7 +15,7 @@ from rich.console import Console
 from benchmarks.render import tables
 from benchmarks.results import Figure, Line, Machine, Result
 from outfall.testing.benchmark import Run, ratios
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.session import start_session
 
 MASTER = "local[2]"

@@ -9,8 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from examples.flights import SCHEMA as FLIGHTS_SCHEMA
-from outfall.testing.benchmark.rows import SCHEMA, write_rows
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.rows import SCHEMA, Scratch, write_rows
 
 FLIGHTS = 336_776
 

@@ -27,10 +27,9 @@ from benchmarks.results import Result
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
-from outfall.testing.benchmark.comparison import EMPTY, SINK, Size, compare
+from outfall.testing.benchmark.comparison import EMPTY, SINK, Size, compare, table
 from outfall.testing.benchmark.doors import OptionsDoor
-from outfall.testing.benchmark.report import table
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.rows import Scratch
 from tests.documents import ROOT
 
 pytestmark = pytest.mark.spark

@@ -12,9 +12,8 @@ from outfall.errors import ConfigurationError
 from outfall.testing import LocalDriver
 from outfall.testing.benchmark import EmptySink, Run, Spread, in_turn, ratios, spread
 from outfall.testing.benchmark.__main__ import main
-from outfall.testing.benchmark.factory import load_factory
-from outfall.testing.benchmark.rows import mixed_rows, write_rows
-from outfall.testing.benchmark.scratch import Scratch
+from outfall.testing.benchmark.comparison import load_factory
+from outfall.testing.benchmark.rows import Scratch, mixed_rows, write_rows
 
 
 def no_sink(directory: Path) -> None:

@@ -22,13 +22,21 @@ from outfall.file import FileSink
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from outfall.testing.conformance import CHECKS, ConformanceError, NotClaimedError, run_check
-from outfall.testing.conformance.actions import Action, Crash, LostReply, PartialCommit, Restart, Sleep, Wake, Write
 from outfall.testing.conformance.faults import when
-from outfall.testing.conformance.player import play
-from outfall.testing.conformance.rows import frozen
+from outfall.testing.conformance.schedules import (
+    Action,
+    Crash,
+    LostReply,
+    PartialCommit,
+    Restart,
+    Sleep,
+    Wake,
+    Write,
+    play,
+)
 from outfall.testing.conformance.search import search
 from outfall.testing.conformance.spying import spied
-from outfall.testing.conformance.trial import Content, Trial, dealt
+from outfall.testing.conformance.trial import Content, Trial, dealt, frozen
 from tests.unit.support import conforming
 from tests.unit.support.broken_sinks import careless, filed, staged
 from tests.unit.support.warehouse import StagingSink

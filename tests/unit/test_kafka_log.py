@@ -11,8 +11,8 @@ from outfall.errors import RecordError, TransientError
 from outfall.kafka.partition import TopicRecord
 from outfall.kafka.recovery_log import KafkaLog
 from outfall.recovery import EntryExistsError, LogEntry
-from outfall.testing.by_reference import ByReference
 from outfall.testing.local_engine import LocalDriver
+from outfall.testing.memory_log import ByReference
 from tests.unit.support.kafka_partition import Faults, MemoryKafka, MemoryPartition, Time, Topic, memory_log
 from tests.unit.support.logs import once_at
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from outfall.retry_log import RetryLog
-from outfall.testing.fake_clock import FakeClock
+from outfall.testing.local_engine import FakeClock
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import pytest
 from outfall.errors import ConfigurationError, RecordError
 from outfall.recovery import EntryExistsError, LogEntry
 from outfall.testing import ByReference, MemoryRecoveryConfig, crash_at, crash_environment, failing_call
-from outfall.testing.conformance.lines import watched
-from outfall.testing.conformance.stepping import Suspended, at_step, steps_of
+from outfall.testing.conformance.stepping import Suspended, at_step, steps_of, watched
 from outfall.trace_points import reached
 
 

@@ -11,7 +11,7 @@ from outfall.kafka.partition import DeliveryUnknownError, Partition, TopicRecord
 from outfall.kafka.recovery_log import KafkaLog
 from outfall.kafka.recovery_progress import steps_in
 from outfall.recovery import RecoveryConfig, RecoveryLog
-from outfall.testing.by_reference import ByReference
+from outfall.testing.memory_log import ByReference
 
 _COMPACTED_AT = 300
 """How many records a broker in memory keeps before it compacts by itself, as one does."""

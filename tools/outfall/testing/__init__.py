@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 import outfall.testing.crash_points  # noqa: F401 - importing arms them
 
 if TYPE_CHECKING:
-    from outfall.testing.by_reference import ByReference
     from outfall.testing.conformance import ConformanceReport, SinkHarness, run_conformance
     from outfall.testing.conformance.pytest_suite import SinkConformance
     from outfall.testing.crash_points import CrashError, crash_at, crash_environment
     from outfall.testing.disks import loop_disk, memory_disk
     from outfall.testing.failing_calls import failing_call
-    from outfall.testing.fake_clock import FakeClock
-    from outfall.testing.local_engine import LocalDriver
-    from outfall.testing.memory_log import MemoryRecoveryConfig
+    from outfall.testing.local_engine import FakeClock, LocalDriver
+    from outfall.testing.memory_log import ByReference, MemoryRecoveryConfig
     from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 
 __all__ = [
@@ -44,10 +42,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ByReference": "by_reference",
+    "ByReference": "memory_log",
     "ConformanceReport": "conformance",
     "CrashError": "crash_points",
-    "FakeClock": "fake_clock",
+    "FakeClock": "local_engine",
     "LocalDriver": "local_engine",
     "MemoryRecoveryConfig": "memory_log",
     "NetworkFault": "tcp_proxy",

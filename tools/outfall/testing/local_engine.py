@@ -18,6 +18,29 @@ from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.url import recovery_config
 
+
+class FakeClock:
+    """Time that passes only when somebody sleeps, and then at once."""
+
+    def __init__(self) -> None:
+        """Start at second 0."""
+        self.seconds = 0.0
+        self.sleeps: list[float] = []
+
+    def now(self) -> float:
+        """Return the seconds slept so far."""
+        return self.seconds
+
+    def time(self) -> float:
+        """Return the seconds slept so far."""
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.sleeps.append(seconds)
+        self.seconds += seconds
+
+
 _runs = itertools.count()
 
 

@@ -1,13 +1,36 @@
-"""Recovery data in memory, which is gone with the test: the quickest log there is."""
+"""Recovery data and targets in memory, which are gone with the test: the quickest there are."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from outfall.recovery.file_log import FileLog, entry_name
 from outfall.recovery.log import EntryExistsError, RecoveryConfig, RecoveryLog, check_step_id
-from outfall.testing.by_reference import ByReference
 from outfall.trace_points import reached
+
+_living: weakref.WeakValueDictionary[int, ByReference] = weakref.WeakValueDictionary()
+
+
+class ByReference:
+    """Base of a fake target: a pickled copy of a sink that holds it finds the very same object in this process.
+
+    Tasks work on copies of the sink, as on Spark; without this each would write into a target of its own.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle the address only."""
+        _living[id(self)] = self
+        return _find, (id(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ByReference:
+        """A target has no copies."""
+        return self
+
+
+def _find(address: int) -> ByReference:
+    return _living[address]
 
 
 class MemoryRecoveryConfig(ByReference, RecoveryConfig):

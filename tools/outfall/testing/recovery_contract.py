@@ -1,29 +1,186 @@
 """What every recovery store must do, as tests of a class that an author of one subclasses.
 
 The protocol stands on one primitive, `RecoveryLog.append`, and on a log that neither loses nor shows half of anything.
-These tests ask that of a store from outside; how it does it is tested where it is built.
+These tests ask that of a store from outside, with the smallest sinks that put one to use; how it does it is tested
+where it is built.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from outfall import trace_points
+from outfall.capabilities import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    HeldRows,
+    SupportsCommitter,
+    SupportsHeldRows,
+    SupportsWriterContext,
+    SupportsWriterState,
+    WriterInitContext,
+)
 from outfall.errors import FencedError, RecordError, missing_extra
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.history import KEPT_EPOCHS, history
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
+from outfall.serde import JsonSerializer, SimpleVersionedSerializer
+from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing.crash_points import crash_at
 from outfall.testing.local_engine import LocalDriver
-from outfall.testing.recovery_sinks import CountingSink, HoldingSink, Ledger, PublishingSink
+
+
+class CountingSink(FixedPartitionedSink[Any, list[Any]], SupportsWriterContext):
+    """Keeps in each part's state how many rows it got, and remembers what it was given back."""
+
+    def __init__(self, parts: int, padding: int = 0) -> None:
+        """Have `parts` parts, whose states have `padding` bytes more than they need."""
+        self.names = [f"part-{number}" for number in range(parts)]
+        self.padding = "x" * padding
+        self.opened: dict[tuple[str, int], int] = {}
+        """The count that each part was given back, by part and epoch."""
+        self.rows: dict[str, int] = {}
+        """The rows of each part in the last epoch."""
+        self.epoch = 0
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.epoch = context.epoch
+        return bound
+
+    def list_parts(self) -> list[str]:
+        return self.names
+
+    def part_fn(self, item_key: str) -> int:
+        return int(item_key)
+
+    def build_part(self, step_id: str, for_part: str, resume_state: list[Any] | None) -> _CountingPart:
+        count = 0 if resume_state is None else resume_state[0]
+        self.opened[for_part, self.epoch] = count
+        return _CountingPart(self, for_part, count)
+
+
+class _CountingPart(StatefulSinkPartition[Any, list[Any]]):
+    def __init__(self, sink: CountingSink, part: str, count: int) -> None:
+        self._sink, self._part, self._count = sink, part, count
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._count += len(values)
+        self._sink.rows[self._part] = len(values)
+
+    def snapshot(self) -> list[Any]:
+        return [self._count, self._sink.padding]
+
+
+class HoldingSink(
+    DynamicSink[Any],
+    SupportsWriterState[Any, list[Any]],
+    SupportsHeldRows[list[Any]],
+    SupportsWriterContext,
+):
+    """Each writer holds the rows of an epoch back, and delivers what those of the epoch before held."""
+
+    def __init__(self, padding: int = 0) -> None:
+        """Have states with `padding` bytes more than they need."""
+        self.padding = "x" * padding
+        self.delivered: list[Any] = []
+
+    def bind(self, context: WriterInitContext) -> Self:
+        return self
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        return _Holding(self, [])
+
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[list[Any]]) -> StatelessSinkPartition[Any]:
+        return _Holding(self, [row for state in recovered for row in state[1:]])
+
+    def writer_state_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return JsonSerializer()
+
+    def held_rows(self, state: list[Any]) -> HeldRows:
+        return HeldRows(len(state) - 1)
+
+
+class _Holding(StatelessSinkPartition[Any]):
+    def __init__(self, sink: HoldingSink, due: list[Any]) -> None:
+        self._sink, self._due = sink, due
+        self._held: list[Any] = []
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._held += values
+
+    def flush(self, end_of_input: bool) -> None:
+        self._sink.delivered += self._due
+        if end_of_input:
+            self._sink.delivered += self._held
+            self._held = []
+
+    def snapshot_state(self, epoch: int) -> Sequence[list[Any]]:
+        return [[self._sink.padding, *self._held]] if self._held else []
+
+
+@dataclass
+class Ledger:
+    """A target in memory."""
+
+    staged: dict[str, list[Any]] = field(default_factory=dict)
+    published: dict[str, list[Any]] = field(default_factory=dict)
+
+
+class PublishingSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterContext):
+    """Stages by attempt and publishes at commit."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Write to `ledger`."""
+        self.ledger = ledger
+        self.name = ""
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.name = f"g{context.generation}-w{context.worker_index}-a{context.attempt}"
+        return bound
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        return _Staging(self.ledger, self.name)
+
+    def create_committer(self, context: CommitterInitContext) -> Committer[str]:
+        return _Publisher(self.ledger)
+
+    def committable_serializer(self) -> SimpleVersionedSerializer[Any]:
+        return JsonSerializer()
+
+
+class _Staging(StatelessSinkPartition[Any]):
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self._rows = ledger.staged.setdefault(name, [])
+        self._name = name
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._rows.extend(values)
+
+    def prepare_commit(self) -> Sequence[str]:
+        return [self._name] if self._rows else []
+
+
+class _Publisher(Committer[str]):
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
+        for request in requests:
+            self._ledger.published[request.committable] = self._ledger.staged[request.committable]
+
 
 try:
     import pytest

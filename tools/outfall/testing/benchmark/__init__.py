@@ -4,8 +4,6 @@
 The names below are for a benchmark of your own; importing them needs neither.
 """
 
-from outfall.testing.benchmark.empty import EmptySink
-from outfall.testing.benchmark.ratios import Spread, ratios, spread
-from outfall.testing.benchmark.runs import Run, in_turn
+from outfall.testing.benchmark.runs import EmptySink, Run, Spread, in_turn, ratios, spread
 
 __all__ = ["EmptySink", "Run", "Spread", "in_turn", "ratios", "spread"]

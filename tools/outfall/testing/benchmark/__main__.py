@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         # Here, so that a missing extra is a line and `--help` needs none.
-        from outfall.testing.benchmark.command import run
+        from outfall.testing.benchmark.comparison import run
 
         run(given)
     except (OutfallError, ImportError) as error:

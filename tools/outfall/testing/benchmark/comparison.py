@@ -1,22 +1,53 @@
-"""A sink against the empty one: throughput, epochs and memory."""
+"""A sink that is named against the empty one: throughput, epochs and memory, measured and printed."""
 
 from __future__ import annotations
 
+import argparse
+import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outfall.testing.benchmark.doors import Door
-from outfall.testing.benchmark.empty import EmptySink
-from outfall.testing.benchmark.epochs import seconds_per_epoch, small_epochs
-from outfall.testing.benchmark.factory import SinkFactory
-from outfall.testing.benchmark.processes import cpu_seconds
-from outfall.testing.benchmark.rows import SCHEMA, write_rows
-from outfall.testing.benchmark.runs import Job, Run, in_turn, rounds
-from outfall.testing.benchmark.scratch import Scratch
-from outfall.testing.benchmark.session import worker_memory
+from outfall.errors import ConfigurationError, missing_extra
+from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
+from outfall.testing.benchmark.rows import SCHEMA, Scratch, seconds_per_epoch, small_epochs, write_rows
+from outfall.testing.benchmark.runs import EmptySink, Job, Run, Spread, in_turn, ratios, rounds, spread
+from outfall.testing.benchmark.session import cpu_seconds, start_session, worker_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+try:
+    from rich.console import Console
+    from rich.table import Table
+except ImportError as error:
+    raise missing_extra("rich", "benchmark") from error
+
+SinkFactory = Callable[[Path], Any]
+"""Makes a sink for one run, given an empty directory that only this run uses."""
+
+
+def load_factory(name: str) -> SinkFactory:
+    """Find a function by `package.module:function`.
+
+    Raises:
+        ConfigurationError: there is no such function.
+        ImportError: the module, or what it imports, is missing.
+    """
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name.isidentifier():
+        raise ConfigurationError(
+            f"{name!r} names no function",
+            do="give it as package.module:make_sink; it takes a directory and returns a sink",
+        )
+    factory = getattr(importlib.import_module(module_name), function_name, None)
+    if not callable(factory):
+        raise ConfigurationError(
+            f"the module {module_name} has no function {function_name!r}", do="name one that takes a directory"
+        )
+    return factory  # type: ignore[no-any-return]
+
 
 EMPTY, SINK = "empty sink", "sink"
 
@@ -83,3 +114,98 @@ def _epochs(
         if number > 0:  # the first warms up
             figures[name].append(figure)
     return figures
+
+
+_UNKNOWN = "-"
+
+
+def table(comparison: Comparison, title: str) -> Table:
+    """Lay out one line per figure: the medians of both sinks, and the median of the pairs' ratios with its range."""
+    result = Table("", "empty sink", "sink", "sink / empty", "range", title=title)
+    for column in result.columns[1:]:
+        column.justify = "right"
+    runs, row_bytes = comparison.runs, comparison.row_bytes
+
+    def line(label: str, of: Callable[[str], Sequence[float | None]], text: Callable[[float], str]) -> None:
+        figures = {name: of(name) for name in (EMPTY, SINK)}
+        medians = [_text(spread(figures[name]), text) for name in (EMPTY, SINK)]
+        result.add_row(label, *medians, *_ratio(spread(ratios(figures[SINK], figures[EMPTY]))))
+
+    line("rows/s", lambda name: [run.rows_per_second for run in runs[name]], _count)
+    line("rows per CPU second", lambda name: [run.rows_per_cpu_second for run in runs[name]], _count)
+    line("bytes/s taken, as Arrow", lambda name: [run.rows_per_second * row_bytes for run in runs[name]], _bytes)
+    line("bytes/s written, as counted", lambda name: [run.bytes_per_second for run in runs[name]], _bytes)
+    if comparison.epoch_seconds:
+        line("seconds per epoch", lambda name: comparison.epoch_seconds[name], _seconds)
+    line("peak memory of a worker", lambda name: [comparison.memory[name]], _bytes)
+    return result
+
+
+def _bytes(count: float) -> str:
+    """Write bytes in a unit that fits."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def _text(figures: Spread | None, text: Callable[[float], str]) -> str:
+    return _UNKNOWN if figures is None else text(figures.median)
+
+
+def _ratio(figures: Spread | None) -> tuple[str, str]:
+    if figures is None:
+        return _UNKNOWN, _UNKNOWN
+    return f"{figures.median:.2f}", f"{figures.low:.2f} to {figures.high:.2f}"
+
+
+def _count(figure: float) -> str:
+    return f"{figure:,.0f}"
+
+
+def _seconds(figure: float) -> str:
+    return f"{figure:.3f}"
+
+
+def run(given: argparse.Namespace) -> Comparison:
+    """Measure and print.
+
+    Raises:
+        ConfigurationError: what is given does not fit together.
+        ImportError: the sink's module, or an extra, is missing.
+    """
+    make_sink = load_factory(given.sink)
+    door = _door(given.door, given.key)
+    settings = dict(_setting(text) for text in given.conf)
+    if not given.master.startswith("local"):
+        raise ConfigurationError(
+            f"Spark would run on {given.master}",
+            why="CPU time and memory are those of this process and what it starts",
+            do="give a local master, such as local[2]",
+        )
+    size = Size(given.rows, given.pairs, given.epochs, given.epoch_rows)
+    spark = start_session(given.master, settings)
+    try:
+        with Scratch(given.directory) as scratch:
+            comparison = compare(spark, make_sink, door, size, scratch)
+    finally:
+        spark.stop()
+    title = f"{given.sink}: {size.rows:,} rows, {size.pairs} pairs, door {given.door}, {given.master}"
+    Console().print(table(comparison, title))
+    return comparison
+
+
+def _door(name: str, key: str | None) -> Door:
+    if name == "objects":
+        return ObjectsDoor(key)
+    if key is not None:
+        raise ConfigurationError("key is given with the options door", do="leave it out: options cannot route rows")
+    return OptionsDoor()
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise ConfigurationError(f"the setting {text!r} has no value", do="write it as name=value")
+    return name, value

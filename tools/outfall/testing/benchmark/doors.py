@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from outfall.capability_checks import is_fixed
 from outfall.recovery import history
+from outfall.source_options import check_for_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-FORMAT = "outfall_benchmark"
+_FORMAT = "outfall_benchmark"  # of given_sink, which only Spark 4.1 can import
 
 
 class Door(ABC):
@@ -63,30 +64,18 @@ class OptionsDoor(Door):
     """`format("outfall")`, for sinks that have no name there."""
 
     def write(self, df: DataFrame, sink: Any, scratch: Path) -> int | None:
-        self._register(df, sink)
-        options = {"sink": "file", "epoch": "0", "recovery": str(scratch)}
-        df.write.format(FORMAT).options(**options).mode("append").save()
+        options = self._register(df, sink) | {"epoch": "0", "recovery": str(scratch)}
+        df.write.format(_FORMAT).options(**options).mode("append").save()
         return history(str(scratch))[-1].counts.get("bytes")
 
     def stream(self, df: DataFrame, sink: Any, checkpoint: Path) -> DataStreamWriter:
-        self._register(df, sink)
-        options = {"sink": "file", "checkpointLocation": str(checkpoint)}
-        return df.writeStream.format(FORMAT).options(**options)
+        options = self._register(df, sink) | {"checkpointLocation": str(checkpoint)}
+        return df.writeStream.format(_FORMAT).options(**options)
 
-    def _register(self, df: DataFrame, sink: Any) -> None:
-        from outfall.source_options import check_for_options
-        from outfall.spark.data_source import OutfallDataSource
+    def _register(self, df: DataFrame, sink: Any) -> dict[str, str]:
+        """Have the session know the format, and return the options that bring the sink to it."""
+        from outfall.testing.benchmark.given_sink import GivenSinkSource, options_of
 
         check_for_options(sink, type(sink).__name__)
-
-        class Source(OutfallDataSource):
-            """The same door, but that the sink is given. Spark sends a local class with what it closes over."""
-
-            @classmethod
-            def name(cls) -> str:
-                return FORMAT
-
-            def make_sink(self, name: str, options: Any) -> Any:
-                return sink
-
-        df.sparkSession.dataSource.register(Source)
+        df.sparkSession.dataSource.register(GivenSinkSource)
+        return options_of(sink)

@@ -1,13 +1,22 @@
-"""The rows that are written: five columns of the usual types."""
+"""What is written and where: rows of the usual types, streams of small epochs, directories that last for one run."""
 
 from __future__ import annotations
 
+import shutil
+import statistics
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SCHEMA = "id long, x double, name string, ts timestamp, flag boolean"
 
@@ -52,3 +61,60 @@ def write_rows(directory: Path, rows: int, *, per_file: int = _FILE_ROWS) -> int
 def _cut(rows: int, per_file: int) -> Iterator[tuple[int, int]]:
     for start in range(0, rows, per_file):
         yield start, min(per_file, rows - start)
+
+
+def small_epochs(spark: SparkSession, directory: Path, *, epochs: int, rows: int) -> DataFrame:
+    """Make a stream of `epochs` epochs with as many rows each, from files that are written if they are not there."""
+    if not directory.exists():
+        write_rows(directory, epochs * rows, per_file=rows)
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
+
+
+def seconds_per_epoch(writer: DataStreamWriter) -> float:
+    """Run a stream to its end and return the median time of its epochs without the first, which starts things.
+
+    The time is that of the whole trigger: the source, Spark's own log and the write.
+
+    Raises:
+        StreamingQueryException: the query failed.
+        ValueError: it had fewer than two epochs with rows.
+    """
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    progress = [p for p in query.recentProgress if p["numInputRows"]]
+    if len(progress) < 2:
+        raise ValueError(f"the stream had {len(progress)} epochs with rows, and at least 2 are needed")
+    return float(statistics.median(p["durationMs"]["triggerExecution"] for p in progress[1:])) / 1000
+
+
+class Scratch:
+    """Hands out new directories and removes them. A context manager, which leaves nothing behind."""
+
+    def __init__(self, below: str | None = None) -> None:
+        """Make everything below a directory; below the system's for temporary files if none is given."""
+        self._root = Path(tempfile.mkdtemp(prefix="outfall-benchmark-", dir=below))
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Remove everything."""
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    @property
+    def rows(self) -> Path:
+        """Where rows to be read may lie; not made yet, and kept by `clear`."""
+        return self._root / "rows"
+
+    def new(self) -> Path:
+        """Make an empty directory."""
+        self._count += 1
+        path = self._root / "runs" / str(self._count)
+        path.mkdir(parents=True)
+        return path
+
+    def clear(self) -> None:
+        """Remove what `new` made, with what is written in it: also what the system has not brought to disk yet."""
+        shutil.rmtree(self._root / "runs", ignore_errors=True)

@@ -1,10 +1,65 @@
-"""Several jobs, run in turn and measured."""
+"""Jobs that are run in turn and measured, the sink that does nothing among them, and what their runs say together."""
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+
+from outfall.sinks import DynamicSink, StatelessSinkPartition
+
+
+class EmptyPartition(StatelessSinkPartition[Any]):
+    """Drops what it is given."""
+
+    def write_batch(self, values: list[Any]) -> None:
+        pass
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Drop a batch. No row is made."""
+
+    def close(self) -> None:
+        pass
+
+
+class EmptySink(DynamicSink[Any]):
+    """Takes Arrow batches and drops them: what is left is Spark, its Python workers and the epoch protocol.
+
+    Item type: anything. Guarantee: none, there is no target.
+    """
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> EmptyPartition:
+        return EmptyPartition()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median and how far the figures lie apart."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Self:
+        """Describe at least one figure."""
+        return cls(statistics.median(figures), min(figures), max(figures))
+
+
+def spread(figures: Sequence[float | None]) -> Spread | None:
+    """Return the median, the least and the greatest of the figures that are known; `None` if none is."""
+    known = [figure for figure in figures if figure is not None]
+    return Spread.of(known) if known else None
+
+
+def ratios(figures: Sequence[float | None], against: Sequence[float | None]) -> list[float]:
+    """Divide each figure by that of the same pair: what slowed the machine down then slowed both."""
+    return [a / b for a, b in zip(figures, against, strict=True) if a is not None and b]
+
 
 Job = Callable[[], int | None]
 """Does the work once, and returns how many bytes it wrote if it knows."""

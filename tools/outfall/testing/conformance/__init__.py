@@ -8,9 +8,15 @@ SinkConformance the checks as tests of pytest;  run_conformance  the same withou
 ```
 """
 
-from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, NotClaimedError, NotTriedError
+from outfall.testing.conformance.faults import (
+    CHECKS,
+    Check,
+    ConformanceError,
+    NotApplicableError,
+    NotClaimedError,
+    NotTriedError,
+)
 from outfall.testing.conformance.harness import SinkHarness
-from outfall.testing.conformance.registry import CHECKS, Check
 from outfall.testing.conformance.suite import CheckResult, ConformanceReport, run_check, run_conformance
 
 __all__ = [

@@ -1,10 +1,14 @@
-"""A local driver whose tasks are as far from it as Spark's: each has a copy of the sink."""
+"""Drivers whose tasks are as far from them as Spark's: each has a copy of the sink, or a process of its own."""
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +17,9 @@ from outfall.capability_checks import is_fixed, supports
 from outfall.protocol.messages import EpochResult
 from outfall.protocol.step import EpochOptions
 from outfall.testing.conformance.faults import ConformanceError
+from outfall.testing.crash_points import Countdown
 from outfall.testing.local_engine import LocalDriver
+from outfall.trace_points import listen
 
 TaskRows = list[tuple[str | None, list[Any]]]
 """The batches of one task, each with the part it belongs to."""
@@ -80,3 +86,83 @@ def pickled(sink: Any) -> bytes:
 def _halves(part: list[tuple[str | None, list[Any]]]) -> TaskRows:
     """The batches of a part in two, since how rows are cut into batches means nothing."""
     return [(name, rows[at:end]) for name, rows in part for at, end in ((0, len(rows) // 2), (len(rows) // 2, None))]
+
+
+def status_of_child_killed_at(spec: str, action: Callable[[], Any]) -> int:
+    """Run something in a child process that dies by SIGKILL at a step.
+
+    Returns:
+        As `in_child`: 0 when the step was not reached.
+    """
+
+    def run() -> None:
+        countdown = Countdown(spec)
+        listen(lambda step: os.kill(os.getpid(), signal.SIGKILL) if countdown.hit(step) else None)
+        action()
+
+    return in_child(run)
+
+
+def result_of_child(action: Callable[[], Any]) -> Any:
+    """Run something in a child process and return its result, pickled."""
+    reading, writing = os.pipe()
+
+    def run() -> None:
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(pickle.dumps(action()))
+
+    try:
+        pid = _forked(run)
+        os.close(writing)
+        with _killed_on_error(pid), os.fdopen(reading, "rb", closefd=False) as pipe:
+            data = pipe.read()
+        if status := _waited(pid):
+            raise ChildProcessError(f"a task in a process of its own ended with {status}")
+        return pickle.loads(data)  # noqa: S301 - our own child's
+    finally:
+        os.close(reading)
+
+
+def in_child(action: Callable[[], Any]) -> int:
+    """Run something in a child process.
+
+    Returns:
+        Its exit status, 0 when it came to its end, 1 when it raised, negative for a signal.
+    """
+    return _waited(_forked(action))
+
+
+def _forked(action: Callable[[], Any]) -> int:
+    with warnings.catch_warnings():
+        # Threads of servers that run in this process too are not needed in the child.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            action()
+            status = 0
+        except BaseException:
+            if os.environ.get("OUTFALL_TEST_VERBOSE"):
+                traceback.print_exc()
+        finally:
+            os._exit(status)
+    return pid
+
+
+def _waited(pid: int) -> int:
+    """Wait for a child, however long: a check in which nothing happens any more is ended from outside."""
+    with _killed_on_error(pid):
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+
+@contextmanager
+def _killed_on_error(pid: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise

@@ -1,10 +1,15 @@
-"""What a check may say: that the sink has a fault, or that the check does not apply to it."""
+"""What a check is, and what it may say: that the sink has a fault, or that the check does not apply to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from outfall.testing.conformance.trial import Trials
 
 
 class ConformanceError(AssertionError):
@@ -68,3 +73,34 @@ def when(place: str) -> Iterator[None]:
     except StalledError as stall:
         stall.places.insert(0, place)
         raise
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its name, the fault that it finds, and how."""
+
+    name: str
+    finds: str
+    run: Callable[[Trials], None]
+
+
+CHECKS: dict[str, Check] = {}
+"""All checks by name, in the order in which they run."""
+
+
+def check(function: Callable[[Trials], None]) -> Callable[[Trials], None]:
+    """Add a function to the checks. The first line of its docstring says which fault it finds."""
+    doc = (function.__doc__ or "").strip().splitlines()
+    CHECKS[function.__name__] = Check(function.__name__, doc[0], function)
+    return function
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the engine's warnings from the terminal, where Python brings them when nobody has configured logging."""
+    logger, silent = logging.getLogger("outfall"), logging.NullHandler()
+    logger.addHandler(silent)
+    try:
+        yield
+    finally:
+        logger.removeHandler(silent)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from outfall.errors import missing_extra
-from outfall.testing.conformance.faults import NotApplicableError, NotClaimedError, NotTriedError
+from outfall.testing.conformance.faults import CHECKS, Check, NotApplicableError, NotClaimedError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness
-from outfall.testing.conformance.registry import CHECKS, Check
 from outfall.testing.conformance.suite import run_check
 
 try:

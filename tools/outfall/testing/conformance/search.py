@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from outfall.errors import missing_extra
-from outfall.testing.conformance import actions as act
+from outfall.testing.conformance import schedules as act
 from outfall.testing.conformance.harness import SinkHarness
-from outfall.testing.conformance.player import play
+from outfall.testing.conformance.schedules import play
 
 try:
     from hypothesis import HealthCheck, Verbosity, given, seed, settings

@@ -19,17 +19,17 @@ from typing import Any, Literal
 import outfall.testing.conformance.checks  # noqa: F401 - fills CHECKS
 from outfall.errors import ConfigurationError
 from outfall.testing.conformance.faults import (
+    CHECKS,
     ConformanceError,
     NotApplicableError,
     NotClaimedError,
     NotTriedError,
     StalledError,
+    quiet,
 )
 from outfall.testing.conformance.harness import SinkHarness
-from outfall.testing.conformance.quiet import quiet
-from outfall.testing.conformance.registry import CHECKS
 from outfall.testing.conformance.stepping import let_all_go
-from outfall.testing.conformance.trials import Trials
+from outfall.testing.conformance.trial import Trials
 from outfall.trace_points import listen
 
 Outcome = Literal["passed", "failed", "not tried", "not claimed", "not applicable"]

@@ -1,26 +1,91 @@
-"""One target, its log and its source, and what must be found in the end whatever happened in between."""
+"""The trials of one sink: a target, its log and its source, and what must be found in the end whatever happened.
+
+Rows go by the numbers that they were made of.
+"""
 
 from __future__ import annotations
 
+import os
+import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows
+from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows, SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed, supports
+from outfall.errors import TargetError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.recovery.log import RecoveryConfig
-from outfall.testing.conformance.driver import RemoteTasks, TaskRows
-from outfall.testing.conformance.faults import ConformanceError
-from outfall.testing.conformance.harness import SinkHarness
-from outfall.testing.conformance.rows import Numbers, Rows, some
+from outfall.testing.conformance.driver import RemoteTasks, TaskRows, result_of_child
+from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, NotTriedError
+from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
 from outfall.testing.conformance.spying import spied
 from outfall.testing.crash_points import crash_at
 from outfall.testing.memory_log import MemoryRecoveryConfig
+
+Numbers = Counter[int]
+MOST_SHOWN = 5
+
+
+class Rows:
+    """The rows of one trial: made from numbers on the way in, found again by their content on the way out."""
+
+    def __init__(self, harness: SinkHarness) -> None:
+        """Know no row yet."""
+        self._harness = harness
+        self._numbers: dict[Any, int] = {}
+
+    def make(self, number: int) -> Any:
+        """Return the row of a number, a new object each time."""
+        row = self._harness.row(number)
+        known = self._numbers.setdefault(frozen(row), number)
+        if known != number:
+            raise ValueError(f"row({number}) equals row({known}): the harness must make a different row of each number")
+        return row
+
+    def find(self, rows: Iterable[Any]) -> Numbers:
+        """Count the rows that a reader found.
+
+        Raises:
+            ConformanceError: one was never sent.
+        """
+        found: Numbers = Counter()
+        strange = []
+        for row in rows:
+            number = self._numbers.get(frozen(row))
+            if number is None:
+                strange.append(row)
+            else:
+                found[number] += 1
+        if strange:
+            raise ConformanceError(
+                f"{len(strange)} rows in the target were never sent, such as {strange[0]!r}",
+                do="write values as they come; if the target gives them back in another form, have read() turn them"
+                " into what row() makes",
+            )
+        return found
+
+
+def frozen(value: Any) -> Any:
+    """Return a value as something hashable that equals for equal content. Lists and tuples are the same."""
+    if isinstance(value, Mapping):
+        return frozenset((key, frozen(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(frozen(item) for item in value)
+    return value
+
+
+def some(numbers: Iterable[int]) -> str:
+    """List a few numbers."""
+    chosen = sorted(set(numbers))
+    rest = f" and {len(chosen) - MOST_SHOWN} more" if len(chosen) > MOST_SHOWN else ""
+    return ", ".join(map(str, chosen[:MOST_SHOWN])) + rest
+
 
 ROWS = 6
 TASKS = 3
@@ -330,3 +395,135 @@ def dealt(numbers: Sequence[int], tasks: int, *, first_empty: bool = False) -> l
     receiving = tasks - 1 if first_empty and tasks > 1 else tasks
     dealt_out = [list(numbers[index::receiving]) for index in range(receiving)]
     return [[], *dealt_out] if receiving < tasks else dealt_out
+
+
+BY_DEFAULT = {"lose", "lose_target", "breaking"}
+"""What the suite does by itself to a target that is a directory."""
+
+
+class Trials:
+    """Makes trials of a sink. Each check gets one of these."""
+
+    def __init__(self, harness: SinkHarness, directory: Path) -> None:
+        """Work in a directory; one target is made in it to see what the sink is."""
+        self.harness = harness
+        self.directory = directory
+        place = directory / "sample"
+        place.mkdir(parents=True, exist_ok=True)
+        self.target = harness.new_target(place)
+        self.sink: Any = harness.make_sink(self.target)
+        self.fixed = is_fixed(self.sink)
+        self.claim = claim_of(harness, self.sink)
+
+    def new(self, *, durable_log: bool = False) -> Trial:
+        """Make a trial with an empty target."""
+        return Trial(self.harness, self.directory, durable_log=durable_log)
+
+    @property
+    def once(self) -> bool:
+        """Whether more is claimed than at-least-once."""
+        return self.claim > Guarantee.AT_LEAST_ONCE
+
+    @property
+    def strict(self) -> bool:
+        """Whether what cannot be tried fails the run."""
+        return self.claim == Guarantee.EXACTLY_ONCE if self.harness.strict is None else self.harness.strict
+
+    def needs(self, condition: bool, reason: str) -> None:
+        """Say that the check does not apply unless the condition holds."""
+        if not condition:
+            raise NotApplicableError(reason)
+
+    def needs_to_try(self, condition: bool, reason: str) -> None:
+        """Leave the check untried unless the condition holds: what is claimed might still not be true."""
+        if not condition:
+            raise NotTriedError(reason, strict=self.strict)
+
+    def needs_target(self) -> None:
+        """Leave the check untried unless the sink compares its target with the recovery data."""
+        self.needs_to_try(supports(self.sink, SupportsTarget), "the sink has no SupportsTarget")
+
+    def needs_from_author(self, method: str) -> None:
+        """Leave the check untried unless the author gives an optional method, or the target is a directory."""
+        given = gives(self.harness, method) or (method in BY_DEFAULT and is_directory(self.target))
+        self.needs_to_try(given, f"the test gives no {method}()")
+
+    def needs_processes(self) -> None:
+        """Leave a check out where a child process cannot write to the target.
+
+        Raises:
+            NotTriedError: saying why.
+            ConformanceError: a run failed in a child process.
+        """
+        self.needs_to_try(hasattr(os, "fork"), "this system has no fork()")
+        outlives = self.outlives_this_process()
+        self.needs_to_try(outlives, "the target is in this process, and a child's writing does not reach it")
+
+    def outlives_this_process(self) -> bool:
+        """Whether what a child process writes to a target is there when it is gone.
+
+        Raises:
+            ConformanceError: a run failed in a child process, which is no sign of a target in this one.
+        """
+        if not hasattr(os, "fork"):
+            return False
+        trial = self.new(durable_log=True)
+        content = trial.bring(0)
+        _check_child("an epoch", partial(_run_anew, trial, content))
+        trial.counted[0] = [content.numbers]
+        for _ in range(self.harness.drain_epochs):
+            empty = trial.bring_numbers(trial.epoch, [(), ()])
+            if not _goes_on(trial, "an epoch after another", partial(_run_anew, trial, empty)):
+                return False
+            trial.counted[empty.epoch] = [empty.numbers]
+        if trial.drains and not _goes_on(trial, "a drain", partial(_drain, trial)):
+            return False
+        return bool(trial.found())
+
+
+def _run_anew(trial: Trial, content: Content) -> None:
+    trial.run(trial.driver(), content)
+
+
+def _drain(trial: Trial) -> None:
+    trial.driver().drain()
+
+
+def _goes_on(trial: Trial, what: str, action: Callable[[], Any]) -> bool:
+    """Run what builds on another process; `False` when that one's rows are gone with it, and the target says so."""
+    try:
+        _check_child(what, action)
+    except ConformanceError as error:
+        if isinstance(error.__cause__, TargetError) and not trial.found():
+            return False
+        raise
+    return True
+
+
+def _check_child(what: str, action: Callable[[], Any]) -> None:
+    """Run something in a child process, which must come to its end.
+
+    Raises:
+        ConformanceError: it did not; its cause is a `TargetError` where the child raised one.
+    """
+
+    def run() -> tuple[str, bool] | None:
+        try:
+            action()
+        except Exception as error:
+            if os.environ.get("OUTFALL_TEST_VERBOSE"):
+                traceback.print_exc()
+            return f"{type(error).__name__}: {error}", isinstance(error, TargetError)
+        return None
+
+    try:
+        failed = result_of_child(run)
+    except ChildProcessError as error:
+        failed = str(error), False
+    if failed:
+        text, of_target = failed
+        raise ConformanceError(
+            f"{what} failed in a process of its own: {text}",
+            do="keep nothing that only one process has: on Spark a sink is used in several, and a run may be the"
+            " first of its process (OUTFALL_TEST_VERBOSE=1 prints the traceback)",
+        ) from (TargetError(text) if of_target else None)

@@ -5,31 +5,12 @@ from outfall.testing.conformance.checks import (  # noqa: I001 - from the simple
     replay,
     commit,
     attempts,
-    drivers,
     parts,
     logs,
     stored,
     resources,
-    system_calls,
     power,
     crashes,
-    processes,
-    schedules,
 )
 
-__all__ = [
-    "attempts",
-    "basic",
-    "commit",
-    "crashes",
-    "drivers",
-    "logs",
-    "parts",
-    "power",
-    "processes",
-    "replay",
-    "resources",
-    "schedules",
-    "stored",
-    "system_calls",
-]
+__all__ = ["attempts", "basic", "commit", "crashes", "logs", "parts", "power", "replay", "resources", "stored"]

@@ -10,11 +10,9 @@ from outfall.capability_checks import guarantee_of
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history
 from outfall.testing.conformance.driver import copied, pickled
-from outfall.testing.conformance.faults import ConformanceError
-from outfall.testing.conformance.registry import check
-from outfall.testing.conformance.rows import frozen
+from outfall.testing.conformance.faults import ConformanceError, check
 from outfall.testing.conformance.spying import Probe, probing
-from outfall.testing.conformance.trials import Trials
+from outfall.testing.conformance.trial import Trials, frozen
 
 
 @check

@@ -13,14 +13,12 @@ from outfall.errors import CommitError, CommitRefusedError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.recovery import recovery_config
 from outfall.recovery.entries import Prepared, decode_entry, load_value
-from outfall.testing.conformance.faults import ConformanceError, when
+from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.harness import gives, is_directory
-from outfall.testing.conformance.registry import check
 from outfall.testing.conformance.spying import Probe, probing
 from outfall.testing.conformance.stepping import at_step
-from outfall.testing.conformance.trial import Trial
-from outfall.testing.conformance.trials import Trials
-from outfall.testing.fake_clock import FakeClock
+from outfall.testing.conformance.trial import Trial, Trials
+from outfall.testing.local_engine import FakeClock
 
 Requests = Sequence[CommitRequest[Any]]
 

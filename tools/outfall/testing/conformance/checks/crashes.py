@@ -1,16 +1,19 @@
-"""A driver dies at every step, and its successor goes on."""
+"""A driver dies at every step, and its successor goes on: in one process, in real ones, and in random schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from outfall.testing.conformance.faults import when
-from outfall.testing.conformance.lines import files_of, watched
-from outfall.testing.conformance.registry import check
-from outfall.testing.conformance.spying import Probe, probing
-from outfall.testing.conformance.stepping import steps_of
-from outfall.testing.conformance.trials import Trials
+from outfall.capabilities import SupportsCommitter
+from outfall.capability_checks import supports
+from outfall.protocol.messages import TaskResponse
+from outfall.testing.conformance.driver import result_of_child, status_of_child_killed_at
+from outfall.testing.conformance.faults import check, when
+from outfall.testing.conformance.spying import OPENING, Probe, probing
+from outfall.testing.conformance.stepping import files_of, steps_of, watched
+from outfall.testing.conformance.trial import Content, Trial, Trials
 from outfall.testing.crash_points import crash_at
 
 MOST_LINES = 150
@@ -90,3 +93,88 @@ def _files(trials: Trials) -> set[str]:
     with probing(_Objects()) as probe:
         trial.run_epochs(2)
     return files_of([trials.sink, *probe.made])
+
+
+@check
+def tasks_in_processes_of_their_own(trials: Trials) -> None:
+    """Tasks tell their driver something through a class, a module or a global: on Spark nobody hears it."""
+    trials.needs_processes()
+    trial = trials.new(durable_log=True)
+    trial.run_epochs(1)
+    begun = trial.begin(trial.driver(), trial.bring(1))
+    with when("each task ran in a process of its own"):
+        for index in range(len(begun.tasks)):
+            attempt = begun.driver.new_attempt()
+            run = partial(begun.run_task, index, attempt=attempt)
+            begun.answers[index] = result_of_child(run)
+        begun.finish()
+        trial.finish()
+
+
+class _NeverClosing(Probe):
+    """Keeps partitions open, so that not even their end flushes what they hold."""
+
+    def __init__(self) -> None:
+        self._opened: list[Any] = []
+
+    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        if method == "close":
+            return None
+        result = super().around(method, args, call)
+        if method in OPENING:
+            self._opened.append(result)
+        return result
+
+
+@check
+def killed_before_close(trials: Trials) -> None:
+    """What a task hands over is complete only when `close()` has run: rows wait there to be flushed or sent."""
+    trials.needs_processes()
+    trial = trials.new(durable_log=True)
+    trial.run_epochs(1)
+    begun = trial.begin(trial.driver(), trial.bring(1))
+
+    probe = _NeverClosing()
+
+    def run(index: int, attempt: int) -> TaskResponse:
+        with probing(probe):
+            return begun.run_task(index, attempt=attempt)
+
+    with when("each task's process was killed between its snapshot and close()"):
+        for index in range(len(begun.tasks)):
+            begun.answers[index] = result_of_child(partial(run, index, begun.driver.new_attempt()))
+        begun.finish()
+        trial.finish()
+
+
+@check
+def killed_at_every_step(trials: Trials) -> None:
+    """A driver that is really killed at some step, so that no cleaning up runs, loses or repeats rows."""
+    trials.needs_processes()
+    # Not within an append to the log, which is the engine's own business and tested with it.
+    for spec in [step for step in epoch_steps(trials, 1, durable_log=True) if not step.startswith("log:")]:
+        trial = trials.new(durable_log=True)
+        trial.run_epochs(1)
+        content = trial.bring(1)
+        with when(f"the driver's process was killed at {spec!r} of epoch 1"):
+            if status_of_child_killed_at(spec, partial(_run, trial, content)) == 0:
+                trial.counted[1] = [content.numbers]
+            trial.finish(1)
+
+
+def _run(trial: Trial, content: Content) -> None:
+    trial.run(trial.driver(), content)
+
+
+@check
+def random_schedules(trials: Trials) -> None:
+    """Some sequence of writing, failing, crashing, replaying, sleeping and waking makes the claim untrue."""
+    from outfall.testing.conformance.search import search
+
+    search(
+        trials.harness,
+        trials.directory,
+        commits=supports(trials.sink, SupportsCommitter),
+        examples=trials.harness.schedules,
+        random_seed=trials.harness.schedule_seed,
+    )

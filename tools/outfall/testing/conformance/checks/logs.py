@@ -10,10 +10,8 @@ from contextlib import suppress
 from outfall.capabilities import SupportsTarget
 from outfall.capability_checks import supports
 from outfall.errors import ForeignRecordsError, OutfallError, UnexpectedEpochError
-from outfall.testing.conformance.faults import ConformanceError, when
-from outfall.testing.conformance.registry import check
-from outfall.testing.conformance.trial import Trial
-from outfall.testing.conformance.trials import Trials
+from outfall.testing.conformance.faults import ConformanceError, check, when
+from outfall.testing.conformance.trial import Trial, Trials
 
 
 @check

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from outfall.errors import PartsChangedError
-from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, when
-from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
 from outfall.testing.conformance.spying import Probe, probing
-from outfall.testing.conformance.trials import Trials
+from outfall.testing.conformance.trial import Trials
 
 
 @check

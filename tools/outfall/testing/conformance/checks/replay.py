@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from outfall.testing.conformance.faults import ConformanceError, when
-from outfall.testing.conformance.registry import check
-from outfall.testing.conformance.trial import Content, Trial
-from outfall.testing.conformance.trials import Trials
+from outfall.testing.conformance.faults import ConformanceError, check, when
+from outfall.testing.conformance.trial import Content, Trial, Trials
 
 
 @check

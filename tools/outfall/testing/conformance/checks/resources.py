@@ -16,13 +16,10 @@ import pyarrow as pa
 
 from outfall.capabilities import SupportsTarget
 from outfall.capability_checks import supports
-from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, when
-from outfall.testing.conformance.forks import outlives_this_process
-from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
 from outfall.testing.conformance.spying import CLOSING, Probe, probing
 from outfall.testing.conformance.stepping import at_step
-from outfall.testing.conformance.trial import Trial
-from outfall.testing.conformance.trials import Trials
+from outfall.testing.conformance.trial import Trial, Trials
 
 BATCH = 500
 SETTLED = 3.0
@@ -136,7 +133,7 @@ def _more(before: tuple[int, int], now: tuple[int, int]) -> str:
 @check
 def memory_over_epochs(trials: Trials) -> None:
     """Memory grows with the number of epochs."""
-    trials.needs(outlives_this_process(trials), "the target is in this process, and grows with its rows")
+    trials.needs(trials.outlives_this_process(), "the target is in this process, and grows with its rows")
     trial = trials.new(durable_log=True)
     driver = trial.driver()
     values = trial.values(trial.bring(0, rows=60))
@@ -166,7 +163,7 @@ def memory_of_a_task(trials: Trials) -> None:
     limit = trials.harness.memory_limit
     if limit is None:
         raise NotApplicableError("the test sets no memory_limit: a task may hold its rows")
-    trials.needs(outlives_this_process(trials), "the target is in this process, and grows with its rows")
+    trials.needs(trials.outlives_this_process(), "the target is in this process, and grows with its rows")
     trial = trials.new()
     begun = trial.begin(trial.driver(), trial.bring_numbers(0, [()]))
     part = begun.driver.sink.list_parts()[0] if trial.fixed else None

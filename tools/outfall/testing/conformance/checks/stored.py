@@ -11,12 +11,10 @@ from outfall.errors import SerializationError
 from outfall.protocol.states import hand_over_serializer, state_serializer, states_after
 from outfall.recovery import recovery_config
 from outfall.serde import SimpleVersionedSerializer
-from outfall.testing.conformance.faults import ConformanceError
-from outfall.testing.conformance.registry import check
+from outfall.testing.conformance.faults import ConformanceError, check
 from outfall.testing.conformance.spying import Probe, probing
 from outfall.testing.conformance.stepping import at_step
-from outfall.testing.conformance.trial import Trial
-from outfall.testing.conformance.trials import Trials
+from outfall.testing.conformance.trial import Trial, Trials
 
 
 class _Stored(Probe):

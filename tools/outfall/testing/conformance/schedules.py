@@ -1,42 +1,140 @@
-"""Plays schedules: what happens, what is noted, and after each action what a reader finds."""
+"""Schedules: what may happen to a query, as values, and how it is played.
+
+A schedule is a list of actions, and prints as the script that plays it again. The n-th step of any kind is taken modulo
+the steps of the last epoch that went through, so that each n hits one. What a reader finds is checked after each one.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
 from outfall.errors import OutfallError
-from outfall.testing.conformance.actions import (
-    Action,
-    Attempt,
-    Begin,
-    Crash,
-    Fail,
-    Finish,
-    LostReply,
-    PartialCommit,
-    Replay,
-    Restart,
-    Sleep,
-    SlowReply,
-    Stall,
-    Wake,
-    Write,
-)
 from outfall.testing.conformance.checks.commit import Commits, reply_late, reply_lost
-from outfall.testing.conformance.faults import ConformanceError
+from outfall.testing.conformance.faults import ConformanceError, quiet
 from outfall.testing.conformance.harness import SinkHarness
-from outfall.testing.conformance.quiet import quiet
 from outfall.testing.conformance.spying import probing
 from outfall.testing.conformance.stepping import Suspended
 from outfall.testing.conformance.trial import Begun, Trial
 from outfall.testing.crash_points import CrashError
-from outfall.testing.fake_clock import FakeClock
+from outfall.testing.local_engine import FakeClock
 from outfall.trace_points import listen
+
+
+@dataclass(frozen=True)
+class Write:
+    """The driver runs the next epoch: so many rows in so many tasks."""
+
+    tasks: int = 3
+    rows: int = 6
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The driver begins the next epoch, and dies at the n-th step of any kind. The next one starts anew."""
+
+    at: int
+    tasks: int = 3
+    rows: int = 6
+
+
+@dataclass(frozen=True)
+class Fail:
+    """An error comes up at the n-th step of the next epoch, in a task or in the driver, which goes on living."""
+
+    at: int
+    tasks: int = 3
+    rows: int = 6
+
+
+@dataclass(frozen=True)
+class PartialCommit:
+    """The driver dies when its committer has dealt with this number of requests."""
+
+    after: int = 1
+
+
+@dataclass(frozen=True)
+class LostReply:
+    """The committer does its work, and nobody hears of it: an error."""
+
+
+@dataclass(frozen=True)
+class SlowReply:
+    """The committer does its work, asks to be offered the same again, and is."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The driver ends, and another one starts."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The last completed epoch comes again, since Spark lost its own commit entry."""
+
+    tasks: int = 2
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Another driver begins the next epoch and runs no task yet: whoever begins later makes it a zombie."""
+
+    tasks: int = 3
+    rows: int = 6
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt of a task of a begun epoch runs, late or beside others; its answer is delivered or not."""
+
+    begun: int
+    task: int
+    delivered: bool = True
+
+
+@dataclass(frozen=True)
+class Stall:
+    """An attempt of a task of a begun epoch runs up to the n-th step of any kind, and sleeps there."""
+
+    begun: int
+    task: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A begun epoch goes on: the rest of its tasks, and its commit."""
+
+    begun: int
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """Another driver runs the next epoch up to the n-th step of any kind, and sleeps there."""
+
+    at: int
+    tasks: int = 3
+    rows: int = 6
+
+
+@dataclass(frozen=True)
+class Wake:
+    """A sleeping driver or attempt wakes, and goes on where it was."""
+
+    sleeper: int
+
+
+Action = (
+    Write | Crash | Fail | PartialCommit | LostReply | SlowReply | Restart | Replay | Begin | Attempt | Stall
+    | Finish | Sleep | Wake
+)  # fmt: skip
+
 
 TASK_STEPS = 25
 """About so many steps has an attempt of a task."""
@@ -95,8 +193,7 @@ class Player:
         kind = type(self.trial.harness)
         lines = [
             f"from {kind.__module__} import {kind.__name__}",
-            "from outfall.testing.conformance.actions import *",
-            "from outfall.testing.conformance.player import play",
+            "from outfall.testing.conformance.schedules import *",
             "",
             f"play({kind.__name__}(), [",
         ]
