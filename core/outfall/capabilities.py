@@ -83,6 +83,7 @@ __all__ = [
     "WriterInitContext",
     "class_name",
     "no_save_mode",
+    "shown_name",
 ]
 
 
@@ -461,10 +462,15 @@ class DeclaresGuarantee(ABC):
 def no_save_mode(sink: object, mode: str) -> ConfigurationError:
     """Make the refusal of a save mode by a sink that adds rows and does not see what is there."""
     return ConfigurationError(
-        f"{type(sink).__name__} cannot be written with mode={mode!r}",
+        f"{shown_name(sink)} cannot be written with mode={mode!r}",
         why="it adds rows, and neither sees nor replaces what its target holds",
         do='pass mode="append"',
     )
+
+
+def shown_name(sink: object) -> str:
+    """Name a sink's class for people: the one that they write, where that one holds this and `shown_as` says so."""
+    return getattr(sink, "shown_as", None) or type(sink).__name__
 
 
 def class_name(sink: object) -> str:

@@ -1,4 +1,4 @@
-"""`dead_letter=` of every sink on the asynchronous base, without code of the sink's own."""
+"""`dead_letter=` of the sinks on the asynchronous base, and of those that users write."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import inspect
 import json
 import pickle
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
-from outfall.async_sink import AsyncSink
+from outfall.async_sink import AsyncSink, AsyncSinkSettings
 from outfall.capabilities import SupportsPreWriteTopology
 from outfall.capability_checks import supports
 from outfall.contexts import WriterInitContext
@@ -23,16 +23,24 @@ from outfall.http import Answer, HttpSink
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.kinesis.aws import AwsSink
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig
-from outfall.wrappers import DeadLetteringSink
+from outfall.wrappers import DeadLetteringSink, WithDeadLetters
 from tests.unit.support.async_destination import Destination, Letters, TextPartition, TextSink
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.http_in_time import TimedSink, opened
 from tests.unit.support.warehouse import Warehouse, rows_of
 from tests.unit.test_async_blocking import LinesSink
 
+
+class KeptLines(WithDeadLetters):
+    """What a user writes around a shim."""
+
+    def __init__(self, target: Any = None, dead_letter: Any = None, **settings: Unpack[AsyncSinkSettings]) -> None:
+        super().__init__(LinesSink(target, **settings), dead_letter)
+
+
 LETTERS = FileSink("/letters")
 MAKERS: dict[str, Callable[..., Any]] = {
-    "a user's": lambda **more: LinesSink(None, **more),
+    "a user's": KeptLines,
     "kinesis": lambda **more: KinesisSink("s", region="us-east-1", **more),
     "firehose": lambda **more: FirehoseSink("d", region="us-east-1", **more),
     "http": lambda **more: HttpSink("https://api.example/events", **more),
@@ -62,11 +70,11 @@ class Refusing(ByReference):
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_constructor_takes_it(name: str) -> None:
     sink = MAKERS[name](dead_letter=LETTERS)
-    assert isinstance(sink, DeadLetteringSink)
+    assert isinstance(sink.worker, DeadLetteringSink)
     assert list(sink.children()) == ["sink", "dead_letters"]
     inner = sink.children()["sink"]
     assert isinstance(inner, AsyncSink)
-    assert type(inner) is type(MAKERS[name]())
+    assert type(inner) is type(MAKERS[name]().worker)
     assert sink.children()["dead_letters"] is LETTERS
 
 
@@ -74,7 +82,8 @@ def test_every_constructor_takes_it(name: str) -> None:
 def test_with_none_a_sink_is_itself(name: str) -> None:
     sink = MAKERS[name](dead_letter=None)
     assert type(sink) is type(MAKERS[name]())
-    assert sink.options == MAKERS[name]().options
+    assert type(sink.worker) is type(MAKERS[name]().worker)
+    assert sink.worker.options == MAKERS[name]().worker.options
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -84,12 +93,12 @@ def test_sinks_are_copied_and_pickled_with_it_and_without(name: str) -> None:
             assert type(other) is type(sink)
             assert vars(other).keys() == vars(sink).keys()
     again = pickle.loads(pickle.dumps(MAKERS[name](dead_letter=LETTERS)))
-    assert again.children()["sink"].options == MAKERS[name]().options
+    assert again.children()["sink"].options == MAKERS[name]().worker.options
 
 
 def test_http_still_chooses_its_class_and_content_takes_any_letters() -> None:
     by_content: dict[str, Any] = {"idempotency": "content", "body": "record"}
-    assert isinstance(HttpSink("https://api.example/events", **by_content), SupportsPreWriteTopology)
+    assert supports(HttpSink("https://api.example/events", **by_content), SupportsPreWriteTopology)
     sink = HttpSink("https://api.example/events", dead_letter=LETTERS, **by_content)
     assert supports(sink, SupportsPreWriteTopology)
 
@@ -207,7 +216,7 @@ def test_a_shim_that_converts_row_by_row_refuses_single_rows() -> None:
 def test_a_users_shim_keeps_what_is_too_large_for_it() -> None:
     seen: list[str] = []
     letters = NamedStagingSink(Warehouse(), "letters")
-    sink = LinesSink(_Extend(seen), max_record_size_in_bytes=4, dead_letter=letters)
+    sink = KeptLines(_Extend(seen), max_record_size_in_bytes=4, dead_letter=letters)
     LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[{"text": "a"}, {"text": "too long"}]])
     assert seen == ["a"]
     assert [letter["row"] for letter in rows_of(letters.warehouse)] == ["too long"]

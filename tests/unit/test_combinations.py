@@ -17,7 +17,8 @@ from requests.adapters import BaseAdapter
 
 from outfall.file import FileSink
 from outfall.http import HttpSink
-from outfall.kinesis import KinesisSink
+from outfall.kinesis.stream import KinesisOptions, KinesisRequestSink
+from outfall.options import make_options
 from tests.combinations import PARTS, Place, check, combinations
 from tests.unit.support.fake_s3 import FakeS3
 from tests.unit.test_file_conformance import visible
@@ -102,9 +103,9 @@ class Streams(Place):
         return self._records
 
 
-class _StubbedKinesis(KinesisSink):
+class _StubbedKinesis(KinesisRequestSink):
     def __init__(self, stream: str, records: list[Any]) -> None:
-        super().__init__(stream)
+        super().__init__(make_options(KinesisOptions, {"stream": stream}))
         self._put = records
 
     def client(self) -> Any:

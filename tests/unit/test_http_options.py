@@ -102,7 +102,7 @@ def test_routing_by_content_is_refused_where_rows_cannot_be_routed() -> None:
     assert supports(sink, SupportsPreWriteTopology)
     with pytest.raises(ConfigurationError, match="write_stream"):
         check_for_options(sink, "http")
-    assert not isinstance(HttpSink(URL), SupportsPreWriteTopology)
+    assert not supports(HttpSink(URL), SupportsPreWriteTopology)
     check_for_options(HttpSink(URL), "http")
 
 
@@ -127,15 +127,16 @@ def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
         "statuses": "404=dead_letter, 409=complete",
     }
     sink = pickle.loads(pickle.dumps(sink_from_options(text)))
-    assert (sink.http.max_in_flight_requests, sink.http.request_timeout_ms) == (7, 5000)
-    shown = [repr(sink), str(sink), sink.target(), str(sink.host()), repr(sink.http.headers), repr(sink.http.query)]
+    assert (sink.worker.http.max_in_flight_requests, sink.worker.http.request_timeout_ms) == (7, 5000)
+    http = sink.worker.http
+    shown = [repr(sink), str(sink), sink.target(), str(sink.worker.host()), repr(http.headers), repr(http.query)]
     assert "hunter2" not in "".join(shown)
 
 
 def test_the_content_sink_survives_pickling() -> None:
     sink = pickle.loads(pickle.dumps(HttpSink(URL, body="record", idempotency="content").bind(CONTEXT)))
-    assert sink.context == CONTEXT
-    assert type(sink).__name__ == "ContentHttpSink"
+    assert sink.worker.context == CONTEXT
+    assert type(sink.worker).__name__ == "ContentRequestSink"
 
 
 def test_authentication_is_given_once() -> None:

@@ -111,9 +111,9 @@ def test_a_delivery_stream_that_takes_no_records_is_an_error(
     ],
 )
 def test_without_the_right_to_ask_nothing_is_found_out_and_nothing_failed(
-    request: pytest.FixtureRequest, sink: AwsSink, method: str, right: str
+    request: pytest.FixtureRequest, sink: Any, method: str, right: str
 ) -> None:
-    request.getfixturevalue(sink.service).add_client_error(method, "AccessDeniedException", "not you", 400)
+    request.getfixturevalue(sink.kind()).add_client_error(method, "AccessDeniedException", "not you", 400)
     findings = [finding for finding in Examination(lambda: sink, None).run() if finding.about == "connection"]
     assert [finding.result for finding in findings] == ["ok", "ok"]
     assert f"was not found out: {right} is not granted" in findings[0].text

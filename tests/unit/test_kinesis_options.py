@@ -36,7 +36,7 @@ ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "key": ["ä", "b"], "data": ["x
 
 
 def entries(sink: Any, batch: pa.RecordBatch = ROWS) -> Any:
-    partition = sink.open()
+    partition = sink.worker.open()
     try:
         return [(entry, partition.size_in_bytes(entry)) for entry in partition.convert(batch)]
     finally:
@@ -92,7 +92,8 @@ def test_an_address_with_secrets_is_refused_without_them(kind: Any, address: str
 def test_what_a_sink_is_shared_by_has_its_address_and_is_shown() -> None:
     here = stream(endpoint_url="http://127.0.0.1:4566")
     assert repr(here) == "KinesisSink('http://127.0.0.1:4566/kinesis:us-east-1/s')"
-    assert here.host() != stream(endpoint_url="http://127.0.0.1:4567").host() != stream().host()
+    there = stream(endpoint_url="http://127.0.0.1:4567")
+    assert here.worker.host() != there.worker.host() != stream().worker.host()
 
 
 def test_a_record_is_the_row_as_json_or_a_column() -> None:
@@ -116,8 +117,8 @@ def test_a_key_is_random_or_a_function_of_the_row() -> None:
 
 def test_order_is_by_partition_key_when_asked() -> None:
     (entry, _), _ = entries(stream(partition_key="key"))
-    assert stream(ordered=True).open().ordering_key(entry) == "ä"
-    assert stream().open().ordering_key(entry) is None
+    assert stream(ordered=True).worker.open().ordering_key(entry) == "ä"
+    assert stream().worker.open().ordering_key(entry) is None
 
 
 @pytest.mark.parametrize("options", [{"partition_key": "key"}, {"data": "key"}, {"explicit_hash_key": "key"}])
@@ -166,7 +167,7 @@ def test_limits_above_the_services_own_are_refused(options: dict[str, Any]) -> N
 
 
 def test_firehose_has_limits_of_its_own() -> None:
-    options = FirehoseSink("d").options
+    options = FirehoseSink("d").worker.options
     assert (options.max_batch_size, options.max_batch_size_in_bytes) == (500, 4 << 20)
     assert options.max_record_size_in_bytes == 1000 << 10
 
@@ -175,14 +176,14 @@ def test_sinks_are_pickled_and_shaped_as_the_engine_asks() -> None:
     for sink in (stream(partition_key="key"), FirehoseSink("d")):
         check_sink(sink)
         assert guarantee_of(sink) is Guarantee.AT_LEAST_ONCE
-        assert pickle.loads(pickle.dumps(sink)).options == sink.options
+        assert pickle.loads(pickle.dumps(sink)).worker.options == sink.worker.options
         assert not keeps_writer_state(sink)
 
 
 def test_options_as_spark_gives_them_make_either_sink() -> None:
     sink = sink_from_options({"stream": "s", "partitionkey": "key", "maxBatchSize": "10", "retryDeadline": "1 minute"})
     assert isinstance(sink, KinesisSink)
-    assert (sink.options.partition_key, sink.options.max_batch_size) == ("key", 10)
+    assert (sink.worker.options.partition_key, sink.worker.options.max_batch_size) == ("key", 10)
     assert isinstance(make_sink("kinesis", {"deliveryStream": "d"}), FirehoseSink)
     with pytest.raises(ConfigurationError, match="did you mean stream"):
         sink_from_options({"streem": "s"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Self, TypedDict
+from typing import Self, TypedDict
 
 from pydantic import ByteSize, Field, model_validator
 
@@ -104,10 +104,7 @@ class AsyncSinkOptions(SinkOptions):
 
 
 class AsyncSinkSettings(TypedDict, total=False):
-    """The fields of `AsyncSinkOptions` as keyword arguments of a sink's constructor (`**settings: Unpack[…]`).
-
-    And `dead_letter`, which `AsyncSink` takes off before a shim's `__init__` is called.
-    """
+    """The fields of `AsyncSinkOptions` as keyword arguments of a sink's constructor (`**settings: Unpack[…]`)."""
 
     max_batch_size: int
     max_in_flight_requests: int
@@ -123,4 +120,3 @@ class AsyncSinkSettings(TypedDict, total=False):
     retry_backoff: timedelta | float | str
     retry_max_backoff: timedelta | float | str
     retry_budget: float
-    dead_letter: Any

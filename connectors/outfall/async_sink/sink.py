@@ -10,7 +10,6 @@ from typing import Any, Generic, Self, TypeVar
 from outfall.async_sink.buffer import BufferedRequests, BufferedRequestsSerializer
 from outfall.async_sink.host_state import HostState, RetryBudget, shared_host_state
 from outfall.async_sink.limiting import AimdLimiter, Limiter
-from outfall.async_sink.meta import AsyncSinkMeta
 from outfall.async_sink.options import AsyncSinkOptions
 from outfall.async_sink.partition import AsyncSinkPartition
 from outfall.capabilities import (
@@ -23,6 +22,7 @@ from outfall.capabilities import (
     SupportsWriterState,
     WriterInitContext,
     class_name,
+    shown_name,
 )
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink
@@ -38,31 +38,25 @@ class AsyncSink(
     SupportsDeadLetterSink,
     DeclaresGuarantee,
     Generic[E],
-    metaclass=AsyncSinkMeta,
 ):
     """Base of sinks for request/response destinations; a shim derives from it and from `AsyncSinkPartition`.
 
     It holds options and opens nothing; `open` runs in a task. `E` is the type of a request entry.
 
+    Its partitions hand over the records that are refused: `outfall.wrappers.DeadLetteringSink` of it and another sink
+    keeps them there.
+
     Args:
         options: validated ones, for example from `make_options`.
-        dead_letter: every shim's constructor takes it by this name, without code of its own: a sink for the records
-            that are refused, with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. What is constructed is then
-            a `outfall.wrappers.DeadLetteringSink` of the two. Objects only; as options it is
-            `dead_letter.sink`.
-
-    Raises:
-        CapabilityError: `dead_letter` cannot take what this sink refuses.
     """
 
     def __init__(self, options: AsyncSinkOptions) -> None:
-        """Take validated options, for example from `make_options`."""
         self.options = options
         self.context: WriterInitContext | None = None
         """Who writes; `None` until `bind`."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.host()!r})"
+        return f"{shown_name(self)}({self.host()!r})"
 
     @abstractmethod
     def open(self) -> AsyncSinkPartition[E]:

@@ -26,7 +26,7 @@ from outfall.http.transport import Answer, Call, ExchangeError, Transport
 from outfall.trace_points import reached
 
 if TYPE_CHECKING:
-    from outfall.http.sink import HttpSink
+    from outfall.http.sink import HttpRequestSink
 
 
 class HttpPartition(BlockingSinkPartition[Record]):
@@ -40,7 +40,7 @@ class HttpPartition(BlockingSinkPartition[Record]):
             an auth object, or where a proxy is set.
     """
 
-    def __init__(self, sink: HttpSink, *, transport: Transport | None = None, **arguments: Any) -> None:
+    def __init__(self, sink: HttpRequestSink, *, transport: Transport | None = None, **arguments: Any) -> None:
         super().__init__(sink, **arguments)
         options = sink.http
         self._keyed = options.idempotency == "request"
@@ -150,14 +150,14 @@ class HttpPartition(BlockingSinkPartition[Record]):
         self._transport.close()
 
 
-def _secrets(sink: HttpSink) -> Sequence[str]:
+def _secrets(sink: HttpRequestSink) -> Sequence[str]:
     """What requests carry that stands in none of the options."""
     proxies = requests.utils.get_environ_proxies(sink.http.url)
     own = sink.session.proxies if sink.session is not None else {}
     return [*in_session(sink.session, sink.auth), *in_proxies(proxies, own)]
 
 
-def _transport(sink: HttpSink) -> Transport:
+def _transport(sink: HttpRequestSink) -> Transport:
     if sink.session is not None or sink.auth is not None or sink.needs_proxy():
         return SessionTransport(sink.http, session=sink.session, auth=sink.auth)
     return DirectTransport(sink.http)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 import requests
@@ -27,6 +27,7 @@ from outfall.http.response_mapping import PerItem
 from outfall.http.templates import UrlTemplate, origin
 from outfall.location import masked
 from outfall.options import make_options
+from outfall.wrappers import WithDeadLetters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +39,7 @@ _KEYS_KEPT = (
 _SAME_ROWS = "a source that gives the same rows again when an epoch is run again"
 
 
-class HttpSink(AsyncSink[Record], SupportsTarget[Any]):
+class HttpSink(WithDeadLetters):
     """Sends rows as JSON in the bodies of HTTP requests, many at a time.
 
     Item type: rows (dicts or Arrow batches); each becomes a JSON object, as Spark's own JSON writer writes it.
@@ -50,8 +51,6 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any]):
     Guarantee: at least once. Effectively once with `idempotency="row"`, `"content"` or `"item"`, if the receiver does
     what `requires()` says. A row that is refused for good stops the query, or goes to the dead letters.
 
-    `HttpSink(...)` makes a subclass for `idempotency="content"`, as `pathlib.Path` does.
-
     Args:
         url: where requests go. See `HttpOptions` for it and for all other options.
         auth: any auth object of `requests`, in place of the options for authentication. Objects only.
@@ -59,16 +58,12 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any]):
             task. Objects only. Like `auth` it costs speed: each request goes through `requests`.
         per_item: reads the answers to requests that were accepted in part: it is given the answer and the number of
             records, and returns one HTTP status for each. Objects only.
-        dead_letter: a sink for the records that are refused; see `AsyncSink`.
+        dead_letter: a sink for the records that are refused; see `outfall.wrappers.DeadLetteringSink`. Objects only.
 
     Raises:
         ConfigurationError: naming every option that is wrong.
+        CapabilityError: `dead_letter` cannot take what this sink refuses.
     """
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        if cls is HttpSink and options.get("idempotency") == "content":
-            return object.__new__(ContentHttpSink)  # type: ignore[return-value]
-        return object.__new__(cls)
 
     def __init__(
         self,
@@ -77,11 +72,31 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any]):
         auth: AuthBase | None = None,
         session: requests.Session | None = None,
         per_item: PerItem | None = None,
+        dead_letter: Any = None,
         **options: Unpack[HttpArguments],
     ) -> None:
-        self.http = made = make_options(HttpOptions, {"url": url} | options)
+        made = make_options(HttpOptions, {"url": url} | options)
+        kind = ContentRequestSink if made.idempotency == "content" else HttpRequestSink
+        sink = kind(made, auth=auth, session=session, per_item=per_item)
+        super().__init__(sink, dead_letter)
+
+
+class HttpRequestSink(AsyncSink[Record], SupportsTarget[Any]):
+    """Makes the requests of an `HttpSink`."""
+
+    shown_as = "HttpSink"
+
+    def __init__(
+        self,
+        options: HttpOptions,
+        *,
+        auth: AuthBase | None = None,
+        session: requests.Session | None = None,
+        per_item: PerItem | None = None,
+    ) -> None:
         # A try ends by itself; the base gives up only what hangs where nothing can end it, as in a resolver.
-        super().__init__(made.model_copy(update={"request_timeout_ms": made.request_timeout_ms + _GRACE_MS}))
+        super().__init__(options.model_copy(update={"request_timeout_ms": options.request_timeout_ms + _GRACE_MS}))
+        self.http = options
         self.auth = auth
         self.session = session
         self.per_item = per_item
@@ -149,7 +164,7 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any]):
         """
         if self.context is None:
             raise ConfigurationError(
-                f"{type(self).__name__} was not told who writes", do="run it through outfall, which calls bind() first"
+                "HttpSink was not told who writes", do="run it through outfall, which calls bind() first"
             )
         return self.context
 
@@ -170,7 +185,7 @@ class HttpSink(AsyncSink[Record], SupportsTarget[Any]):
             raise ConfigurationError("per_item cannot be called", do="give a function of answer and count")
 
 
-class ContentHttpSink(HttpSink, SupportsPreWriteTopology):
+class ContentRequestSink(HttpRequestSink, SupportsPreWriteTopology):
     """Names rows by what they say. Equal rows have to meet in one task, which counts them."""
 
     def needs_same_rows(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Unpack
+from typing import Any, Unpack
 
 import pyarrow as pa
 from pydantic import ByteSize, Field
@@ -14,6 +14,7 @@ from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import look_at_delivery_stream
 from outfall.kinesis.records import Record, data_of
 from outfall.options import SinkOptions, make_options
+from outfall.wrappers import WithDeadLetters
 
 _KIB = 1 << 10
 
@@ -38,7 +39,7 @@ class FirehoseOptions(AsyncSinkOptions, AwsOptions, _DeliveryStream):
     )
 
 
-class FirehoseSink(AwsSink):
+class FirehoseSink(WithDeadLetters):
     """Puts rows as records into a delivery stream of Amazon Data Firehose.
 
     Item type: rows (dicts or Arrow batches). Without `data` each is a line of JSON, since Firehose joins records.
@@ -52,15 +53,12 @@ class FirehoseSink(AwsSink):
 
     Args:
         delivery_stream: its name. See `FirehoseOptions`, as for all arguments.
-        dead_letter: a sink for the records that are refused; see `AsyncSink`.
+        dead_letter: a sink for the records that are refused; see `outfall.wrappers.DeadLetteringSink`. Objects only.
 
     Raises:
         ConfigurationError: naming every option that is wrong.
+        CapabilityError: `dead_letter` cannot take what this sink refuses.
     """
-
-    service = "firehose"
-    named_by = "delivery_stream"
-    look = staticmethod(look_at_delivery_stream)
 
     def __init__(
         self,
@@ -71,10 +69,21 @@ class FirehoseSink(AwsSink):
         endpoint_url: str | None = None,
         connect_timeout: timedelta | float | str = 10,
         read_timeout: timedelta | float | str = 30,
+        dead_letter: Any = None,
         **settings: Unpack[AsyncSinkSettings],
     ) -> None:
         given = {name: value for name, value in locals().items() if name in FirehoseOptions.model_fields}
-        super().__init__(make_options(FirehoseOptions, given | settings))
+        sink = FirehoseRequestSink(make_options(FirehoseOptions, given | settings))
+        super().__init__(sink, dead_letter)
+
+
+class FirehoseRequestSink(AwsSink):
+    """Makes the calls of a `FirehoseSink`."""
+
+    shown_as = "FirehoseSink"
+    service = "firehose"
+    named_by = "delivery_stream"
+    look = staticmethod(look_at_delivery_stream)
 
     def open(self) -> FirehosePartition:
         return FirehosePartition(self)

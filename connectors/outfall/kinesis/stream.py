@@ -16,6 +16,7 @@ from outfall.kinesis.preflight import addressed, look_at_stream
 from outfall.kinesis.records import Record, data_of, partition_keys, texts_of
 from outfall.options import SinkOptions, make_options
 from outfall.values import to_values
+from outfall.wrappers import WithDeadLetters
 
 _MIB = 1 << 20
 
@@ -55,7 +56,7 @@ class KinesisOptions(AsyncSinkOptions, AwsOptions, _Stream):
     )
 
 
-class KinesisSink(AwsSink):
+class KinesisSink(WithDeadLetters):
     """Puts rows as records into a Kinesis data stream.
 
     Item type: rows (dicts or Arrow batches).
@@ -69,15 +70,12 @@ class KinesisSink(AwsSink):
     Args:
         stream: its name or ARN. See `KinesisOptions`, as for all arguments.
         partition_key: also a function that takes the row as a dict and returns text; it must be picklable.
-        dead_letter: a sink for the records that are refused; see `AsyncSink`.
+        dead_letter: a sink for the records that are refused; see `outfall.wrappers.DeadLetteringSink`. Objects only.
 
     Raises:
         ConfigurationError: naming every option that is wrong.
+        CapabilityError: `dead_letter` cannot take what this sink refuses.
     """
-
-    service = "kinesis"
-    named_by = "stream"
-    look = staticmethod(look_at_stream)
 
     def __init__(
         self,
@@ -91,13 +89,25 @@ class KinesisSink(AwsSink):
         endpoint_url: str | None = None,
         connect_timeout: timedelta | float | str = 10,
         read_timeout: timedelta | float | str = 30,
+        dead_letter: Any = None,
         **settings: Unpack[AsyncSinkSettings],
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in KinesisOptions.model_fields}
-        self.key_function = partition_key if callable(partition_key) else None
-        if self.key_function is not None:
-            given["partition_key"] = None
-        super().__init__(make_options(KinesisOptions, given | settings))
+        key_function = partition_key if callable(partition_key) else None
+        given = {name: value for name, value in locals().items() if name in KinesisOptions.model_fields} | settings
+        given["partition_key"] = None if key_function else partition_key
+        sink = KinesisRequestSink(make_options(KinesisOptions, given))
+        sink.key_function = key_function
+        super().__init__(sink, dead_letter)
+
+
+class KinesisRequestSink(AwsSink):
+    """Makes the calls of a `KinesisSink`."""
+
+    shown_as = "KinesisSink"
+    service = "kinesis"
+    named_by = "stream"
+    look = staticmethod(look_at_stream)
+    key_function: Callable[[Mapping[str, Any]], str] | None = None
 
     def columns(self) -> dict[str, str]:
         named = {name: getattr(self.options, name) for name in ("partition_key", "explicit_hash_key")}
@@ -110,7 +120,7 @@ class KinesisSink(AwsSink):
 class KinesisPartition(AwsPartition):
     """Puts records."""
 
-    sink: KinesisSink
+    sink: KinesisRequestSink
 
     def convert(self, batch: pa.RecordBatch) -> Sequence[Record]:
         options = self.options

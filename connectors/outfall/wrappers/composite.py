@@ -33,6 +33,7 @@ from outfall.capabilities import (
     SweepContext,
     TargetContext,
     WriterInitContext,
+    shown_name,
 )
 from outfall.capability_checks import (
     SupportsChildren,
@@ -93,8 +94,6 @@ class Composite(
 
     kind_name = "composite"
     """The stable name of the kind, to which it is added whether there are parts."""
-    shown_as: str | None = None
-    """In texts the class that a user writes, where that one holds this."""
 
     chooses_bases_anew = True
 
@@ -102,14 +101,14 @@ class Composite(
     _parts_of: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(self, children: Mapping[str, Any]) -> None:
-        check_children(self._name(), children)
+        check_children(shown_name(self), children)
         self._children = dict(children)
         self._capabilities = _capabilities_of(self._children)
         self.context: WriterInitContext | None = None
 
     def __repr__(self) -> str:
-        shown = (f"{name}={type(child).__name__}({target_of(child) or ''})" for name, child in self._children.items())
-        return f"{self._name()}({', '.join(shown)})"
+        shown = (f"{name}={shown_name(child)}({target_of(child) or ''})" for name, child in self._children.items())
+        return f"{shown_name(self)}({', '.join(shown)})"
 
     def capabilities(self) -> Collection[type]:
         return self._capabilities
@@ -172,7 +171,7 @@ class Composite(
         """Who writes."""
         if self.context is None:
             raise ConfigurationError(
-                f"{self._name()} was not told who writes", do="run it through outfall, which calls bind() first"
+                f"{shown_name(self)} was not told who writes", do="run it through outfall, which calls bind() first"
             )
         return self.context
 
@@ -347,9 +346,6 @@ class Composite(
             lambda name, child: child.add_post_commit_topology(_messages_of(name, committed)),
             "several sinks failed after they had committed",
         )
-
-    def _name(self) -> str:
-        return self.shown_as or type(self).__name__
 
     def _check_distinct(self, step_id: str) -> None:
         owners = {name: child for name, child in children_of(self).items() if owns_target(child)}

@@ -20,6 +20,7 @@ from outfall.capabilities import (
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
+    shown_name,
 )
 from outfall.capability_checks import needs_same_rows
 from outfall.errors import CapabilityError, SerializationError
@@ -180,7 +181,7 @@ class CrossEpochBatching(Composite):
     def __init__(self, sink: Any, options: BatchingOptions, clock: Clock) -> None:
         if needs_same_rows(sink):
             raise CapabilityError(
-                f"a {type(sink).__name__} with these options needs the same rows when an epoch is run again",
+                f"a {shown_name(sink)} with these options needs the same rows when an epoch is run again",
                 why="which rows wait and which go out depends on their order and age, and those are others then",
                 do="leave across_epochs out, or use a sink that is once whatever rows an epoch has",
             )

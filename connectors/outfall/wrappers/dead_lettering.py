@@ -13,9 +13,11 @@ from outfall.capabilities import (
     SupportsDeadLetterSink,
     SupportsPreWriteTopology,
     SupportsTarget,
+    shown_name,
 )
 from outfall.capability_checks import is_fixed, needs_same_rows, supports
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
+from outfall.delegating_sink import DelegatingSink
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.source_options import build_children
 from outfall.wrappers.composite import Composite
@@ -31,8 +33,6 @@ class DeadLetteringSink(Composite):
 
     Both have their states, committables and counters in one record. A dead-letter sink that is exactly once has each
     record once, as the rows have theirs. When dead letters cannot be written the query stops.
-
-    A sink that has a `dead_letter=` option returns one of these where it is set.
 
     Args:
         sink: its partitions hand over what they refuse (`SupportsDeadLetterSink`).
@@ -51,25 +51,25 @@ class DeadLetteringSink(Composite):
             raise ConfigurationError("a sink cannot take its own dead letters", do="give another sink as dead_letter")
         if supports(dead_letter, SupportsPreWriteTopology):
             raise CapabilityError(
-                f"a {type(dead_letter).__name__} changes the DataFrame before it is written",
+                f"a {shown_name(dead_letter)} changes the DataFrame before it is written",
                 why="dead letters come up while the rows are written",
                 do="give a sink as dead_letter that takes rows as they come",
             )
         if is_fixed(dead_letter) and not is_fixed(sink):
             raise CapabilityError(
-                f"a {type(dead_letter).__name__} with parts cannot take the dead letters of a sink without any",
+                f"a {shown_name(dead_letter)} with parts cannot take the dead letters of a sink without any",
                 why="each part is written by one task, and any task may have records that are refused",
                 do="give a sink without parts as dead_letter, for example FileSink(path)",
             )
         if needs_same_rows(dead_letter):
             raise CapabilityError(
-                f"a {type(dead_letter).__name__} with these options needs the same rows when an epoch is run again",
+                f"a {shown_name(dead_letter)} with these options needs the same rows when an epoch is run again",
                 why="a record that is refused again is another dead letter, with another time",
                 do="give a sink as dead_letter that is once whatever rows an epoch has",
             )
         if not supports(sink, SupportsDeadLetterSink):
             raise CapabilityError(
-                f"a {type(sink).__name__} does not hand over what it refuses to another sink",
+                f"a {shown_name(sink)} does not hand over what it refuses to another sink",
                 do="leave dead_letter out, or give it to a sink within this one that does; PostgresSink keeps such rows"
                 " in its dead_letter_table; a sink of your own needs SupportsDeadLetterSink, and its partition"
                 " dead_letters_to(take)",
@@ -89,6 +89,25 @@ class DeadLetteringSink(Composite):
 
     def open(self, openings: Mapping[str, Opening]) -> DeadLetteringPartition:
         return DeadLetteringPartition(openings)
+
+
+class WithDeadLetters(DelegatingSink):
+    """Base of sinks whose constructor takes `dead_letter`: to the engine `sink`, and beside it the one that is given.
+
+    Args:
+        sink: does the work, and hands over what it refuses (`SupportsDeadLetterSink`).
+        dead_letter: as for `DeadLetteringSink`. Without it a refused record stops the query.
+
+    Raises:
+        CapabilityError: `dead_letter` cannot take what `sink` refuses.
+    """
+
+    def __init__(self, sink: Any, dead_letter: Any = None) -> None:
+        super().__init__(sink if dead_letter is None else DeadLetteringSink(sink, dead_letter))
+        self._shown = repr(sink)
+
+    def __repr__(self) -> str:
+        return self._shown
 
 
 class DeadLetteringPartition(CompositePartition):

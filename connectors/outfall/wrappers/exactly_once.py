@@ -25,7 +25,6 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import supports
 from outfall.dead_letter import DeadLetter
-from outfall.delegating_sink import DelegatingSink
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.options import Names, SinkOptions, make_options
@@ -35,7 +34,7 @@ from outfall.values import rows_to_batch
 from outfall.wrappers.children import share
 from outfall.wrappers.composite import Composite
 from outfall.wrappers.composite_partition import CompositePartition, Opening
-from outfall.wrappers.dead_lettering import DeadLetteringSink
+from outfall.wrappers.dead_lettering import WithDeadLetters
 from outfall.wrappers.offsets import SeenOffsets, SeenState, split_by_seen
 
 TARGET = "target"
@@ -59,7 +58,7 @@ class ExactlyOnceOptions(SinkOptions):
     )
 
 
-class ExactlyOnceSink(DelegatingSink):
+class ExactlyOnceSink(WithDeadLetters):
     """Drops the rows of a source that were written before, by their offsets.
 
     Item type: rows with the columns of `offset` and `source_partition`; the target gets all columns.
@@ -101,11 +100,7 @@ class ExactlyOnceSink(DelegatingSink):
     ) -> None:
         given = {"offset": offset, "source_partition": source_partition, "parts": parts, "window": window}
         self.options = make_options(ExactlyOnceOptions, given | unknown)
-        dedup = OffsetDedup(target, self.options)
-        super().__init__(dedup if dead_letter is None else DeadLetteringSink(dedup, dead_letter))
-
-    def __repr__(self) -> str:
-        return f"ExactlyOnceSink({self.target()})"
+        super().__init__(OffsetDedup(target, self.options), dead_letter)
 
 
 class OffsetDedup(Composite, SupportsDeadLetterSink):

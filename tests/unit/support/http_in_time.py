@@ -8,9 +8,12 @@ from typing import Any
 
 from outfall.async_sink import FixedLimiter, HostState
 from outfall.async_sink.blocking import Job
-from outfall.http import Answer, HttpSink
+from outfall.http import Answer
+from outfall.http.options import HttpOptions
 from outfall.http.partition import HttpPartition
+from outfall.http.sink import HttpRequestSink
 from outfall.http.transport import Call
+from outfall.options import make_options
 from outfall.testing.virtual_time import VirtualEventQueue
 
 URL = "https://api.example/events"
@@ -49,11 +52,11 @@ class _Inline:
         pass
 
 
-class TimedSink(HttpSink):
+class TimedSink(HttpRequestSink):
     """Knows its host alone, or as another one does."""
 
     def __init__(self, state: HostState | None = None, **options: Any) -> None:
-        super().__init__(**({"url": URL} | options))
+        super().__init__(make_options(HttpOptions, {"url": URL} | options))
         self._state = state or HostState(FixedLimiter(self.http.max_in_flight_requests))
 
     def host_state(self) -> HostState:
@@ -63,7 +66,7 @@ class TimedSink(HttpSink):
 def opened(
     behave: Behaviour,
     *,
-    sink: HttpSink | None = None,
+    sink: HttpRequestSink | None = None,
     events: VirtualEventQueue | None = None,
     chance: random.Random | None = None,
     **options: Any,
