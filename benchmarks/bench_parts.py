@@ -69,7 +69,7 @@ def measure(given: Given, scratch: Scratch) -> Result:
 
 def _key_for_each(sink: FileSink, parts: int) -> list[str]:
     """Find a key for each part."""
-    part_fn = sink.part_fn  # type: ignore[attr-defined]
+    part_fn = sink.part_fn
     found: dict[int, str] = {}
     for number in count():
         found.setdefault(part_fn(f"k{number}") % parts, f"k{number}")

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from outfall.file import FileSink
-from outfall.file.commit import FileCommitter
+from outfall.file.whole.commit import FileCommitter
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.spark import write
 from outfall.spark.version_check import pyspark_version

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from outfall.file.append_partition import FileState, GrowingPart
-from outfall.file.growing import GrowingFileSink
+from outfall.file import FileSink
+from outfall.file.growing.part_files import FileState
+from outfall.file.growing.partition import GrowingPart
 from outfall.spark import write
 
 pytestmark = pytest.mark.spark
@@ -17,11 +18,11 @@ pytestmark = pytest.mark.spark
 MIB = 1 << 20
 
 
-class MeasuredSink(GrowingFileSink):
+class MeasuredSink(FileSink):
     """Notes its worker's peak memory beside its directory when a part is built and when it is finished."""
 
     def build_part(self, step_id: str, for_part: str, resume_state: FileState | None) -> GrowingPart:
-        part = super().build_part(step_id, for_part, resume_state)
+        part: GrowingPart = super().build_part(step_id, for_part, resume_state)
         finish = part.snapshot
 
         def measured() -> FileState:

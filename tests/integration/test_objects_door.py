@@ -206,7 +206,7 @@ def test_rows_that_come_again_are_refused_by_a_sink_that_only_adds(
     spark: SparkSession, source: Path, out: Path, checkpoint: Path, mode: str
 ) -> None:
     counts = read_stream(spark, source).groupBy("k").agg(sf.count("*").alias("rows"))
-    with pytest.raises(StreamingQueryException, match=f"output mode is {mode}, and LocalWholeFileSink takes append"):
+    with pytest.raises(StreamingQueryException, match=f"output mode is {mode}, and FileSink takes append"):
         run(write_stream(counts, FileSink(out), checkpoint=checkpoint).outputMode(mode))
     assert not out.exists()
 

@@ -79,7 +79,7 @@ STEPS = [
 def test_a_driver_that_dies_anywhere_leaves_each_row_once(
     s3: S3, bucket: str, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.file.remote_store.RemoteStore.parallel", 1)
+    monkeypatch.setattr("outfall.file.storage.remote.RemoteStore.parallel", 1)
     sink, recovery = FileSink(f"s3://{bucket}/out"), str(tmp_path / "rec")
     tasks = [[{"id": index}, {"id": index + 10}] for index in range(3)]
     with crash_at(step) as seen:

@@ -15,7 +15,7 @@ import pytest
 
 from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.file import FileSink, sink_from_options
-from outfall.file.rolling import Rolling
+from outfall.storage.rolling import RollBounds
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import OTHERS, WholeDriver, meanwhile, open_files, whole
@@ -57,7 +57,7 @@ def test_rows_go_to_the_directory_of_their_bucket_without_its_columns(out: Path)
 
 def test_the_time_of_writing_names_a_directory_where_no_column_does(out: Path) -> None:
     sink = whole(out, bucket_pattern="'dt='yyyy-MM-dd/'hour='HH")
-    sink.rolling = Rolling(clock=lambda: datetime(2026, 11, 21, 23, 59, tzinfo=UTC).timestamp())
+    sink.worker.rolling = RollBounds(clock=lambda: datetime(2026, 11, 21, 23, 59, tzinfo=UTC).timestamp())
     WholeDriver(sink).run([flight(1)])
     assert tree(out) == {"dt=2026-11-21/hour=23": [1]}
 
@@ -116,7 +116,7 @@ def test_a_thousand_buckets_are_written_with_few_descriptors(out: Path) -> None:
 
 
 def test_files_whose_descriptor_was_taken_go_on_at_their_end(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outfall.file.buffered._PART_BYTES", 1)
+    monkeypatch.setattr("outfall.file.encoded_file._PART_BYTES", 1)
     driver = WholeDriver(whole(out, partition_by="carrier", max_open_files=1))
     driver.begin()
     part = driver.file()
@@ -128,7 +128,7 @@ def test_files_whose_descriptor_was_taken_go_on_at_their_end(out: Path, monkeypa
 
 
 def test_rows_kept_for_row_groups_are_bounded_over_all_buckets(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outfall.file.whole_writer._KEPT_BYTES", 100_000)
+    monkeypatch.setattr("outfall.file.whole.writer._KEPT_BYTES", 100_000)
     driver = WholeDriver(whole(out, partition_by="carrier", format="parquet"))
     driver.begin()
     part = driver.file()
@@ -164,7 +164,7 @@ def test_directories_and_their_parents_are_synced_once_each(out: Path, monkeypat
     staged = driver.stage(rows) + driver.stage(rows, worker_index=1)
     synced: list[str] = []
     monkeypatch.setattr(
-        "outfall.file.local_store.sync_directory", lambda path: synced.append(os.path.relpath(path, out))
+        "outfall.file.storage.local.sync_directory", lambda path: synced.append(os.path.relpath(path, out))
     )
     driver.commit(staged)
     assert sorted(synced) == sorted(

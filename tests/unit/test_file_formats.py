@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from outfall.errors import ConfigurationError, TargetNotEmptyError, ValueRefusedError
-from outfall.file.append_partition import FileState
-from outfall.file.names import FileName
+from outfall.file.growing.part_files import FileState
+from outfall.storage.names import AttemptName
 from tests.unit.support.file_target import GrowingDriver, WholeDriver, growing, rows, visible, whole
 
 
@@ -75,7 +75,7 @@ def test_a_header_is_written_again_when_everything_of_a_file_was_cut(driver: Gro
 
 
 def test_many_pieces_of_an_epoch_are_one_text(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outfall.file.buffered._PART_BYTES", 1)
+    monkeypatch.setattr("outfall.file.encoded_file._PART_BYTES", 1)
     driver = GrowingDriver(growing(out, format="csv", header=True, compression="gzip"))
     driver.begin()
     part = driver.part()
@@ -126,7 +126,7 @@ def test_names_of_whole_files_end_as_readers_expect_and_are_known_again(out: Pat
     names = [path.name for path in visible(out)]
     assert len(names) == 2
     for name in names:
-        found = FileName.parse(name)
+        found = AttemptName.parse(name)
         assert found is not None
         assert (found.suffix, str(found)) == (end, name)
 

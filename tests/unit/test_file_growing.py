@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import check_sink, guarantee_of
+from outfall.capability_checks import check_sink, guarantee_of, supports
 from outfall.errors import (
     FencedError,
     OutfallError,
@@ -22,9 +22,9 @@ from outfall.errors import (
     UnsharedTargetError,
 )
 from outfall.file import FileSink
-from outfall.file.append_partition import FileState
-from outfall.file.growing import GrowingFileSink
-from outfall.file.growing_names import file_name
+from outfall.file.growing.part_files import FileState, file_name
+from outfall.file.growing.sink import GrowingFiles
+from outfall.sinks import DynamicSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.support.file_target import (
@@ -54,9 +54,10 @@ def driver(out: Path) -> GrowingDriver:
 def test_a_sink_with_parts_is_a_growing_one_and_survives_pickling(out: Path) -> None:
     sink = FileSink(out, parts=3, format="text", on_existing="resume")
     back = pickle.loads(pickle.dumps(sink))
-    assert type(sink) is type(back) is GrowingFileSink
+    assert type(sink) is type(back) is FileSink
+    assert type(sink.worker) is type(back.worker) is GrowingFiles
     assert back.options == sink.options
-    assert not hasattr(sink, "build")
+    assert not supports(sink, DynamicSink)
     check_sink(sink)
     assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
     assert sink.target() == f"file:{out}"

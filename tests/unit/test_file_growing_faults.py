@@ -15,7 +15,7 @@ from outfall.errors import (
     TransientError,
     ValueRefusedError,
 )
-from outfall.file.append_partition import FileState
+from outfall.file.growing.part_files import FileState
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (

@@ -21,8 +21,9 @@ from outfall.errors import (
     TransientError,
     UnsharedTargetError,
 )
-from outfall.file.flock import LINE
-from outfall.file.writer_registry import Records
+from outfall.file.growing.registry import Records
+from outfall.file.growing.sink import GrowingFiles
+from outfall.file.storage.locks import LINE
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,
@@ -181,7 +182,8 @@ def _damage(out: Path, line: int, data: bytes) -> None:
 
 
 def _register(driver: GrowingDriver) -> Records:
-    return driver.sink.register.peek()
+    assert isinstance(driver.sink.worker, GrowingFiles)
+    return driver.sink.worker.register.peek()
 
 
 @pytest.mark.parametrize("line", [0, 1, 2, 3])

@@ -8,16 +8,16 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outfall.errors import SealError, StaleWriterError, TargetAheadError, TargetLostError, TargetNotEmptyError
-from outfall.file.append_partition import FileState
-from outfall.file.growing import GrowingFileSink
-from outfall.file.growing_names import file_name, part_name, segments_among
-from outfall.file.rolling import Rolling
+from outfall.file import FileSink
+from outfall.file.growing.part_files import FileState, file_name, part_name, segments_among
+from outfall.storage.rolling import RollBounds
 from outfall.testing.crash_points import crash_at
 from outfall.trace_points import listen
 from tests.unit.support.file_target import OTHERS, GrowingDriver, growing, ids, meanwhile, open_files, rows, visible
@@ -45,9 +45,9 @@ class Clock:
         return self.now
 
 
-def aging(out: Path, clock: Clock, age: float = 60.0) -> GrowingFileSink:
+def aging(out: Path, clock: Clock, age: float = 60.0) -> FileSink:
     sink = growing(out, roll_interval=age)
-    sink.__dict__["rolling"] = Rolling(age=age, clock=clock)
+    sink.worker.rolling = RollBounds(interval=timedelta(seconds=age), clock=clock)
     return sink
 
 

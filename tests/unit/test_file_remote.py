@@ -28,7 +28,7 @@ from outfall.errors import (
     UnsharedTargetError,
 )
 from outfall.file import FileSink, sink_from_options
-from outfall.file.remote_whole import RemoteWholeFileSink
+from outfall.file.whole.sink import RemoteWholeFiles
 from outfall.target_record import TargetRecord
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
@@ -56,10 +56,13 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def remote(place: Place, **options: Any) -> RemoteWholeFileSink:
-    sink = FileSink(place.url, **options)
-    assert isinstance(sink, RemoteWholeFileSink)
-    return sink
+def remote(place: Place, **options: Any) -> FileSink:
+    return FileSink(place.url, **options)
+
+
+def worker(sink: FileSink) -> RemoteWholeFiles:
+    assert isinstance(sink.worker, RemoteWholeFiles)
+    return sink.worker
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def driver(place: Place) -> WholeDriver:
 
 def test_a_url_makes_a_remote_sink_that_survives_pickling(place: Place) -> None:
     sink = remote(place)
-    assert sink.location.url() == place.url
+    assert worker(sink).location.url() == place.url
     back = pickle.loads(pickle.dumps(sink))
     assert back.options == sink.options
     assert back.target() == place.url
@@ -157,7 +160,7 @@ def test_a_commit_that_is_repeated_changes_nothing(driver: WholeDriver, place: P
 def test_a_driver_killed_in_commit_k_of_n_publishes_the_rest_later(
     driver: WholeDriver, place: Place, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.file.remote_store.RemoteStore.parallel", 1)
+    monkeypatch.setattr("outfall.file.storage.remote.RemoteStore.parallel", 1)
     if isinstance(place, Hdfs) and "copied" in step:
         pytest.skip("a rename has no half")
     driver.begin()
@@ -218,7 +221,7 @@ def test_an_upload_that_fails_fails_the_attempt(driver: WholeDriver, monkeypatch
     def fail(*_: Any) -> None:
         raise OSError("reset by peer")
 
-    monkeypatch.setattr(type(driver.sink.store._fs._filesystem), "put_file", fail)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(worker(driver.sink).store._fs._filesystem), "put_file", fail)
     with pytest.raises(TransientError, match=r"staging .*reset by peer"):
         part.prepare_commit()
 
@@ -553,7 +556,7 @@ def test_of_two_copies_of_a_log_the_one_that_looks_later_is_refused(
     first.append_begin()
     second.append_begin()
     # The second has said so, and looks later.
-    remote(place).store.claim(second.incarnation, TargetRecord(second.generation, second.token))
+    worker(remote(place)).store.claim(second.incarnation, TargetRecord(second.generation, second.token))
     with pytest.raises(FencedError, match="the recovery data was copied"):
         first.open()
     second.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 
 from outfall.errors import ConfigurationError, TransientError
 from outfall.file import FileSink, sink_from_options
-from outfall.file.open_files import OpenFiles
-from outfall.file.rolling import Rolling
+from outfall.file.whole.writer import OpenFiles
+from outfall.storage.rolling import RollBounds
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import WholeDriver, ids, open_files, rows, visible, whole
@@ -51,16 +52,16 @@ def test_a_file_without_bounds_takes_everything(out: Path) -> None:
 
 
 def test_nothing_is_closed_that_holds_nothing() -> None:
-    rolling = Rolling(1, 10.0, lambda: 100.0)
+    rolling = RollBounds(1, timedelta(seconds=10), clock=lambda: 100.0)
     assert not rolling.due(0, since=0.0)
     assert rolling.due(1, since=100.0)
-    assert not Rolling(2, 10.0, lambda: 100.0).due(1, since=90.1)
+    assert not RollBounds(2, timedelta(seconds=10), clock=lambda: 100.0).due(1, since=90.1)
 
 
 def test_an_old_file_is_closed_when_rows_come(out: Path) -> None:
     now = [1000.0]
     sink = whole(out, roll_interval="10 seconds")
-    sink.rolling = Rolling(None, 10.0, lambda: now[0])
+    sink.worker.rolling = RollBounds(None, timedelta(seconds=10), clock=lambda: now[0])
     driver = WholeDriver(sink)
     driver.begin()
     part = driver.file()
@@ -189,7 +190,7 @@ def test_a_sync_that_fails_when_a_descriptor_is_needed_fails_the_attempt(
 ) -> None:
     driver = WholeDriver(whole(out, partition_by="id", max_open_files=1))
     driver.begin()
-    monkeypatch.setattr("outfall.file.buffered._PART_BYTES", 1)
+    monkeypatch.setattr("outfall.file.encoded_file._PART_BYTES", 1)
 
     def fail(_: int) -> None:
         raise OSError(5, "Input/output error")

@@ -19,9 +19,9 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.file import FileSink
-from outfall.file.local_whole import LocalWholeFileSink
-from outfall.file.names import FileName
-from outfall.file.store import StagedFile
+from outfall.file.storage.store import StagedFile
+from outfall.file.whole.sink import LocalWholeFiles
+from outfall.storage.names import AttemptName
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,
@@ -58,7 +58,8 @@ def committer(driver: WholeDriver) -> Any:
 def test_a_sink_without_parts_is_a_whole_one_and_survives_pickling(out: Path) -> None:
     sink = FileSink(out)
     back = pickle.loads(pickle.dumps(sink))
-    assert type(sink) is type(back) is LocalWholeFileSink
+    assert type(sink) is type(back) is FileSink
+    assert type(sink.worker) is type(back.worker) is LocalWholeFiles
     assert back.options == sink.options
     check_sink(sink)
     assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
@@ -310,7 +311,7 @@ def test_sweeping_takes_only_our_own_older_generations(driver: WholeDriver, out:
     driver.begin()
     driver.stage(rows(2), attempt=1)
     staging = out / "_outfall" / "staging"
-    others = str(FileName(0, 0, 0, OTHERS, 1, 1, ".jsonl"))
+    others = str(AttemptName(0, 0, 0, "", OTHERS, 1, 1, ".jsonl"))
     (staging / others).write_text("")
     (staging / "notes.txt").write_text("")
     assert driver.sweep() == 1
@@ -318,11 +319,11 @@ def test_sweeping_takes_only_our_own_older_generations(driver: WholeDriver, out:
 
 
 def test_names_read_back_and_sort_by_epoch_task_and_age() -> None:
-    name = FileName(12, 3, 7, OURS, 45, 6, ".jsonl")
-    assert FileName.parse(str(name)) == name
-    assert FileName.parse("part-00000-0e3a-c000.snappy.parquet") is None
+    name = AttemptName(12, 3, 7, "", OURS, 45, 6, ".jsonl")
+    assert AttemptName.parse(str(name)) == name
+    assert AttemptName.parse("part-00000-0e3a-c000.snappy.parquet") is None
     order = [
-        str(FileName(epoch, task, sequence, OURS, 1, 1, ".txt"))
+        str(AttemptName(epoch, task, sequence, "", OURS, 1, 1, ".txt"))
         for epoch, task, sequence in itertools.product((2, 10), repeat=3)
     ]
     assert order == sorted(order)

@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
 from outfall.file.options import FileOptions
-from outfall.file.whole import WholeFileSink
+from outfall.file.whole.sink import WholeFiles
 from outfall.http import HttpSink
 from outfall.http.options import HttpOptions
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
@@ -158,7 +158,7 @@ def test_wrong_values_are_refused_by_name(wrong: dict[str, Any]) -> None:
 
 def test_the_options_door_makes_whole_files() -> None:
     sink = sink_from_options({"path": "/x", "format": "text", "onExisting": "resume", "on_rewind": "truncate"})
-    assert isinstance(sink, WholeFileSink)
+    assert isinstance(sink.worker, WholeFiles)
     assert sink.options == FileOptions(path="/x", format="text", on_existing="resume", on_rewind="truncate")
 
 

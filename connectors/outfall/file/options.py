@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 from pydantic import ByteSize, Field, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
-from outfall.formats import FormatOptions, can_grow
-from outfall.formats.partition_paths import PartitionOptions
+from outfall.formats import can_grow
 from outfall.location import OBJECT_STORES, Location, Purpose
 from outfall.options import Duration, SinkOptions
+from outfall.storage.sink import StorageOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
@@ -27,7 +27,7 @@ _TARGET = Purpose(
 )
 
 
-class _Place(SinkOptions):
+class _DirectoryOptions(SinkOptions):
     """Where files go. A base of its own, so that its options stand before the formats' in the documentation."""
 
     path: str = Field(
@@ -91,7 +91,7 @@ class _Place(SinkOptions):
         return Location.parse(self.path, _TARGET) if is_remote(self.path) else None
 
 
-class FileOptions(FormatOptions, PartitionOptions, _Place):
+class FileOptions(StorageOptions, _DirectoryOptions):
     """What `FileSink` takes, in its constructor and as Spark options."""
 
     max_open_files: int = Field(

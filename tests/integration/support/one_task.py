@@ -22,7 +22,7 @@ def main(directory: Path, parts: int, epoch: int, limits: tuple[int, int]) -> in
     ticket = coordinator.begin(epoch)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     try:
-        answer = driver.run_task(ticket, epoch, 0, [(part, [{"epoch": epoch}]) for part in sink.list_parts()])  # type: ignore[attr-defined] # it is a growing one
+        answer = driver.run_task(ticket, epoch, 0, [(part, [{"epoch": epoch}]) for part in sink.list_parts()])
         coordinator.finish(ticket, [answer])
     except OutfallError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

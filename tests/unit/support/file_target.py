@@ -22,13 +22,13 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.file import FileSink
-from outfall.file.append_partition import FileState, GrowingPart
-from outfall.file.flock import Patience
-from outfall.file.growing import GrowingFileSink
-from outfall.file.local_whole import LocalWholeFileSink
-from outfall.file.store import StagedFile
-from outfall.file.whole import WholeFileSink
-from outfall.file.whole_writer import WholeFileWriter
+from outfall.file.growing.part_files import FileState
+from outfall.file.growing.partition import GrowingPart
+from outfall.file.growing.sink import GrowingFiles
+from outfall.file.storage.locks import Patience
+from outfall.file.storage.store import StagedFile
+from outfall.file.whole.sink import LocalWholeFiles
+from outfall.file.whole.writer import WholeFileWriter
 from outfall.trace_points import listen
 
 OURS = "00000000000000aa"
@@ -131,12 +131,13 @@ class Driver:
 
 
 class GrowingDriver(Driver):
-    sink: GrowingFileSink
+    sink: FileSink
 
     def part(self, name: str | None = None, *, attempt: int = 0, generation: int | None = None) -> GrowingPart:
         name = name or self.sink.list_parts()[0]
         bound = self.sink.bind(self.writer(attempt=attempt, generation=generation))
-        return bound.build_part("sink", name, self.states.get(name))
+        part: GrowingPart = bound.build_part("sink", name, self.states.get(name))
+        return part
 
     def write(self, rows: Mapping[str, list[Any]], *, attempt: int = 0) -> dict[str, PartSeal[FileState]]:
         answers = {}
@@ -167,11 +168,12 @@ class GrowingDriver(Driver):
 
 
 class WholeDriver(Driver):
-    sink: WholeFileSink
+    sink: FileSink
 
     def file(self, *, attempt: int = 0, worker_index: int = 0) -> WholeFileWriter:
         bound = self.sink.bind(self.writer(attempt=attempt, worker_index=worker_index))
-        return bound.build("sink", worker_index, 0)
+        writer: WholeFileWriter = bound.build("sink", worker_index, 0)
+        return writer
 
     def stage(self, values: list[Any], *, attempt: int = 0, worker_index: int = 0) -> list[StagedFile]:
         part = self.file(attempt=attempt, worker_index=worker_index)
@@ -206,17 +208,17 @@ class WholeDriver(Driver):
         self.sweep()
 
 
-def growing(path: Path, parts: int = 1, **options: Any) -> GrowingFileSink:
+def growing(path: Path, parts: int = 1, **options: Any) -> FileSink:
     sink = FileSink(path, parts=parts, **options)
-    assert isinstance(sink, GrowingFileSink)
-    sink.patience = Patience(seconds=0.2)
+    assert isinstance(sink.worker, GrowingFiles)
+    sink.worker.patience = Patience(seconds=0.2)
     return sink
 
 
-def whole(path: Path, **options: Any) -> LocalWholeFileSink:
+def whole(path: Path, **options: Any) -> FileSink:
     sink = FileSink(path, **options)
-    assert isinstance(sink, LocalWholeFileSink)
-    sink.patience = Patience(seconds=0.2)
+    assert isinstance(sink.worker, LocalWholeFiles)
+    sink.worker.patience = Patience(seconds=0.2)
     return sink
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from outfall.file.append_partition import FileState
+from outfall.file.growing.part_files import FileState
 from outfall.trace_points import listen
 from tests.unit.support.file_target import GrowingDriver, growing
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from outfall.async_sink.buffer import BufferedRequests
 from outfall.file import FileSink
-from outfall.file.append_partition import FileState
-from outfall.file.store import StagedFile
+from outfall.file.growing.part_files import FileState
+from outfall.file.storage.store import StagedFile
 from outfall.http import HttpSink
 from outfall.http.records import Record
 from outfall.kinesis import KinesisSink

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from collections import OrderedDict
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import WriterInitContext
-from outfall.file.disk import explained
-from outfall.file.file_writer import WholeFile
-from outfall.file.names import FileName
-from outfall.file.open_files import OpenFiles
+from outfall.capabilities import Metrics, WriterInitContext
+from outfall.file.encoded_file import EncodedFile
 from outfall.file.options import FileOptions
-from outfall.file.rolling import Rolling
-from outfall.file.store import FileStore, StagedFile
+from outfall.file.storage.disk import explained, write_all
+from outfall.file.storage.store import STAGING, FileStore, StagedFile
+from outfall.formats import FormatOptions
 from outfall.formats.partition_paths import PartitionPaths
 from outfall.sinks import StatelessSinkPartition
+from outfall.storage.names import AttemptName
+from outfall.storage.rolling import RollBounds
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
@@ -35,7 +37,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
         context: WriterInitContext,
         suffix: str,
         *,
-        rolling: Rolling,
+        rolling: RollBounds,
         buckets: PartitionPaths | None,
     ) -> None:
         self._store = store
@@ -69,7 +71,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
             self._finish(bucket)
         if self._finished:
             with explained("syncing", self._store.staging):
-                self._store.sync_staged()
+                self._store.sync([STAGING])
             reached("file: staged")
         self._handed_over = True
         return self._finished
@@ -106,7 +108,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
         return due
 
     def _begin(self, bucket: str) -> WholeFile:
-        name = str(FileName.of(self._context, len(self._names), self._suffix))
+        name = str(AttemptName.of(self._context, len(self._names), self._suffix))
         self._names.append(name)
         self._open[bucket] = file = WholeFile(
             self._store,
@@ -131,3 +133,103 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
         kept = attrgetter("kept")
         while sum(map(kept, self._open.values())) > _KEPT_BYTES:
             max(self._open.values(), key=kept).spill()
+
+
+class WholeFile(EncodedFile):
+    """Writes one file, which is begun with its first bytes."""
+
+    def __init__(
+        self,
+        store: FileStore,
+        files: OpenFiles,
+        name: str,
+        bucket: str,
+        options: FormatOptions,
+        metrics: Metrics,
+        *,
+        since: float,
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._path = store.scratch(name)
+        self._begun = False
+        self._bytes = 0
+        self.name = name
+        self.bucket = bucket
+        self.since = since
+        """When it was begun, in seconds since 1970."""
+        super().__init__(options, metrics, start=True)
+
+    @property
+    def size(self) -> int:
+        """How long the file is, or would be if it were finished now, as far as that is known."""
+        return self._bytes + self.held
+
+    def staged(self) -> StagedFile:
+        """Describe the file once it is finished."""
+        return StagedFile(name=self.name, size=self._bytes, rows=self.rows, bucket=self.bucket)
+
+    def _append(self, buffers: list[pa.Buffer]) -> None:
+        with explained("writing", self._path):
+            # Exclusive: a name belongs to one attempt, so a file that stands there is a mistake of somebody.
+            fd = self._files.get(self._path) if self._begun else self._files.create(self._path)
+            self._begun = True
+            reached("file: writing")
+            self._bytes += write_all(fd, buffers)
+            reached("file: written")
+
+    def _sync(self) -> None:
+        if self._begun:
+            with explained("staging", self._path):
+                self._store.stage(self.name, self._files.get(self._path))
+
+    def _release(self) -> None:
+        self._files.close(self._path)
+
+
+class OpenFiles:
+    """Hands out descriptors, and closes the least recently used one when there would be too many.
+
+    A file whose descriptor was closed goes on at its end when it is asked for again.
+    """
+
+    def __init__(self, limit: int, *, sync: bool) -> None:
+        """Keep at most `limit` descriptors open.
+
+        Args:
+            limit: at least one.
+            sync: whether a file is synced before its descriptor is closed. An error of writing back is reported to the
+                descriptors that are open then, so a file that must be durable may not be without one in between.
+        """
+        self._limit = limit
+        self._sync = sync
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def create(self, path: str) -> int:
+        """Create a file, which must not exist, and return its descriptor."""
+        return self._add(path, os.O_CREAT | os.O_EXCL)
+
+    def get(self, path: str) -> int:
+        """Return the descriptor of a file made by `create`, valid until the next call."""
+        fd = self._open.get(path)
+        if fd is None:
+            return self._add(path, os.O_APPEND)
+        self._open.move_to_end(path)
+        return fd
+
+    def close(self, path: str) -> None:
+        """Close a file, if it is open."""
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def _add(self, path: str, flags: int) -> int:
+        while len(self._open) >= self._limit:
+            _, oldest = self._open.popitem(last=False)
+            try:
+                if self._sync:
+                    os.fsync(oldest)
+            finally:
+                os.close(oldest)
+        self._open[path] = fd = os.open(path, os.O_WRONLY | flags, 0o666)
+        return fd

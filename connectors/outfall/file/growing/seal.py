@@ -6,12 +6,9 @@ from collections.abc import Sequence
 
 from outfall.capabilities import PartSeal, SealContext, WriterId
 from outfall.errors import FencedError, SealError
-from outfall.file.append_partition import FileState
-from outfall.file.disk import explained
-from outfall.file.growing_names import part_index
-from outfall.file.part_files import PartFiles
-from outfall.file.writer_record import WriterRecord, stale
-from outfall.file.writer_registry import Register
+from outfall.file.growing.part_files import FileState, PartFiles, part_index
+from outfall.file.growing.registry import Register, RegisterEntry, stale
+from outfall.file.storage.disk import explained
 from outfall.target_record import check_writing
 from outfall.trace_points import reached
 
@@ -26,10 +23,10 @@ def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSea
         StaleWriterError: another query has them.
         TargetLostError: a part that nobody answered for lost bytes.
     """
-    mine = WriterRecord.sealed_by(context)
+    mine = RegisterEntry.sealed_by(context)
     with explained("sealing", register.path), register.alone() as held:
         _refuse_other_driver(register.path, held.records.step, mine, context)
-        directory = register.layout.path
+        directory = register.store.root
         writers = held.records.writers()
         for seal in seals:
             found = _writer_of(seal.part, writers)
@@ -47,12 +44,12 @@ def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSea
         reached("file: sealed")
 
 
-def _writer_of(part: str, writers: Sequence[WriterRecord | None]) -> WriterRecord | None:
+def _writer_of(part: str, writers: Sequence[RegisterEntry | None]) -> RegisterEntry | None:
     index = part_index(part)
     return writers[index] if index < len(writers) else None
 
 
-def _refuse_other_driver(path: str, step: WriterRecord | None, mine: WriterRecord, context: SealContext) -> None:
+def _refuse_other_driver(path: str, step: RegisterEntry | None, mine: RegisterEntry, context: SealContext) -> None:
     _refuse_newer(step, mine, None)
     if step is not None:
         check_writing(path, step.begun, context)
@@ -66,7 +63,7 @@ def _refuse_other_driver(path: str, step: WriterRecord | None, mine: WriterRecor
         )
 
 
-def _refuse_newer(found: WriterRecord | None, mine: WriterRecord, part: str | None) -> None:
+def _refuse_newer(found: RegisterEntry | None, mine: RegisterEntry, part: str | None) -> None:
     if found is None:
         return
     if found.incarnation != mine.incarnation:
@@ -81,7 +78,9 @@ def _refuse_newer(found: WriterRecord | None, mine: WriterRecord, part: str | No
         )
 
 
-def _check_winner(files: PartFiles, state: FileState, winner: WriterId, found: WriterRecord | None, epoch: int) -> None:
+def _check_winner(
+    files: PartFiles, state: FileState, winner: WriterId, found: RegisterEntry | None, epoch: int
+) -> None:
     size, more = files.size(state.segment), files.has_later(state.segment)
     if found is None or found.writer != winner or size != state.offset or more:
         raise SealError(

@@ -26,32 +26,6 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
 
 
-@dataclass(frozen=True)
-class HeldFile:
-    """The content of a locked file: one line."""
-
-    fd: int
-
-    def read(self) -> str:
-        """Return the line, empty when there is none or it is not text."""
-        return read_line(self.fd)
-
-    def write(self, line: str) -> None:
-        """Replace the line."""
-        write_line(self.fd, line)
-
-    def sync(self) -> None:
-        """Make the line durable."""
-        os.fsync(self.fd)
-
-
-@contextmanager
-def held(path: str, patience: Patience, *, create: bool = True) -> Iterator[HeldFile]:
-    """Hold an exclusive lock on a file of one line. See `locked`."""
-    with locked(path, patience, create=create) as fd:
-        yield HeldFile(fd)
-
-
 @contextmanager
 def locked(
     path: str,

@@ -22,7 +22,7 @@ _PROCESS_BYTES = 32 << 20
 """Encoded bytes that all files of a process may hold back together, since one task may have many parts open."""
 
 
-class BufferedPartition(ABC):
+class EncodedFile(ABC):
     """Encodes batches and hands the bytes on in pieces. Holds nothing back when `finish` has returned."""
 
     _open: ClassVar[int] = 0
@@ -39,7 +39,7 @@ class BufferedPartition(ABC):
         self._rows = 0
         self._broken = False
         self._closed = False
-        BufferedPartition._open += 1
+        EncodedFile._open += 1
 
     def write_batch(self, values: list[Any]) -> None:
         self.write_record_batch(rows_to_batch(values))
@@ -51,7 +51,7 @@ class BufferedPartition(ABC):
         with self._all_or_broken():
             self._hold(self._encoder_of(batch.schema).encode(batch))
             self._rows += batch.num_rows
-            if self._held >= min(_PART_BYTES, _PROCESS_BYTES // BufferedPartition._open):
+            if self._held >= min(_PART_BYTES, _PROCESS_BYTES // EncodedFile._open):
                 self._drain()
 
     @property
@@ -94,7 +94,7 @@ class BufferedPartition(ABC):
         """Release the file. What is held back is lost on purpose: its epoch does not count."""
         if not self._closed:
             self._closed = True
-            BufferedPartition._open -= 1
+            EncodedFile._open -= 1
             self._release()
 
     def _encoder_of(self, schema: pa.Schema) -> Encoder:
@@ -113,7 +113,7 @@ class BufferedPartition(ABC):
         return self._encoder
 
     @abstractmethod
-    def _store(self, buffers: list[pa.Buffer]) -> None:
+    def _append(self, buffers: list[pa.Buffer]) -> None:
         """Write bytes after those of the last call."""
 
     @abstractmethod
@@ -135,7 +135,7 @@ class BufferedPartition(ABC):
             buffers, self._buffers = member(self._codec, self._buffers), []
             self._held = 0
             self._metrics.add("bytes", sum(buffer.size for buffer in buffers))
-            self._store(buffers)
+            self._append(buffers)
 
     @contextlib.contextmanager
     def _all_or_broken(self) -> Iterator[None]:

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import resource
+from contextlib import suppress
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import SupportsFlush, WriterInitContext
 from outfall.errors import ConfigurationError
-from outfall.file.buffered import BufferedPartition
-from outfall.file.dir_sync import name_created, sync_name
-from outfall.file.disk import explained, write_all
-from outfall.file.growing_names import following
-from outfall.file.part_files import PartFiles, cut
-from outfall.file.rolling import Rolling
-from outfall.file.writer_record import WriterRecord
-from outfall.file.writer_registry import Register
+from outfall.file.encoded_file import EncodedFile
+from outfall.file.growing.part_files import FileState, PartFiles, cut, following
+from outfall.file.growing.registry import Register, RegisterEntry
+from outfall.file.storage.disk import explained, write_all
+from outfall.filesystems import sync_directory
 from outfall.formats import FormatOptions, shape
 from outfall.sinks import StatefulSinkPartition
+from outfall.storage.rolling import RollBounds
 from outfall.trace_points import reached
 
+_ticks = itertools.count(1)
+_durable: dict[str, int] = {}
+"""By directory: what was created before this tick has a durable name."""
 
-class FileState(BaseModel):
-    """How far a growing part counts."""
-
-    model_config = ConfigDict(frozen=True)
-
-    offset: int = Field(ge=0)
-    """Length in bytes of the file that is written."""
-    segment: int | None = Field(default=None, ge=0)
-    """Which segment that is; `None` for the file without a number, which is older than all segments."""
-    since: float | None = None
-    """When it was begun, in seconds since 1970, if that is known."""
-    shape: str | None = None
-    """What its rows have in common, as `outfall.formats.shape` says it, if that is known."""
+_OTHERS = 256
+"""What a task has open beside its parts: sockets, libraries, locks."""
 
 
-class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], SupportsFlush):
+class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], SupportsFlush):
     """Appends to a part after its offset, as long as the register says that it is the writer.
 
     Locks are held only while bytes are checked and written, never in between: an attempt that is stopped almost never
@@ -49,18 +41,18 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
         register: Register,
         part: str,
         options: FormatOptions,
-        rolling: Rolling,
+        rolling: RollBounds,
         state: FileState,
         context: WriterInitContext,
     ) -> None:
         self._register = register
-        self._files = PartFiles(register.layout.path, part)
+        self._files = PartFiles(register.store.root, part)
         self._rolling = rolling
         self._segment = state.segment
         self._offset = state.offset
         self._since = self._begun() if state.offset == 0 else state.since
         self._shape = state.shape if state.offset else None
-        self._mine = WriterRecord.of(context)
+        self._mine = RegisterEntry.of(context)
         self._dirty = False
         self._created: int | None = None
         with explained("opening", self._path, part):
@@ -94,7 +86,7 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
 
     def _begun(self) -> float | None:
         """When a file that begins now was begun, if that will ever matter."""
-        return self._rolling.clock() if self._rolling.ever else None
+        return self._rolling.clock() if self._rolling.bounded else None
 
     def _take_over(self) -> int:
         with self._register.writing(self._files.part) as held:
@@ -111,14 +103,14 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
                 raise
             if follows or self._offset == 0:
                 # Whoever created the file, or removed segments, may have died before that was durable.
-                self._created = name_created()
+                self._created = _name_created()
             return fd
 
     def _fit(self, schema: pa.Schema) -> None:
         """Let rows follow those of earlier runs, or begin the next file for them."""
         found = shape(self._options, schema)
         if not self._start and self._shape is not None and found != self._shape:
-            if not self._rolling.ever:
+            if not self._rolling.bounded:
                 raise ConfigurationError(
                     f"{self._path} was written with other columns or other options of {self._options.format}",
                     part=self._files.part,
@@ -144,7 +136,7 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
             try:
                 reached("file: segment created")
                 # Before the first byte, and before the next segment: after a power loss there are no gaps.
-                sync_name(self._files.directory, name_created())
+                _sync_name(self._files.directory, _name_created())
                 reached("file: segment begun")
             except BaseException:
                 os.close(fd)
@@ -153,7 +145,7 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
         self._fd, self._segment, self._offset, self._since = fd, segment, 0, self._begun()
         self._start = True
 
-    def _store(self, buffers: list[pa.Buffer]) -> None:
+    def _append(self, buffers: list[pa.Buffer]) -> None:
         with explained("writing", self._path, self._files.part), self._register.writing(self._files.part) as held:
             held.check_still(self._mine)
             reached("file: writing")
@@ -169,9 +161,48 @@ class GrowingPart(BufferedPartition, StatefulSinkPartition[object, FileState], S
                 self._dirty = False
                 reached("file: synced")
             if self._created is not None:
-                if sync_name(self._files.directory, self._created):
+                if _sync_name(self._files.directory, self._created):
                     reached("file: directory synced")
                 self._created = None
 
     def _release(self) -> None:
         os.close(self._fd)
+
+
+def _name_created() -> int:
+    """Tell that a file may have been created whose name is not durable yet; return what `_sync_name` needs."""
+    return next(_ticks)
+
+
+def _sync_name(directory: str, created: int) -> bool:
+    """Make a name durable.
+
+    Args:
+        directory: where it is.
+        created: what `_name_created` returned once the file was there.
+
+    Returns:
+        Whether the directory was synced; otherwise it was already, for another file, after this one was created.
+    """
+    if _durable.get(directory, 0) > created:
+        return False
+    now = next(_ticks)
+    sync_directory(directory)
+    # Another thread may have been faster; then the directory is synced once too often.
+    _durable[directory] = now
+    return True
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's own limit so that `count` parts may be open, as far as the host's administrator lets it.
+
+    The usual limit of 1,024 guards only programs that call `select`; where more is needed than is allowed, opening a
+    part says so.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHERS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

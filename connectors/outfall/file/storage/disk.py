@@ -1,15 +1,14 @@
-"""Writing to local disks so that a power loss takes nothing back that was promised."""
+"""Writing to a disk: all bytes, and errors that say of what they are."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from outfall.errors import OutfallError, TransientError
 from outfall.filesystems import remedy
-from outfall.trace_points import reached
 
 _IOV_MAX = 1024
 """Buffers per system call; Linux takes no more."""
@@ -68,34 +67,3 @@ def _after(left: list[memoryview], count: int) -> list[memoryview]:
         index += 1
     rest = left[index:]
     return [rest[0][count:], *rest[1:]] if count else rest
-
-
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable: creations, renames and removals."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_directories(path: str) -> None:
-    """Create a directory with its missing parents, durably.
-
-    Each level's name is durable before anything is made below it. So of the levels found only the deepest may not be
-    yet, when its maker died or failed: it is synced although it is there.
-    """
-    parent = os.path.dirname(path)
-    if os.path.isdir(path):
-        # Who may not read the level above did not make this one.
-        with suppress(PermissionError):
-            sync_directory(parent)
-        return
-    make_directories(parent)
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
-    reached("file: directory made")
-    sync_directory(parent)

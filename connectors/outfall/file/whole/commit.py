@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, LostCommittableError
-from outfall.file.disk import explained
-from outfall.file.store import FileStore, StagedFile
+from outfall.file.storage.disk import explained
+from outfall.file.storage.store import STAGING, FileStore, StagedFile
 from outfall.trace_points import reached
 
 Request = CommitRequest[StagedFile]
@@ -28,15 +29,13 @@ class FileCommitter(Committer[StagedFile]):
         self._context = context
 
     def commit(self, requests: Sequence[Request]) -> None:
-        context = self._context
-        with explained("publishing in", self._store.root, then=_RECORDED), self._store.publishing():
-            self._store.advance(context)
-            reached("file: marker advanced")
+        store, files = self._store, [request.committable for request in requests]
+        with explained("publishing in", store.root, then=_RECORDED), store.publishing(self._context, files):
             self._each(self._publish, requests)
-            # Once for all: nothing is told to be committed before this returns.
-            self._store.sync_published([request.committable for request in requests])
+            # Once for all: nothing is told to be committed before this returns. Also directories that were there:
+            # whoever made them may have died before their names were durable.
+            store.sync([*sorted({level for file in files for level in _levels(file.bucket)}), STAGING])
             reached("file: publications synced")
-            self._store.confirm(context, [request.committable for request in requests])
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         with explained("looking into", self._store.root, then=_RECORDED):
@@ -45,8 +44,8 @@ class FileCommitter(Committer[StagedFile]):
     def revoke(self, requests: Sequence[Request]) -> None:
         with explained("revoking in", self._store.staging, then=_RECORDED):
             self._each(self._revoke, requests)
-            if requests:
-                self._store.sync_unstaged()
+            with suppress(FileNotFoundError):
+                self._store.sync([STAGING])
 
     def _each(self, action: Callable[[Request], None], requests: Iterable[Request]) -> None:
         if self._store.parallel == 1:
@@ -110,9 +109,9 @@ class FileCommitter(Committer[StagedFile]):
 
     def _sizes(self, file: StagedFile) -> tuple[int | None, int | None]:
         """Lengths in staging and where readers look, of a file that another driver may move meanwhile."""
-        staged, published = self._store.staged_size(file.name), self._store.published_size(file.path)
+        staged, published = self._store.size(f"{STAGING}/{file.name}"), self._store.size(file.path)
         if staged is not None and published is not None:
-            staged = self._store.staged_size(file.name)
+            staged = self._store.size(f"{STAGING}/{file.name}")
         return staged, published
 
     def _published_path(self, file: StagedFile) -> str:
@@ -138,3 +137,11 @@ class FileCommitter(Committer[StagedFile]):
             why="the file was changed after it was written, or the disk lost a part of it",
             do="restore the file and start the query again",
         )
+
+
+def _levels(bucket: str) -> Iterator[str]:
+    """A bucket's directory and all above it, the root too."""
+    while bucket:
+        yield bucket
+        bucket = bucket.rpartition("/")[0]
+    yield ""

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -20,19 +19,13 @@ from outfall.capabilities import (
     TargetContext,
 )
 from outfall.errors import StaleWriterError, TargetNotEmptyError, TransientError
-from outfall.file.append_partition import FileState, GrowingPart
-from outfall.file.disk import explained, sync_directory
-from outfall.file.growing_names import following, part_name, segments_among
-from outfall.file.local import LocalFileSink
-from outfall.file.marker import check_shared
-from outfall.file.part_files import PartFiles
-from outfall.file.resume_base import find_kept, record_kept
-from outfall.file.rlimit import allow_open_files
-from outfall.file.rolling import Rolling
-from outfall.file.seal import seal_parts
-from outfall.file.sink import AHEAD, may_take_back
-from outfall.file.writer_record import WriterRecord
-from outfall.file.writer_registry import Records, Register
+from outfall.file.growing.part_files import FileState, PartFiles, following, part_name, segments_among
+from outfall.file.growing.partition import GrowingPart, allow_open_files
+from outfall.file.growing.registry import Records, Register, RegisterEntry
+from outfall.file.growing.seal import seal_parts
+from outfall.file.storage.disk import explained
+from outfall.file.target import AHEAD, LocalFiles
+from outfall.filesystems import sync_directory
 from outfall.formats import last_byte
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
@@ -42,10 +35,10 @@ from outfall.trace_points import reached
 log = logging.getLogger(__name__)
 
 
-class GrowingFileSink(
-    LocalFileSink, FixedPartitionedSink[Any, FileState], SupportsStateSerializer[FileState], SupportsSeal[FileState]
+class GrowingFiles(
+    LocalFiles, FixedPartitionedSink[Any, FileState], SupportsStateSerializer[FileState], SupportsSeal[FileState]
 ):
-    """`FileSink(path, parts=N)`: see there."""
+    """`FileSink(path, parts=N)`: each part is a file, or a row of segments, that one task at a time appends to."""
 
     chooses_bases_anew = True
 
@@ -59,12 +52,7 @@ class GrowingFileSink(
     @property
     def register(self) -> Register:
         """Who may write the parts."""
-        return Register(self.layout, self.suffix, self.patience)
-
-    @cached_property
-    def rolling(self) -> Rolling:
-        """When a segment is closed and the next one begun."""
-        return Rolling.of(self.options)
+        return Register(self.store, self.suffix)
 
     def kind(self) -> str:
         return "file/growing"
@@ -74,8 +62,8 @@ class GrowingFileSink(
         return [part_name(index, suffix) for index in range(self.options.parts or 0)]
 
     def build_part(self, step_id: str, for_part: str, resume_state: FileState | None) -> GrowingPart:
-        context = self._writer()
-        check_shared(self.layout, context.incarnation)
+        context = self.bound_context()
+        self.store.check_shared(context.incarnation)
         # One task may write them all.
         allow_open_files(self.options.parts or 0)
         state = resume_state or FileState(offset=0)
@@ -117,9 +105,9 @@ class GrowingFileSink(
         """
         found = None
         # Once: a directory may hold many. Later on only the next segment is looked at, which is taken back like ours.
-        listed = None if self._listed else segments_among(self._names())
+        listed = None if self._listed else self._segments()
         for part, state in context.states.items():
-            files = PartFiles(self.layout.path, part)
+            files = self._files(part)
             size = files.check(state.segment, state.offset)
             later: Sequence[int] = files.later(state.segment)
             if listed is not None:
@@ -134,13 +122,13 @@ class GrowingFileSink(
 
     def open_target(self, context: TargetContext[FileState]) -> None:
         with explained("opening", self.options.path):
-            self._record_kept(context, self._new)
+            self._record_bases(context, self._new)
         super().open_target(context)
         self._new = ()
 
     def _bases(self, parts: Sequence[str], *, ours: bool) -> Mapping[str, FileState]:
         """The states of parts that have none, by what their files hold already."""
-        segments = segments_among(self._names()) if parts else {}
+        segments = self._segments() if parts else {}
         return {part: self._base(part, segments.get(part, []), ours) for part in parts}
 
     def _rewound(self, parts: Sequence[str], context: TargetContext[FileState]) -> Mapping[str, FileState]:
@@ -148,36 +136,36 @@ class GrowingFileSink(
         if self._ahead is None:
             return {}
         written = [part for part in parts if self._ahead.part(part) is not None]
-        segments = segments_among(self._names()) if written else {}
+        segments = self._segments() if written else {}
         return {part: self._begun(part, segments.get(part, []), context) for part in written}
 
     def _begun(self, part: str, segments: Sequence[int], context: TargetContext[FileState]) -> FileState:
         """Where we began in a part."""
-        kept = find_kept(self.layout, context.incarnation, part)
+        kept = self.register.find_base(context.incarnation, part)
         if kept is not None:
             return kept
-        first = segments[0] if segments else 0 if self.rolling.ever else None
+        first = segments[0] if segments else 0 if self.rolling.bounded else None
         return FileState(offset=0, segment=None if self._size(part) else first)
 
-    def _record_kept(self, context: TargetContext[FileState], parts: Sequence[str]) -> None:
+    def _record_bases(self, context: TargetContext[FileState], parts: Sequence[str]) -> None:
         for part in parts:
             base = context.states[part]
             if base.offset or base.segment or (base.segment == 0 and self._size(part)):
-                record_kept(self.layout, context.incarnation, part, base)
+                self.register.record_base(context.incarnation, part, base)
+
+    def _files(self, part: str) -> PartFiles:
+        return PartFiles(self.options.path, part)
 
     def _size(self, part: str) -> int:
-        return PartFiles(self.layout.path, part).size(None) or 0
+        return self._files(part).size(None) or 0
 
-    def _names(self) -> Sequence[str]:
-        try:
-            return os.listdir(self.layout.path)
-        except FileNotFoundError:
-            return ()
+    def _segments(self) -> Mapping[str, Sequence[int]]:
+        return segments_among(self.store.names(""))
 
     def _base(self, part: str, segments: Sequence[int], ours: bool) -> FileState:
-        files = PartFiles(self.layout.path, part)
+        files = self._files(part)
         size = files.size(None) or 0
-        first = 0 if self.rolling.ever else None
+        first = 0 if self.rolling.bounded else None
         if not size and not segments:
             return FileState(offset=0, segment=first)
         if self.options.on_existing == "overwrite":
@@ -191,14 +179,14 @@ class GrowingFileSink(
                 part=part,
                 do='move the part\'s files away, or set on_existing="resume" or "overwrite"',
             )
-        if segments or self.rolling.ever:
+        if segments or self.rolling.bounded:
             # Later segments than the one that is written are taken back, so it must come after all of them.
             return FileState(offset=0, segment=following(segments[-1] if segments else None))
         self._check_last_record(part)
         return FileState(offset=size)
 
     def _check_last_record(self, part: str) -> None:
-        path = self.layout.data(part)
+        path = self._files(part).path(None)
         try:
             last = last_byte(path, self.options.codec)
         except (OSError, pa.ArrowException) as error:
@@ -222,7 +210,7 @@ class GrowingFileSink(
                 continue
             if found.incarnation != context.incarnation:
                 raise _taken_over(found, context)
-            if may_take_back(self.options, found.begun, context):
+            if self._may_take_back(found.begun, context):
                 self._ahead = records
             elif found is step or found.writer.generation >= oldest:
                 # A part that nobody has written lately has an older writer.
@@ -232,8 +220,8 @@ class GrowingFileSink(
         # Also from a query that still runs, if on_existing let us come this far: its next write finds our record.
         with self.register.alone() as held:
             self._check_bases(context)
-            self._record_kept(context, list(context.states))
-            held.clear(WriterRecord.taken_by(context))
+            self._record_bases(context, list(context.states))
+            held.clear(RegisterEntry.taken_by(context))
 
     def _check_bases(self, context: TargetContext[FileState]) -> None:
         """Refuse what was looked at before BEGIN and is different now: the first writer would cut it."""
@@ -241,7 +229,7 @@ class GrowingFileSink(
             state = context.states[part]
             if (found.segment, found.offset) != (state.segment, state.offset):
                 raise TransientError(
-                    f"{PartFiles(self.layout.path, part).path(found.segment)} has changed since it was looked at",
+                    f"{self._files(part).path(found.segment)} has changed since it was looked at",
                     step=context.step_id,
                     part=part,
                     why=f"another query writes there: {state.offset} bytes were found before, {found.offset} now",
@@ -252,11 +240,11 @@ class GrowingFileSink(
         # The register stays, and with it the record that fences late tasks of this incarnation.
         with self.register.alone():
             for part, state in context.states().items():
-                PartFiles(self.layout.path, part).remove_empty(state.segment)
-            sync_directory(self.layout.path)
+                self._files(part).remove_empty(state.segment)
+            sync_directory(self.options.path)
 
     def _enter(self, context: TargetContext[FileState]) -> None:
-        mine = WriterRecord.taken_by(context)
+        mine = RegisterEntry.taken_by(context)
         with self.register.alone() as held:
             if self._ahead is not None and held.records.same_as(self._ahead):
                 self._cut_back(context)
@@ -272,7 +260,7 @@ class GrowingFileSink(
                 self._sync_parts(context)
         self._ahead = None
 
-    def _refuse_other_driver(self, step: WriterRecord | None, context: TargetContext[FileState]) -> None:
+    def _refuse_other_driver(self, step: RegisterEntry | None, context: TargetContext[FileState]) -> None:
         if step is None:
             return
         if step.incarnation != context.incarnation:
@@ -282,16 +270,16 @@ class GrowingFileSink(
     def _sync_parts(self, context: TargetContext[FileState]) -> None:
         """Make durable what a driver that was lost took back: after a power loss it would seem somebody else's."""
         for part, state in context.states.items():
-            with suppress(FileNotFoundError), open(PartFiles(self.layout.path, part).path(state.segment), "rb") as file:
+            with suppress(FileNotFoundError), open(self._files(part).path(state.segment), "rb") as file:
                 os.fsync(file.fileno())
-        sync_directory(self.layout.path)
+        sync_directory(self.options.path)
 
     def _cut_back(self, context: TargetContext[FileState]) -> None:
         # Of segments that were recorded some may have been moved away since, so they are not counted up.
-        segments = segments_among(self._names())
+        segments = self._segments()
         for part, state in context.states.items():
             later = [number for number in segments.get(part, []) if number >= following(state.segment)]
-            files = PartFiles(self.layout.path, part)
+            files = self._files(part)
             size = files.check(state.segment, state.offset)
             if later or size != state.offset:
                 log.warning(
@@ -316,7 +304,7 @@ def _not_ours(path: str, size: int, expected: int, part: str, context: TargetCon
     )
 
 
-def _taken_over(found: WriterRecord, context: TargetContext[FileState]) -> StaleWriterError:
+def _taken_over(found: RegisterEntry, context: TargetContext[FileState]) -> StaleWriterError:
     return StaleWriterError(
         f"another query has taken this directory over: it is {found}",
         step=context.step_id,

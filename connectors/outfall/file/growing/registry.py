@@ -1,0 +1,369 @@
+"""The register: who may write which part, in one file that is also the lock between the driver and all writers.
+
+```
+line 0      the driver that took the step's parts over or sealed them last
+line 1      who held the register alone last
+line 2 + i  the last writer of part i
+```
+A writer holds its part's own lock file, which keeps other attempts at the part away, and then the register shared, for
+one check and one write. A driver that takes over, seals or cuts holds the register alone, and nothing else: while it
+does nobody is between a check and a write. Who holds the register waits for no other lock, so there are no circles.
+
+Each driver enters line 0 before its tasks begin, with the token of its BEGIN, and durably: of two copies of a log that
+are in use at once, the one that comes second is refused. Nothing else is synced. It stops processes that live, and a
+power loss leaves none; what a torn line loses, the log knows, so a line that cannot be read counts as absent. Only who
+writes or seals must find its driver's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from outfall.capabilities import SealContext, TargetContext, WriterId, WriterInitContext
+from outfall.errors import StaleWriterError
+from outfall.file.growing.part_files import FileState, part_index, part_name
+from outfall.file.storage.local import LocalStore
+from outfall.file.storage.locks import LINE, is_locked, line_of, locked, peek, read_line, write_line
+from outfall.storage.names import SIDECAR
+from outfall.target_record import TargetRecord
+
+_host = cache(socket.gethostname)
+
+_REGISTER = re.compile(r"parts(\..+)\.lock")
+
+_NOBODY = -1
+"""Epoch and attempt of a record that is no attempt's."""
+
+
+@dataclass(frozen=True)
+class RegisterEntry:
+    """The last writer of a part; or a driver, and whether all parts are closed to its generation and older ones."""
+
+    incarnation: str
+    writer: WriterId
+    sealed: bool = False
+    token: str | None = None
+    """The token of the generation's BEGIN; `None` where a release before tokens wrote the record."""
+    host: str = field(default_factory=_host)
+    pid: int = field(default_factory=os.getpid)
+
+    def line(self) -> str:
+        """Return the record as a line of JSON."""
+        writer = self.writer
+        return json.dumps(
+            {
+                "incarnation": self.incarnation,
+                "generation": writer.generation,
+                "epoch": writer.epoch,
+                "attempt": writer.attempt,
+                "sealed": self.sealed,
+                "token": self.token,
+                "host": self.host,
+                "pid": self.pid,
+            }
+        )
+
+    @classmethod
+    def parse(cls, line: bytes | str | None) -> RegisterEntry | None:
+        """Read a line; `None` for none and for one that cannot be read."""
+        try:
+            return cls._of(json.loads(line or ""))
+        except ValueError:
+            return None
+
+    @classmethod
+    def parse_all(cls, lines: Sequence[bytes]) -> list[RegisterEntry | None]:
+        """Read many lines, at once if none of them is damaged."""
+        try:
+            found = json.loads(b"[" + b",".join(line or b"null" for line in lines) + b"]")
+        except ValueError:
+            found = []
+        if len(found) != len(lines):
+            return [cls.parse(line) for line in lines]
+        return [cls._of(each) for each in found]
+
+    @classmethod
+    def _of(cls, found: Any) -> RegisterEntry | None:
+        try:
+            writer = WriterId(int(found["generation"]), int(found["epoch"]), int(found["attempt"]))
+            token = None if found.get("token") is None else str(found["token"])
+            host, pid = str(found["host"]), int(found["pid"])
+            return cls(str(found["incarnation"]), writer, bool(found["sealed"]), token, host, pid)
+        except (AttributeError, ValueError, KeyError, TypeError):
+            return None
+
+    @classmethod
+    def of(cls, context: WriterInitContext) -> RegisterEntry:
+        """Make the record of an attempt."""
+        writer = WriterId(context.generation, context.epoch, context.attempt)
+        return cls(context.incarnation, writer, token=context.token)
+
+    @classmethod
+    def sealed_by(cls, context: SealContext) -> RegisterEntry:
+        """Make the record that closes all parts to a generation and older ones."""
+        writer = WriterId(context.generation, context.epoch, _NOBODY)
+        return cls(context.incarnation, writer, sealed=True, token=context.token)
+
+    @classmethod
+    def taken_by(cls, context: TargetContext[Any]) -> RegisterEntry:
+        """Make the record that takes all parts over for a generation: every attempt of it may follow."""
+        return cls(context.incarnation, WriterId(context.generation, _NOBODY, _NOBODY), token=context.token)
+
+    @property
+    def begun(self) -> TargetRecord:
+        """Under which BEGIN the record was made."""
+        return TargetRecord(self.writer.generation, self.token)
+
+    def is_of_the_begin_of(self, other: RegisterEntry) -> bool:
+        """Whether both were made under one BEGIN."""
+        return (self.incarnation, self.begun) == (other.incarnation, other.begun)
+
+    def __str__(self) -> str:
+        who = self.writer
+        names = [f"generation {who.generation}"]
+        if who.epoch != _NOBODY:
+            names.append(f"epoch {who.epoch}")
+        if who.attempt != _NOBODY:
+            names.append(f"attempt {who.attempt}")
+        did = "sealed" if self.sealed else "taken over" if who.attempt == _NOBODY else "written"
+        return f"{did} by {', '.join(names)} of incarnation {self.incarnation} (host {self.host}, pid {self.pid})"
+
+
+def stale(found: RegisterEntry | None, mine: RegisterEntry, part: str | None) -> StaleWriterError:
+    """Make the error of a writer that has lost its part."""
+    foreign = found is not None and found.incarnation != mine.incarnation
+    copied = found is not None and found.begun != mine.begun and found.writer.generation == mine.writer.generation
+    return StaleWriterError(
+        f"this attempt may no longer write: the part is {found or 'without a record of its writer'}",
+        epoch=mine.writer.epoch,
+        part=part,
+        why=f"this attempt is generation {mine.writer.generation}, attempt {mine.writer.attempt}"
+        f" of incarnation {mine.incarnation}"
+        + ("; the recovery data was copied, and the query runs on both copies" if copied and not foreign else ""),
+        do="stop one of the two queries that write here, or give each a path of its own"
+        if foreign
+        else "stop the query that runs on the copy"
+        if copied
+        else "nothing, if a newer attempt or a restarted query goes on; otherwise restart the query",
+    )
+
+
+_STEP, _ALONE, _PARTS = 0, 1, 2
+
+_NAMED = 5
+"""How many holders of locks an error names."""
+
+
+class Records:
+    """What the register says at one moment."""
+
+    def __init__(self, data: bytes) -> None:
+        self._lines = [line_of(data[start : start + LINE]) for start in range(0, len(data), LINE)]
+
+    @property
+    def step(self) -> RegisterEntry | None:
+        """The driver that took the parts over or sealed them last."""
+        return RegisterEntry.parse(self._line(_STEP))
+
+    def part(self, part: str) -> RegisterEntry | None:
+        """The last writer of a part."""
+        return RegisterEntry.parse(self._line(_PARTS + part_index(part)))
+
+    def writers(self) -> list[RegisterEntry | None]:
+        """The last writer of each part, in the order of their indices, as far as parts have had one."""
+        return RegisterEntry.parse_all(self._lines[_PARTS:])
+
+    def same_as(self, other: Records) -> bool:
+        """Whether nobody has taken anything over meanwhile."""
+        return (self._line(_STEP), self._lines[_PARTS:]) == (other._line(_STEP), other._lines[_PARTS:])
+
+    def _line(self, number: int) -> bytes:
+        return self._lines[number] if number < len(self._lines) else b""
+
+
+@dataclass(frozen=True)
+class WritablePart:
+    """A part whose lock its writer holds, with the register shared."""
+
+    part: str
+    _fd: int
+
+    def take_over(self, mine: RegisterEntry) -> bool:
+        """Check that an attempt may open the part.
+
+        Returns:
+            Whether another attempt of the same BEGIN had it before: what that one cut or removed may not be durable.
+
+        Raises:
+            StaleWriterError: a newer writer has it, its BEGIN did not open the parts last, or they are sealed.
+        """
+        self._refuse_unopened(mine)
+        found = self._writer()
+        if found is not None and (found.incarnation != mine.incarnation or found.writer > mine.writer):
+            raise stale(found, mine, self.part)
+        return found is not None and found.is_of_the_begin_of(mine)
+
+    def enter(self, mine: RegisterEntry) -> None:
+        """Make an attempt the part's writer."""
+        write_line(self._fd, mine.line(), _PARTS + part_index(self.part))
+
+    def check_still(self, mine: RegisterEntry) -> None:
+        """Check that an attempt is still the part's writer.
+
+        Raises:
+            StaleWriterError: it is not.
+        """
+        self._refuse_unopened(mine)
+        found = self._writer()
+        if found != mine:
+            raise stale(found, mine, self.part)
+
+    def _refuse_unopened(self, mine: RegisterEntry) -> None:
+        """Refuse to write under a BEGIN whose driver did not open the parts last, or has sealed them."""
+        step = RegisterEntry.parse(read_line(self._fd, _STEP))
+        if step is None or step.sealed or not step.is_of_the_begin_of(mine):
+            raise stale(step, mine, self.part)
+
+    def _writer(self) -> RegisterEntry | None:
+        return RegisterEntry.parse(read_line(self._fd, _PARTS + part_index(self.part)))
+
+
+@dataclass(frozen=True)
+class HeldRegister:
+    """The register while its driver holds it alone."""
+
+    _fd: int
+
+    @cached_property
+    def records(self) -> Records:
+        """What it said when it was taken."""
+        return Records(_read(self._fd))
+
+    def enter(self, driver: RegisterEntry) -> None:
+        """Make a record the step's. Writers stay entered, as far as the record lets them."""
+        write_line(self._fd, driver.line(), _STEP)
+
+    def clear(self, driver: RegisterEntry) -> None:
+        """Make a record the step's, and all writers strangers, newer ones too."""
+        self.enter(driver)
+        os.ftruncate(self._fd, _PARTS * LINE)
+
+    def sync(self) -> None:
+        """Make durable who opened the parts: what is known to have been opened since may not seem older."""
+        os.fsync(self._fd)
+
+
+@dataclass(frozen=True)
+class Register:
+    """The register of the parts with one suffix in one directory."""
+
+    store: LocalStore
+    suffix: str
+
+    @classmethod
+    def all_in(cls, store: LocalStore) -> list[Self]:
+        """Return all registers in a directory."""
+        found = map(_REGISTER.fullmatch, store.names(SIDECAR))
+        return [cls(store, match[1]) for match in found if match is not None]
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._lock("parts" + self.suffix)
+
+    @contextmanager
+    def writing(self, part: str) -> Iterator[WritablePart]:
+        """Hold a part for one write.
+
+        Raises:
+            TransientError: another attempt or a driver is stopped while it holds a lock; the text names it.
+            TargetLostError: the directory is gone.
+        """
+        with (
+            locked(self._lock(part), self.store.patience, holder=lambda _: self._writers([part])),
+            locked(self.path, self.store.patience, shared=True, holder=_last_alone) as fd,
+        ):
+            yield WritablePart(part, fd)
+
+    @contextmanager
+    def alone(self) -> Iterator[HeldRegister]:
+        """Keep all writers away.
+
+        Raises:
+            TransientError: as for `writing`.
+            TargetLostError: the directory is gone.
+        """
+        with locked(self.path, self.store.patience, holder=self._holders) as fd:
+            write_line(fd, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}), _ALONE)
+            yield HeldRegister(fd)
+
+    def peek(self) -> Records:
+        """Read the register without its lock: what is written meanwhile may seem absent."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return Records(b"")
+        try:
+            return Records(_read(fd))
+        finally:
+            os.close(fd)
+
+    def record_base(self, incarnation: str, part: str, base: FileState) -> None:
+        """Write, durably, where we begin in a part that held something: in its lock file, which is never removed.
+
+        The recovery data says so too, from the BEGIN on that found it. A copy of it that is older than that BEGIN does
+        not.
+        """
+        fd = os.open(self._lock(part), os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            write_line(fd, json.dumps({"incarnation": incarnation, "offset": base.offset, "segment": base.segment}))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self.store.sync([SIDECAR])
+
+    def find_base(self, incarnation: str, part: str) -> FileState | None:
+        """Return where we began in a part; `None` where it held nothing."""
+        try:
+            found = json.loads(peek(self._lock(part)) or "{}")
+            if found.get("incarnation") == incarnation:
+                return FileState(offset=found["offset"], segment=found["segment"])
+        except (ValueError, KeyError, AttributeError, ValidationError):
+            pass
+        return None
+
+    def _lock(self, name: str) -> str:
+        return self.store.at(f"{SIDECAR}/{name}.lock")
+
+    def _holders(self, fd: int) -> str:
+        """Say who may keep the register from being held alone: who writes a part now, else who held it so last."""
+        parts = [part_name(index, self.suffix) for index in range(len(self.peek().writers()))]
+        busy = [part for part in parts if is_locked(self._lock(part))]
+        return self._writers(busy) if busy else _last_alone(fd)
+
+    def _writers(self, parts: Sequence[str]) -> str:
+        records = self.peek()
+        named = [f"{part} is {records.part(part) or 'without a record of its writer'}" for part in parts[:_NAMED]]
+        return ", ".join(named) + (f" and {len(parts) - _NAMED} more are held" if len(parts) > _NAMED else "")
+
+
+def _last_alone(fd: int) -> str:
+    try:
+        found = json.loads(read_line(fd, _ALONE))
+        return f"the last driver to hold it was host {found['host']}, pid {found['pid']}"
+    except (ValueError, KeyError, TypeError):
+        return "nobody has entered it yet"
+
+
+def _read(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)

@@ -1,0 +1,200 @@
+"""A directory on a disk that driver and executors share: staged beside the target, published by a rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import PurePath
+
+from outfall.capabilities import CommitterInitContext
+from outfall.errors import TargetLostError
+from outfall.file.storage.locks import Patience, locked, peek, read_line, write_line
+from outfall.file.storage.store import STAGING, FileMarker, FileStore, StagedFile
+from outfall.filesystems import sync_directory
+from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
+from outfall.target_record import check_publishing
+from outfall.trace_points import reached
+
+_PUBLISH_LOCK = f"{SIDECAR}/publish.lock"
+"""Held shared by who publishes whole files, and alone by who overwrites the directory."""
+
+_OPEN_LOCK = f"{SIDECAR}/open.lock"
+"""Held by a step that opens the directory for the first time."""
+
+
+class LocalStore(FileStore):
+    """A directory on one filesystem with locks and an atomic rename."""
+
+    share = "write to a path that driver and all executors share (NFS, a mounted volume)"
+
+    def __init__(self, path: str, patience: Patience) -> None:
+        """Name the directory, which may be missing.
+
+        Args:
+            path: where it is.
+            patience: how long to wait for its locks.
+        """
+        self.root = path
+        self.patience = patience
+
+    def at(self, path: str) -> str:
+        """Return the absolute path of a file."""
+        return f"{self.root}/{path}"
+
+    # --- files
+
+    def size(self, path: str) -> int | None:
+        try:
+            return os.lstat(self.at(path)).st_size
+        except FileNotFoundError:
+            return None
+
+    def remove(self, path: str) -> bool:
+        try:
+            os.unlink(self.at(path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def sync(self, directories: Iterable[str]) -> None:
+        for directory in directories:
+            sync_directory(self.at(directory))
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return os.listdir(self.at(directory))
+        except FileNotFoundError:
+            return []
+
+    def files(self) -> Iterator[str]:
+        for directory, _, names in self.walk():
+            yield from (os.path.relpath(f"{directory}/{name}", self.root) for name in names)
+
+    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """As `os.walk`, from the root down, where readers look."""
+        for directory, directories, files in os.walk(self.root):
+            directories[:] = [name for name in directories if not is_hidden(name)]
+            yield directory, directories, [name for name in files if not is_hidden(name)]
+
+    # --- writing
+
+    def scratch(self, name: str) -> str:
+        return self.at(f"{STAGING}/{name}")
+
+    def stage(self, name: str, fd: int) -> None:
+        reached("file: syncing")
+        os.fsync(fd)
+        reached("file: synced")
+
+    def drop(self, name: str) -> None:
+        with suppress(OSError):
+            self.unstage(name)
+
+    # --- publishing
+
+    @contextmanager
+    def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:
+        with locked(self.at(_PUBLISH_LOCK), self.patience, shared=True, holder=_last_publisher) as fd:
+            write_line(fd, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+            with self.marker_held(context.incarnation) as (found, replace):
+                check_publishing(self.root, found.record, context)
+                # Durably: once the epoch is recorded as completed, a marker without it is one of a copy.
+                replace(found.advanced(context.epoch))
+            reached("file: marker advanced")
+            yield
+
+    def nobody_publishing(self) -> AbstractContextManager[object]:
+        """Wait for who is publishing, and keep others from it: they have looked at their markers, or will do so."""
+        return locked(self.at(_PUBLISH_LOCK), self.patience, holder=_last_publisher)
+
+    def publish(self, file: StagedFile) -> None:
+        if file.bucket:
+            os.makedirs(self.at(file.bucket), exist_ok=True)
+        os.rename(self.at(f"{STAGING}/{file.name}"), self.at(file.path))
+
+    # --- possession
+
+    def opening(self) -> AbstractContextManager[object]:
+        """Hold the lock under which steps take possession of the directory."""
+        return locked(self.at(_OPEN_LOCK), self.patience)
+
+    def read_marker(self, incarnation: str) -> FileMarker | None:
+        path = self.marker_path(incarnation)
+        with suppress(TargetLostError):
+            line = peek(path)
+            return None if line is None else FileMarker.parse(line, path)
+        # It may be written just now.
+        with self.marker_held(incarnation) as (found, _):
+            return found
+
+    @contextmanager
+    def marker_held(self, incarnation: str) -> Iterator[tuple[FileMarker, Callable[[FileMarker], None]]]:
+        """Hold a step's marker.
+
+        Yields:
+            What it says, and what replaces it, durably.
+
+        Raises:
+            TargetLostError: it is gone, or cannot be read.
+        """
+        path = self.marker_path(incarnation)
+        with locked(path, self.patience, create=False) as fd:
+            found = FileMarker.parse(read_line(fd), path)
+
+            def replace(after: FileMarker) -> None:
+                if after != found:
+                    write_line(fd, after.line())
+                    os.fsync(fd)
+
+            yield found, replace
+
+    def create_marker(self, marker: FileMarker) -> None:
+        """Write the marker of a step that opens the directory for the first time. Durable when this returns."""
+        temporary = self.at(f"{SIDECAR}/.{marker.incarnation}.{os.getpid()}.tmp")
+        try:
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                write_line(fd, marker.line())
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            reached("file: creating marker")
+            os.rename(temporary, self.marker_path(marker.incarnation))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self.sync([SIDECAR])
+        reached("file: marker created")
+
+    def remove_marker(self, incarnation: str) -> None:
+        self.remove(f"{SIDECAR}/{incarnation}.json")
+        self.sync([SIDECAR])
+
+    # --- first contact
+
+    def visible(self) -> Iterator[str]:
+        try:
+            with os.scandir(self.root) as entries:
+                yield from (entry.name for entry in entries if not is_hidden(entry.name))
+        except FileNotFoundError:
+            return
+
+    def others_around(self) -> Iterator[str]:
+        below = (directory for directory, _, _ in self.walk() if directory != self.root)
+        above = map(str, PurePath(os.path.realpath(self.root)).parents)
+        for other in (*below, *above):
+            # What may not be looked into was not written by anybody with these rights.
+            with suppress(PermissionError, NotADirectoryError):
+                store = LocalStore(other, self.patience)
+                yield from map(store.marker_path, store.markers())
+
+    def has_spark_log(self) -> bool:
+        return os.path.lexists(self.at(SPARK_LOG))
+
+
+def _last_publisher(fd: int) -> str:
+    return f"who publishes, or overwrites the directory; the last to publish was {read_line(fd) or 'nobody'}"

@@ -1,0 +1,241 @@
+"""A directory in an object store or in HDFS, by way of fsspec.
+
+An attempt writes a file on a disk of its own host and uploads it to staging. Publishing it is a rename where the
+filesystem has one that is atomic (HDFS), and elsewhere a copy within the store, whose result appears at once and whole.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from outfall.capabilities import CommitterInitContext
+from outfall.file.storage.store import STAGING, FileMarker, FileStore, StagedFile, is_marker
+from outfall.filesystems import ExplainedClient, open_filesystem
+from outfall.location import Location
+from outfall.storage.marker import overwritten
+from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
+from outfall.target_record import TargetRecord, check_publishing
+from outfall.trace_points import reached
+
+_PARALLEL = 16
+"""Requests that are under way at once while an epoch is published; each waits, and none works."""
+
+_CLAIM = re.compile(r"([0-9a-f]+)-g(\d+)-(\w*)\.claim")
+
+RENAMES = frozenset({"hdfs"})
+"""Schemes of filesystems whose rename is atomic. fsspec's rename is a copy and a removal for the others."""
+
+
+class RemoteStore(FileStore):
+    """A directory of a remote filesystem. There are no locks, and what was written, removed or renamed is durable."""
+
+    parallel = _PARALLEL
+    scratch_is_staging = False
+    share = "give driver and executors the same endpoint and credentials; a memory:// URL is one process's own"
+
+    def __init__(self, location: Location) -> None:
+        """Open the filesystem; credentials come from its own environment and fsspec's configuration.
+
+        Raises:
+            ImportError: a package is missing; the text names it.
+            ConfigurationError: its client cannot be made, as without credentials.
+        """
+        self.root = location.url()
+        self.publishes_by_copy = location.scheme not in RENAMES
+        filesystem, path = open_filesystem(location, "writing to")
+        self._fs = ExplainedClient(filesystem, self.root)
+        self._path = path.rstrip("/")
+        self._scratch: str | None = None
+
+    def at(self, path: str) -> str:
+        """Return the path of a file in the filesystem."""
+        return f"{self._path}/{path}"
+
+    # --- files
+
+    def size(self, path: str) -> int | None:
+        self._fs.invalidate_cache()
+        try:
+            return int(self._fs.info(self.at(path))["size"])
+        except FileNotFoundError:
+            return None
+
+    def remove(self, path: str) -> bool:
+        try:
+            self._fs.rm_file(self.at(path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, directory: str) -> list[str]:
+        return self._names(self.at(directory))
+
+    def _names(self, directory: str) -> list[str]:
+        self._fs.invalidate_cache()
+        try:
+            return [posixpath.basename(path) for path in self._fs.ls(directory, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def files(self) -> Iterator[str]:
+        return (path for path in self._below() if not is_hidden(path))
+
+    def _below(self) -> Iterator[str]:
+        self._fs.invalidate_cache()
+        for path in self._fs.find(self._path):
+            relative = path.rstrip("/")[len(self._path) :].lstrip("/")
+            if relative:
+                yield relative
+
+    # --- writing
+
+    def scratch(self, name: str) -> str:
+        if self._scratch is None:
+            # Spark's own scratch space where there is one: it goes with the executor, however that ends.
+            place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+            self._scratch = tempfile.mkdtemp(prefix="outfall-", dir=place if os.path.isdir(place) else None)
+        return os.path.join(self._scratch, name)
+
+    def stage(self, name: str, fd: int) -> None:
+        path = self.scratch(name)
+        reached("file: syncing")
+        self._fs.put_file(path, self.at(f"{STAGING}/{name}"))
+        reached("file: synced")
+        os.unlink(path)
+
+    def drop(self, name: str) -> None:
+        with suppress(Exception):  # one that stays behind is swept
+            self.unstage(name)
+
+    def release(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    # --- publishing
+
+    @contextmanager
+    def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:
+        found = self.read_marker(context.incarnation)
+        if found is None:
+            raise overwritten(self._marker(context.incarnation))
+        for seen in self.records(found):
+            check_publishing(self.root, seen, context)
+        after = found.advanced(context.epoch)
+        if after != found:
+            self.write_marker(after)
+        reached("file: marker advanced")
+        yield
+        if self.read_marker(context.incarnation) is None:
+            # Who overwrites removes the marker first and lists the files then: what it has not seen is among these.
+            self.unpublish([file.path for file in files])
+            raise overwritten(self._marker(context.incarnation))
+
+    def publish(self, file: StagedFile) -> None:
+        staged, published = self.at(f"{STAGING}/{file.name}"), self.at(file.path)
+        if not self.publishes_by_copy:
+            self._fs.makedirs(posixpath.dirname(published), exist_ok=True)
+            self._fs.mv(staged, published)
+            return
+        self._fs.cp_file(staged, published)
+        reached("file: copied")
+        copied = self.size(file.path)
+        if copied != file.size:
+            raise OSError(f"the copy {published} has {copied} bytes, and {file.size} were recorded")
+        self.unstage(file.name)
+
+    # --- possession
+
+    def has_marker(self, incarnation: str) -> bool:
+        # Read, since that is one request for which no client lists or remembers anything.
+        return self._marker_data(incarnation) is not None
+
+    def read_marker(self, incarnation: str) -> FileMarker | None:
+        data = self._marker_data(incarnation)
+        return None if data is None else FileMarker.parse(data, self._marker(incarnation))
+
+    def _marker(self, incarnation: str) -> str:
+        return self.at(f"{SIDECAR}/{incarnation}.json")
+
+    def _marker_data(self, incarnation: str) -> bytes | None:
+        try:
+            data: bytes = self._fs.cat_file(self._marker(incarnation))
+        except FileNotFoundError:
+            return None
+        return data
+
+    def write_marker(self, marker: FileMarker) -> None:
+        """Write a step's marker. Two drivers of the step may do so at once; the next reader sees one of the two."""
+        self._fs.makedirs(self.at(SIDECAR), exist_ok=True)
+        self._fs.pipe_file(self._marker(marker.incarnation), marker.line().encode())
+
+    def remove_marker(self, incarnation: str) -> None:
+        claims = self._claims(incarnation)
+        self.remove(f"{SIDECAR}/{incarnation}.json")
+        for match in claims:
+            self.remove(f"{SIDECAR}/{match[0]}")
+
+    def records(self, marker: FileMarker) -> list[TargetRecord]:
+        # Each BEGIN says so in an object of its own name, since nothing keeps two drivers from replacing one at once.
+        epoch = marker.record.epoch
+        found = [TargetRecord(int(match[2]), match[3], epoch) for match in self._claims(marker.incarnation)]
+        return sorted(found, key=lambda record: record.generation) or [marker.record]
+
+    def claim(self, incarnation: str, record: TargetRecord) -> None:
+        """Say that a BEGIN opens the directory."""
+        self._fs.pipe_file(self.at(_claim(incarnation, record)), b"\n")
+
+    def unclaim(self, incarnation: str, record: TargetRecord) -> None:
+        """Take back that a BEGIN opens the directory."""
+        self.remove(_claim(incarnation, record))
+
+    def _claims(self, incarnation: str) -> list[re.Match[str]]:
+        found = map(_CLAIM.fullmatch, self.names(SIDECAR))
+        return [match for match in found if match is not None and match[1] == incarnation]
+
+    def probe(self) -> None:
+        """Write a file where readers do not look, and remove it."""
+        path = self.at(f"{SIDECAR}/probe-{uuid.uuid4().hex}")
+        self._fs.pipe_file(path, b"\n")
+        self._fs.rm_file(path)
+
+    # --- first contact
+
+    def visible(self) -> Iterator[str]:
+        return self.files()
+
+    def others_around(self) -> Iterator[str]:
+        for path in self._below():
+            directory, _, name = path.rpartition(f"/{SIDECAR}/")
+            if directory and not is_hidden(directory) and "/" not in name and is_marker(name):
+                yield f"{self.root}/{path}"
+        above = posixpath.dirname(self._path)
+        while above.strip("/"):
+            # Who may not look there cannot write there either.
+            with suppress(PermissionError):
+                yield from (
+                    f"{above}/{SIDECAR}/{name}" for name in self._names(f"{above}/{SIDECAR}") if is_marker(name)
+                )
+            above = posixpath.dirname(above)
+
+    def has_spark_log(self) -> bool:
+        self._fs.invalidate_cache()
+        return bool(self._fs.exists(self.at(SPARK_LOG)))
+
+    def delete_spark_log(self) -> None:
+        """Delete the log of Spark's own sink."""
+        if self.has_spark_log():
+            with suppress(FileNotFoundError):
+                self._fs.rm(self.at(SPARK_LOG), recursive=True)
+            reached("file: log of Spark deleted")
+
+
+def _claim(incarnation: str, record: TargetRecord) -> str:
+    return f"{SIDECAR}/{incarnation}-g{record.generation}-{record.token or ''}.claim"
