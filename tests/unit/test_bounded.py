@@ -89,6 +89,21 @@ def test_a_restart_reads_few_entries_whatever_came_before() -> None:
     assert all(size is not None and size < 20 for size in sizes)
 
 
+def test_an_epoch_reads_its_log_once() -> None:
+    setup = Staging()
+    driver = setup.driver()
+    for epoch in range(5):
+        setup.run(driver, epoch)
+    coordinator = setup.driver().coordinator()
+    journal, reads = coordinator._step.journal, []
+    read = journal._log.read
+    journal._log.read = lambda *, last=None: reads.append(last) or read(last=last)  # type: ignore[method-assign,func-returns-value]
+    ticket = coordinator.begin(5)
+    coordinator.finish(ticket, driver.run_tasks(ticket, 5, [[1]]))
+    assert len(reads) == 1
+    assert [entry["kind"] for entry in entries(setup.recovery)].count("begin") == 1
+
+
 @pytest.mark.long
 def test_nothing_grows_over_ten_thousand_epochs(tmp_path: Path) -> None:
     setup = InPlace(str(tmp_path))

@@ -11,7 +11,7 @@ import pytest
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, TerminalError
-from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing
+from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing_committer
 from outfall.testing import FakeClock
 from outfall.wrappers.composite_committer import ChildValue
 
@@ -256,9 +256,10 @@ def test_the_last_signal_counts() -> None:
 
 def test_the_committer_is_closed_once_also_after_errors() -> None:
     committer = Scripted()
-    closing(committer, lambda: None)
-    with pytest.raises(ZeroDivisionError):
-        closing(committer, lambda: print(1 / 0))
+    with closing_committer(committer):
+        pass
+    with pytest.raises(ZeroDivisionError), closing_committer(committer):
+        print(1 / 0)
     assert committer.closed == 2
 
 
@@ -267,10 +268,10 @@ def test_an_error_on_closing_does_not_hide_the_first() -> None:
         def close(self) -> None:
             raise OSError("already closed")
 
-    with pytest.raises(ZeroDivisionError):
-        closing(Unclosable(), lambda: print(1 / 0))
-    with pytest.raises(OSError, match="already closed"):
-        closing(Unclosable(), lambda: None)
+    with pytest.raises(ZeroDivisionError), closing_committer(Unclosable()):
+        print(1 / 0)
+    with pytest.raises(OSError, match="already closed"), closing_committer(Unclosable()):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
+from outfall.capabilities import SupportsTarget
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.file import FileSink
 from outfall.recovery import recovery_config
@@ -56,3 +60,45 @@ def test_a_sink_that_cannot_be_pickled_is_refused_before_anything_is_begun(tmp_p
 def test_a_deadline_that_cannot_be_is_refused_through_options(deadline: str) -> None:
     with pytest.raises(ConfigurationError, match="commit_deadline: "):
         split_options({"sink": "file", "commit_deadline": deadline})
+
+
+class Asked(DynamicSink[Any], SupportsTarget[Any]):
+    """A sink that counts how often it is asked about columns."""
+
+    def __init__(self) -> None:
+        self.schemas: list[pa.Schema] = []
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Any: ...
+
+    def target(self) -> str:
+        return "nowhere"
+
+    def check_target(self, context: Any) -> dict[str, Any]:
+        return {}
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        self.schemas.append(schema)
+
+
+class Rows:
+    """What of a DataFrame is looked at before any of its rows moves."""
+
+    def __init__(self, *names: str) -> None:
+        self.columns = list(names)
+        self.schema = StructType([StructField(name, LongType()) for name in names])
+
+
+def test_a_sink_is_asked_once_for_the_same_columns(tmp_path: Path) -> None:
+    sink = Asked()
+    writer: Any = EpochWriter(sink, recovery_config(str(tmp_path / "recovery")), StepSettings())
+    for rows in (Rows("id"), Rows("id"), Rows("id", "more"), Rows("id", "more")):
+        writer.check(rows)
+    assert [schema.names for schema in sink.schemas] == [["id"], ["id", "more"]]
+
+
+def test_a_writer_in_another_process_asks_its_sink_again(tmp_path: Path) -> None:
+    writer: Any = EpochWriter(Asked(), recovery_config(str(tmp_path / "recovery")), StepSettings())
+    writer.check(Rows("id"))
+    other = pickle.loads(pickle.dumps(writer))
+    other.check(Rows("id"))
+    assert [len(each._sink.schemas) for each in (writer, other)] == [1, 2]

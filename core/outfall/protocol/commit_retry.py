@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -262,10 +263,11 @@ class CommitLoop:
         return {"step": self._place.step_id, "epoch": self._place.epoch}
 
 
-def closing(committer: Committer[Any], action: Callable[[], None]) -> None:
-    """Run the action and close the committer, whose failure to close does not hide the action's."""
+@contextmanager
+def closing_committer(committer: Committer[Any]) -> Iterator[None]:
+    """Close the committer at the end of the block. Where it cannot be closed, that does not hide the block's error."""
     try:
-        action()
+        yield
     except BaseException:
         try:
             committer.close()

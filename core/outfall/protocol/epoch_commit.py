@@ -17,7 +17,7 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import guarantee_of, supports
 from outfall.errors import EpochAbandonedError, LostCommittableError
-from outfall.protocol.commit_retry import CommitLoop, CommitPlace, closing
+from outfall.protocol.commit_retry import CommitLoop, CommitPlace, closing_committer
 from outfall.protocol.step import Step
 from outfall.protocol.target import sweep_context, sweep_target
 from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared, load_value
@@ -96,7 +96,8 @@ class EpochCommit:
             len(self._prepared.committables),
         )
         committer = self._committer()
-        closing(committer, lambda: self._offer(committer))
+        with closing_committer(committer):
+            self._offer(committer)
 
     def _offer(self, committer: Committer[Any]) -> None:
         self._requests = self._load_requests()
@@ -147,13 +148,10 @@ class EpochCommit:
             return True
         requests = self._load_requests()
         committer = self._committer()
-
-        def look() -> None:
+        with closing_committer(committer):
             committer.find_lost(requests)
             if _lost(requests):
                 self._abandon(committer, requests)
-
-        closing(committer, look)
         return not _lost(requests)
 
     def _abandon(self, committer: Committer[Any], requests: Sequence[CommitRequest[Any]]) -> None:
