@@ -23,8 +23,8 @@ from benchmarks.common import Given, machine, main, throughput
 from benchmarks.inputs import flights, mixed
 from benchmarks.results import Line, Result, now
 from outfall.postgres import PostgresSink
-from outfall.postgres.columns import TableColumn, read_columns
-from outfall.postgres.copy_encoder import CopyEncoder
+from outfall.postgres.catalogue.columns import TableColumn, read_columns
+from outfall.postgres.copy.stream import CopyEncoder
 from outfall.postgres.names import TableName
 from outfall.testing.benchmark import in_turn
 from outfall.testing.benchmark.doors import ObjectsDoor

@@ -61,11 +61,12 @@ def check_record(where: str, found: TargetRecord, context: TargetContext[Any], *
         )
     oldest = min(context.begun, default=0)
     if found.token is not None and found.generation < oldest:
-        raise _behind(where, f"generation {found.generation} opened it last, and {oldest} did", context)
+        raise behind(where, f"generation {found.generation} opened it last, and {oldest} did", **place)
     if found.token is not None and context.begun.get(found.generation) != found.token:
         raise _rival(where, found, **place)
     if context.published is not None and (found.epoch is None or found.epoch < context.published):
-        raise _behind(where, f"it holds epoch {_shown(found.epoch)}, and {context.published} was published", context)
+        what = f"it holds epoch {_shown(found.epoch)}, and {context.published} was published"
+        raise behind(where, what, **place)
 
 
 def check_opening(where: str, found: TargetRecord, context: TargetContext[Any]) -> None:
@@ -129,12 +130,22 @@ def _rival(where: str, found: TargetRecord, **place: Any) -> FencedError:
     )
 
 
-def _behind(where: str, what: str, context: TargetContext[Any]) -> TargetLostError:
+def behind(where: str, what: str, *, step: str, epoch: int | None, part: str | None = None) -> TargetLostError:
+    """Make the error for a target that has less than the recovery data says.
+
+    Args:
+        where: the target, for the text.
+        what: what it has, and what is recorded.
+        step: the step.
+        epoch: the epoch, if it is known.
+        part: the part, if it is about one.
+    """
     return TargetLostError(
         f"{where} is behind the recovery data: {what}",
-        step=context.step_id,
-        epoch=context.epoch,
-        why="it was restored from an older copy, or its server lost what it had confirmed",
+        step=step,
+        epoch=epoch,
+        part=part,
+        why="it was emptied, or restored from an older copy, or its server lost what it had confirmed",
         do="restore a newer copy of the target, or start the query with a new checkpoint",
     )
 

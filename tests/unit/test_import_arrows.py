@@ -57,7 +57,13 @@ def packages(root: Path) -> tuple[str, ...]:
 
 
 SPARK = ("pyspark", "py4j", "outfall.spark", "pyspark_outfall")
-SHARED = ("outfall.async_sink", "outfall.formats", "outfall.storage", "outfall.wrappers")
+SHARED = (
+    "outfall.async_sink",
+    "outfall.formats",
+    "outfall.part_ledger",
+    "outfall.storage",
+    "outfall.wrappers",
+)
 """Bases that connectors share."""
 DESTINATIONS = tuple(name for name in packages(CONNECTORS) if name not in SHARED)
 

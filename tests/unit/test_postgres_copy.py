@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ValueRefusedError
-from outfall.postgres.copy_encoder import CopyEncoder
+from outfall.postgres.copy.stream import CopyEncoder
 from tests.unit.support.postgres_columns import column
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(4) + bytes(4)

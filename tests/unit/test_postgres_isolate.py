@@ -7,9 +7,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outfall.postgres.bisect import Refusal, isolate
+from outfall.postgres.staging.dead_letters import RowRefusal, isolate
 
-REFUSAL = Refusal("no", "23514", "a detail")
+REFUSAL = RowRefusal("no", "23514", "a detail")
 
 
 @given(st.integers(0, 3000), st.sets(st.integers(0, 2999), max_size=12))
@@ -17,7 +17,7 @@ def test_the_refused_are_found_in_order_and_the_others_applied_once(count: int, 
     applied: list[int] = []
     tries = 0
 
-    def attempt(low: int, high: int) -> Refusal | None:
+    def attempt(low: int, high: int) -> RowRefusal | None:
         nonlocal tries
         tries += 1
         if any(low <= number < high for number in bad):
@@ -35,7 +35,7 @@ def test_the_refused_are_found_in_order_and_the_others_applied_once(count: int, 
 def test_rows_that_are_refused_only_beside_each_other_are_all_taken_but_one() -> None:
     taken: set[int] = set()
 
-    def attempt(low: int, high: int) -> Refusal | None:
+    def attempt(low: int, high: int) -> RowRefusal | None:
         if len({5, 9} & (taken | set(range(low, high)))) == 2:
             return REFUSAL
         taken.update(range(low, high))

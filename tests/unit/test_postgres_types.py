@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError
-from outfall.postgres import types
-from outfall.postgres.types import new_column_type, why_not
+from outfall.postgres.catalogue import types
+from outfall.postgres.catalogue.types import new_column_type, why_not
 from tests.unit.support.postgres_columns import column
 
 STRUCT = pa.struct([("a", pa.int32())])

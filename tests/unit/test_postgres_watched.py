@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from outfall.postgres import PostgresSink
-from outfall.postgres.read_timeout import watched
+from outfall.postgres.connection.database import watched
 
 READ = 1
 
@@ -66,6 +66,6 @@ def test_a_host_that_vanished_is_noticed_unless_the_dsn_says_otherwise(
     dsn: str, found: tuple[str | None, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PGSERVICE", raising=False)
-    made = conninfo_to_dict(PostgresSink(dsn, "t").database._conninfo())
+    made = conninfo_to_dict(PostgresSink(dsn, "t").worker.database._conninfo())
     names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
     assert tuple(made.get(name) for name in names) == found

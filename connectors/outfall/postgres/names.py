@@ -1,4 +1,4 @@
-"""Names of tables: the user's, and those that we make beside them."""
+"""Names of tables and columns: the user's, and those that we make beside them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ from outfall.errors import ConfigurationError
 _PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')
 LONGEST = 63
 """Bytes of an identifier; PostgreSQL cuts longer ones without a word."""
+
+STAGE = "_outfall_stage"
+"""The column of staging that holds the attempt's number."""
+
+ROW = "_outfall_row"
+"""The column of staging that numbers the rows of an attempt, for upserts: which of one key was written last. Addresses
+do not tell, since a vacuum in the middle of a COPY frees pages before them."""
+
+MARKER = "_outfall_delete"
+"""The column of staging that holds the delete marker, which the target does not have."""
+
+GONE = "_outfall_gone"
+"""Whether a row of an upsert is one that removes, as a statement carries it along."""
+
+NUMBER = "_outfall_number"
+"""Which row of its key it is, from the last one on, as a statement carries it along."""
 
 
 @dataclass(frozen=True)

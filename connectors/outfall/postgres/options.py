@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.options import Duration, Limit, Names, SinkOptions
-from outfall.postgres.names import LONGEST
+from outfall.postgres.names import GONE, LONGEST, MARKER, NUMBER, ROW, STAGE
 
 _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
 """Of the server's settings: they count milliseconds in 32 bits."""
@@ -212,6 +212,20 @@ class PostgresOptions(SinkOptions):
         """Return the columns that every row must have, since an option names them."""
         ordered = [self.order_column, self.delete_marker]
         return [*self.key_columns, *self.update_columns, *(name for name in ordered if name is not None)]
+
+    def staging_columns(self) -> list[tuple[str, str]]:
+        """Return the columns that staging has beside the table's, before them: name and type."""
+        columns = [(STAGE, "bigint")]
+        if self.write_mode == "upsert":
+            columns.append((ROW, "bigint"))
+        if self.delete_marker is not None:
+            columns.append((MARKER, "boolean"))
+        return columns
+
+    def reserved_columns(self) -> set[str]:
+        """Return the names that no column of the rows or the table may have: staging's, and those of statements."""
+        carried = (GONE, NUMBER) if self.write_mode == "upsert" else ()
+        return {name for name, _ in self.staging_columns()}.union(carried)
 
     @property
     def statement_milliseconds(self) -> int:

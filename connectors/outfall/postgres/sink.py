@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal, Never, Protocol, Self
+from typing import Literal, Never
 
-import pyarrow as pa
-from psycopg import sql
-
-from outfall.capabilities import (
-    OUTPUT_MODES,
-    DeclaresGuarantee,
-    Guarantee,
-    SaveMode,
-    SupportsTarget,
-    SupportsWriterContext,
-    TargetContext,
-    WriterInitContext,
-)
-from outfall.errors import ConfigurationError
-from outfall.options import make_options, options_in_save_mode
-from outfall.postgres.columns import schema_of
-from outfall.postgres.connection import Connection, Database, max_connections
-from outfall.postgres.dead_letters import dead_letters
-from outfall.postgres.failures import explained
-from outfall.postgres.ledger import Ledger
-from outfall.postgres.names import TableName
+from outfall.delegating_sink import DelegatingSink
+from outfall.options import make_options
+from outfall.postgres.delivery import PostgresDelivery
+from outfall.postgres.offsets.parts import PartDelivery
+from outfall.postgres.offsets.source import SourceDelivery
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.privileges import check_rights
-from outfall.postgres.table import Table
-from outfall.postgres.target import Target
-from outfall.sinks import Sink
+from outfall.postgres.staging.epochs import EpochDelivery
 
 
-class _OfStep(Protocol):
-    """What any context says."""
-
-    @property
-    def step_id(self) -> str: ...
-
-    @property
-    def incarnation(self) -> str: ...
-
-
-class PostgresSink(
-    Sink[Any],
-    SupportsWriterContext,
-    SupportsTarget[Any],
-    DeclaresGuarantee,
-):
+class PostgresSink(DelegatingSink):
     """Writes rows into a PostgreSQL table: appends, upserts or deletes them, each in it once.
 
     Item type: rows (dicts or Arrow batches), whose columns are the table's by name.
@@ -67,8 +32,6 @@ class PostgresSink(
     Guarantee: exactly once, whatever is retried, killed or woken late, and whatever reply is lost; by offsets only for
     a source that brings the same rows again, as `requires()` says.
 
-    `PostgresSink(...)` makes one of its subclasses, as `pathlib.Path` does.
-
     Args:
         dsn: the connection; also `env:NAME` or `file:PATH`. See `PostgresOptions`, as for all arguments.
         table: `name`, `schema.name` or quoted parts.
@@ -77,17 +40,7 @@ class PostgresSink(
         ConfigurationError: naming every option that is wrong.
     """
 
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        if cls is not PostgresSink:
-            return object.__new__(cls)
-        from outfall.postgres.epoch_sink import EpochSink
-        from outfall.postgres.part_sink import PartSink
-        from outfall.postgres.source_sink import SourceSink
-
-        chosen: Any = EpochSink
-        if options.get("delivery") == "offset":
-            chosen = SourceSink if options.get("offset_columns") else PartSink
-        return object.__new__(chosen)  # type: ignore[no-any-return]
+    worker: PostgresDelivery
 
     def __init__(
         self,
@@ -122,76 +75,22 @@ class PostgresSink(
         **unknown: Never,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields} | unknown
-        self.options = make_options(PostgresOptions, given)
-        self.table = TableName.parse(self.options.table)
-        self.letters = dead_letters(self.options)
-        self.context: WriterInitContext | None = None
-        self.max_connections: int | None = None
-        """The server's, once the driver has asked."""
-        self.schema: pa.Schema | None = None
-        """The columns of the rows, as far as the driver has been told."""
-        self.schema_name = self.table.schema
-        """The table's schema; where it is not named, that in which the search path finds the table, once somebody has
-        asked. Tasks learn it of the driver."""
+        options = make_options(PostgresOptions, given)
+        if options.delivery == "epoch":
+            worker: PostgresDelivery = EpochDelivery(options)
+        elif options.offset_columns:
+            worker = SourceDelivery(options)
+        else:
+            worker = PartDelivery(options)
+        super().__init__(worker)
 
     def __repr__(self) -> str:
-        return f"PostgresSink(table={str(self.table)!r}, write_mode={self.options.write_mode!r})"
+        return f"PostgresSink(table={str(self.worker.table)!r}, write_mode={self.options.write_mode!r})"
 
     @property
-    def database(self) -> Database:
-        """How to reach the server."""
-        return Database(self.options, self.max_connections, 0 if self.context is None else self.context.worker_count)
-
-    def kind(self) -> str:
-        return "postgres"
-
-    def target(self) -> str:
-        # Neither host nor port: a server may move, and the ledger proves that it is the same database.
-        return f"postgres:{self.database.database_name()}/{self.table}"
-
-    def place(self) -> str:
-        found = TableName(self._found_in(starting=True), self.table.name)
-        return f"{self.database.server()} {self.database.database_name()}/{found}"
-
-    def in_save_mode(self, mode: SaveMode | None) -> Self:
-        changed = copy.copy(self)
-        changed.options = options_in_save_mode(self.options, mode)
-        return changed
-
-    def output_modes(self) -> Collection[str]:
-        return OUTPUT_MODES if self.options.write_mode == "upsert" else ("append",)
-
-    def guarantee(self) -> Guarantee:
-        return Guarantee.EXACTLY_ONCE
-
-    def requires(self) -> Sequence[str]:
-        return ("a server that keeps what it has committed (synchronous_commit is not off)",)
-
-    def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
-
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Explain, column by column, why rows with these columns cannot be written."""
-        self.schema = schema
-        with explained(self.database, f"looking at {self.table}"):
-            self.database.run("looking at", lambda connection: self._check_schema(connection, schema), starting=True)
-
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
-        with explained(self.database, f"looking at {self.table}", context.step_id):
-            self._target(context).check()
-            self.max_connections = self.max_connections or self.database.run("looking at", max_connections)
-        return {}
-
-    def check_connection(self) -> Sequence[str]:
-        with explained(self.database, f"asking for the rights on {self.table}"):
-            # Whoever looks for what is wrong is told at once.
-            return self.database.run_once(lambda connection: check_rights(connection, self))
-
-    def open_target(self, context: TargetContext[Any]) -> None:
-        with explained(self.database, f"opening {self.table}", context.step_id):
-            self._target(context).open(self.schema)
+    def options(self) -> PostgresOptions:
+        """The options, checked."""
+        return self.worker.options
 
     def ddl(self, step_id: str = "sink") -> str:
         """Return the SQL that makes what the sink needs beside the table, for `create_staging="never"`.
@@ -202,45 +101,4 @@ class PostgresSink(
         Raises:
             TargetError: the server cannot be asked for the table's columns.
         """
-        with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
-            statements = self._support_ddl(connection, step_id)
-            return ";\n".join(text.as_string(connection) for text in statements) + ";\n"
-
-    def _found_in(self, *, starting: bool = False) -> str | None:
-        """The schema where the server finds the table. `starting`: as for `run`."""
-        if self.table.schema is not None:
-            return self.table.schema
-        if self.schema_name is None:
-            with explained(self.database, f"looking at {self.table}"):
-                self.schema_name = self.database.run(
-                    "looking at", lambda connection: schema_of(connection, self.table), starting=starting
-                )
-        return self.schema_name
-
-    def _ledger(self, context: _OfStep, *, starting: bool = False) -> Ledger:
-        """The ledger's row of a step, whatever the table is called."""
-        names = self.table.ledger_names(self._found_in(starting=starting), context.step_id)
-        return Ledger(self.options.metadata_schema, context.incarnation, names)
-
-    @property
-    def _table_options(self) -> PostgresOptions:
-        """The options as those need them who look at the table or make it."""
-        return self.options
-
-    def _writer(self) -> WriterInitContext:
-        if self.context is None:
-            raise ConfigurationError(
-                "PostgresSink was not told who writes", do="run it through outfall, which calls bind() first"
-            )
-        return self.context
-
-    def _target(self, context: TargetContext[Any]) -> Target:
-        """The table in one epoch."""
-        raise NotImplementedError
-
-    def _check_schema(self, connection: Connection, schema: pa.Schema) -> None:
-        Table(self._table_options, self.table).check(connection, schema)
-
-    def _support_ddl(self, connection: Connection, step_id: str) -> list[sql.Composed]:
-        """What is made beside the table."""
-        raise NotImplementedError
+        return self.worker.ddl(step_id)

@@ -1,178 +1,215 @@
-"""The table as the recovery data knows it: checked before an epoch begins, and opened once it has."""
+"""The table as the recovery data knows it: checked before an epoch begins, and opened once it has.
+
+What is missing is made in a database that other queries write to as well, without keeping them waiting.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 from psycopg import sql
 
 from outfall.capabilities import TargetContext
-from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
-from outfall.postgres.columns import read_columns
-from outfall.postgres.connection import Connection, Database
-from outfall.postgres.ddl import Wanted, make
-from outfall.postgres.dead_letters import DeadLetters
-from outfall.postgres.ledger import Ledger, LedgerRow, find_tokens, ledger_ddl, token_ddl
+from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError, TransientError
+from outfall.postgres.catalogue.columns import is_there
+from outfall.postgres.catalogue.table import Table
+from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
+from outfall.postgres.ledger import LedgerRow, StepLedger, has_ledger, missing_ledger_ddl
 from outfall.postgres.names import TableName
-from outfall.postgres.staging import Staging
-from outfall.postgres.table import Table
-from outfall.target_record import TargetRecord, check_opening, check_record
+from outfall.postgres.staging.dead_letters import DeadLetters
+from outfall.postgres.staging.staging_table import Staging
+from outfall.target_record import check_record
 from outfall.trace_points import reached
 
+_MAKING, _BEGINNING = "outfall: making", "outfall: beginning"
+"""Names of advisory locks."""
 
-class Target:
-    """One step's table in one epoch. Used on the driver."""
+_LONGEST_WAIT = 2.0
+"""Seconds for one lock. Whoever waits for a table's lock keeps all out that come later, readers among them."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Things that are made together where one of them is missing."""
+
+    names: tuple[str, ...]
+    """What they are, for whoever makes the same: tables without their schemas, which not everybody names."""
+    missing: Callable[[PostgresConnection], Sequence[sql.Composed]]
+    """Looks, and returns the statements that make what is missing."""
+
+
+def make(database: PostgresDatabase, wanted: Wanted, step: str) -> None:
+    """Make what is missing, in a transaction of its own. Nothing is locked where nothing is.
+
+    Called by drivers of several queries at once. A lock that another session keeps is waited for in short tries, until
+    `retry_deadline`; between them everything is let go.
+
+    Raises:
+        TransientError: the deadline has passed.
+        OutfallError: an error that will not pass.
+    """
+    if not database.run("looking at", wanted.missing, step=step):
+        return
+    try:
+        database.run("making what is missing for", lambda connection: _make(connection, wanted), step=step)
+    except TransientError as error:
+        if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+            raise
+        raise TransientError(
+            f"making what is missing for {database.options.table} in {database.name()} waited in vain for a lock",
+            why=f"another session holds {' or '.join(wanted.names)}",
+            do="see in pg_locks and pg_stat_activity who does; nothing was changed, and the next run of the query goes"
+            " on; for longer waits raise the option retry_deadline",
+        ) from error
+
+
+def _make(connection: PostgresConnection, wanted: Wanted) -> None:
+    connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(_LONGEST_WAIT * 1000)}ms",))
+    # IF NOT EXISTS is no lock: of two that make the same at once one fails.
+    for name in sorted(wanted.names):
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))", (_MAKING, name))
+    for statement in wanted.missing(connection):
+        reached("postgres: making")
+        connection.execute(statement)
+
+
+class PostgresTarget:
+    """One step's table in one epoch. Used on the driver.
+
+    Args:
+        database: where it is.
+        table: its name.
+        ledger: what it says of the step.
+        context: what the recovery data says.
+        schema: the columns of the rows, where they are known.
+        staging: where tasks stage rows, if they do.
+        letters: where rows go that it refuses.
+    """
 
     def __init__(
         self,
-        database: Database,
+        database: PostgresDatabase,
         table: TableName,
-        staging: Staging | None,
-        letters: DeadLetters | None,
-        ledger: Ledger,
+        ledger: StepLedger,
         context: TargetContext[Any],
+        *,
+        schema: pa.Schema | None = None,
+        staging: Staging | None = None,
+        letters: DeadLetters | None = None,
     ) -> None:
         self._database = database
+        self._options = database.options
         self._name = table
         self._table = Table(database.options, table)
+        self._ledger = ledger
+        self._context = context
+        self._schema = schema
         self._staging = staging
         self._letters = letters
-        self._context = context
-        self._ledger = ledger
 
-    def check(self) -> None:
-        """Refuse a table that is not what the recovery data says, and change nothing.
+    def check(self, connection: PostgresConnection) -> Mapping[str, Any]:
+        """Refuse a table that is not what the recovery data says, and change nothing. In the caller's transaction.
+
+        Returns:
+            Where parts begin that have no state yet.
 
         Raises:
             TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError.
         """
-        self._database.run("looking at", self._check, starting=True)
-
-    def _check(self, connection: Connection) -> None:
         if self._letters is not None:
             self._letters.check(connection, self._name)
-        has_ledger = self._has_ledger(connection)
-        found = self._ledger.read(connection) if has_ledger else None
+        with_ledger = has_ledger(connection, self._options.metadata_schema)
+        found = self._ledger.read(connection) if with_ledger else None
         if found is not None:
             self._check_row(found)
             if self._context.completed is not None or self._has_written(connection, found):
                 self._check_there(connection)
-            return
-        self._check_not_emptied()
-        others = self._others(connection) if has_ledger else None
+            return {}
+        if self._context.completed is not None:
+            what = f"knows of no epoch that this query wrote to {self._name}, and it wrote {self._context.completed}"
+            raise self._ledger.lost(what, self._context.epoch)
+        others = self._published_by_others(connection) if with_ledger else None
         self._check_rows(connection, others)
+        return {}
 
-    def _others(self, connection: Connection) -> int | None:
-        """The newest epoch that this step wrote under a checkpoint that is not this one."""
-        return self._ledger.published_by_others(connection)
-
-    def open(self, schema: pa.Schema | None) -> None:
+    def open(self) -> None:
         """Make what the tasks need, and tell the ledger who writes from now on.
 
         Raises:
             FencedError: another driver has told it so already.
             TargetError: something is missing and may not be made.
         """
-        if not self._database.run("opening", lambda connection: self._open(connection, schema)):
-            for wanted in self._rows_need(schema):
-                make(self._database, wanted)
-            self._make_beside()
-            self._database.run("opening", self._begin)
+        step = self._context.step_id
+        if self._database.run("opening", self._begin_if_complete, step=step):
+            return
+        for wanted in self._rows_need():
+            make(self._database, wanted, step)
+        self._make_beside()
+        self._database.run("opening", self._begin, step=step)
 
-    def _open(self, connection: Connection, schema: pa.Schema | None) -> bool:
+    def _begin_if_complete(self, connection: PostgresConnection) -> bool:
         """Begin, unless something is missing."""
-        if any(wanted.missing(connection) for wanted in [*self._rows_need(schema), *self._beside()]):
+        if any(wanted.missing(connection) for wanted in [*self._rows_need(), *self._beside()]):
             return False
         self._begin(connection)
         return True
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin(self, connection: PostgresConnection) -> None:
         reached("postgres: opening")
-        context = self._context
-        self._ledger.begin(
-            connection,
-            TargetRecord(context.generation, context.token),
-            epoch=-1 if context.epoch is None else context.epoch,
-            check=lambda found: check_opening(str(self._name), found.record(), context),
-        )
+        self._ledger.begin(connection, self._context)
 
-    def _rows_need(self, schema: pa.Schema | None) -> list[Wanted]:
+    def _rows_need(self) -> list[Wanted]:
         """The table itself, with the columns of the rows."""
+        schema = self._schema
         if schema is None:
             return []
         return [Wanted((self._name.name,), lambda connection: self._table.missing_ddl(connection, schema))]
 
     def _beside(self) -> list[Wanted]:
         """What is made beside the table."""
-        schema = self._database.options.metadata_schema
-        wanted = [Wanted((schema,), self._shared_ddl)]
-        if self._database.options.create_staging == "if_missing":
-            wanted.append(Wanted((schema,), lambda connection: self._token_ddl(connection, schema)))
-        if (letters := self._letters) is not None:
-            wanted.append(Wanted((schema, letters.table.name), letters.missing_ddl))
+        schema, add_tokens = self._options.metadata_schema, self._options.create_staging == "if_missing"
+        wanted = [
+            Wanted((schema,), lambda connection: missing_ledger_ddl(connection, schema, add_tokens=add_tokens)),
+        ]
+        if self._letters is not None:
+            wanted.append(Wanted((schema, self._letters.table.name), self._letters.missing_ddl))
         if self._staging is not None:
-            staging = self._staging.table
-            wanted.append(Wanted((staging.name,), lambda connection: self._table.staging_ddl(connection, staging)))
+            wanted.append(Wanted((self._staging.table.name,), self._staging.missing_ddl))
         return wanted
 
     def _make_beside(self) -> None:
-        options = self._database.options
-        if options.create_staging == "if_missing":
+        step = self._context.step_id
+        if self._options.create_staging == "if_missing":
             for wanted in self._beside():
-                make(self._database, wanted)
+                make(self._database, wanted, step)
             return
-        if not any(self._database.run("looking at", wanted.missing) for wanted in self._beside()):
+        if not any(self._database.run("looking at", wanted.missing, step=step) for wanted in self._beside()):
             return
-        names = [f"{options.metadata_schema}.ledger"]
+        names = [f"{self._options.metadata_schema}.ledger"]
         names += [] if self._staging is None else [str(self._staging.table)]
         names += [] if self._letters is None else ["a table for dead letters"]
         raise TargetError(
             f"{' or '.join(names)} is missing or not as the table is",
-            step=self._context.step_id,
+            step=step,
             why="create_staging is 'never'",
             do="have a DBA run what PostgresSink.ddl() prints",
         )
 
-    def _has_ledger(self, connection: Connection) -> bool:
-        schema = self._database.options.metadata_schema
-        return all(read_columns(connection, TableName(schema, name)) for name in ("ledger", "attempts"))
+    def _published_by_others(self, connection: PostgresConnection) -> int | None:
+        """The newest epoch that this step wrote under a checkpoint that is not this one."""
+        return self._ledger.published_by_others(connection)
 
-    def _check_not_emptied(self) -> None:
-        context = self._context
-        if context.completed is not None:
-            raise TargetLostError(
-                f"the ledger knows of no epoch that this query wrote to {self._name}, and it wrote {context.completed}",
-                step=context.step_id,
-                epoch=context.epoch,
-                why="it was emptied, or metadata_schema is another one, or the database is, or was restored from a copy"
-                " older than this query",
-                do="restore the database, or start the query with a new checkpoint",
-            )
-
-    def _shared_ddl(self, connection: Connection) -> Sequence[sql.Composed]:
-        if self._has_ledger(connection):
-            return []
-        schema = self._database.options.metadata_schema
-        found = connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", (schema,)
-        ).fetchone()
-        statements = ledger_ddl(schema)
-        # IF NOT EXISTS asks for the right to make a schema also where there is one.
-        return statements[1:] if found and found[0] else statements
-
-    def _token_ddl(self, connection: Connection, schema: str) -> Sequence[sql.Composed]:
-        may = self._has_ledger(connection) and find_tokens(connection, schema) == "may be added"
-        return token_ddl(schema) if may else []
-
-    def _has_written(self, connection: Connection, found: LedgerRow) -> bool:
+    def _has_written(self, connection: PostgresConnection, found: LedgerRow) -> bool:
         """Tell whether rows of this query are in the table, as the ledger knows it."""
         return found.epoch is not None
 
-    def _check_there(self, connection: Connection) -> None:
+    def _check_there(self, connection: PostgresConnection) -> None:
         """Refuse to make a table anew whose rows are recorded."""
-        if not read_columns(connection, self._name):
+        if not is_there(connection, self._name):
             raise TargetLostError(
                 f"there is no table {self._name} any more, and this query wrote to it",
                 step=self._context.step_id,
@@ -180,9 +217,9 @@ class Target:
                 do="restore the table, or start the query with a new checkpoint",
             )
 
-    def _check_rows(self, connection: Connection, others: int | None) -> None:
+    def _check_rows(self, connection: PostgresConnection, others: int | None) -> None:
         """Refuse rows that are not to be mixed with ours."""
-        choice = self._database.options.on_existing
+        choice = self._options.on_existing
         # Who may only insert is not to be asked for the right to look where nothing would follow from it.
         looks = choice == "error" or (choice == "check" and others is not None)
         if not looks or not self._table.holds_rows(connection):
@@ -214,3 +251,21 @@ class Target:
             " compare the table with the source, take out by hand what will come again, and start with a new"
             " checkpoint",
         )
+
+
+class OffsetTarget(PostgresTarget):
+    """As `PostgresTarget`, for tasks that publish: what `on_existing="overwrite"` deletes goes before the first task.
+
+    Later it is too late: no transaction of a task is the first one of all.
+    """
+
+    def _begin(self, connection: PostgresConnection) -> None:
+        # Before looking: of two drivers of this query that begin at once one is the first.
+        connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))",
+            (_BEGINNING, f"{self._context.incarnation} {self._name}"),
+        )
+        first = self._ledger.read(connection) is None
+        super()._begin(connection)
+        if first and self._options.on_existing == "overwrite":
+            connection.execute(sql.SQL("DELETE FROM {}").format(self._name.identifier()))

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outfall.postgres.columns import Kind, TableColumn, read_columns
+from outfall.postgres.catalogue.columns import Kind, TableColumn, read_columns
 from outfall.postgres.names import TableName
 from tests.integration.support.postgres import Databases
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from outfall.postgres.columns import read_columns
-from outfall.postgres.copy_encoder import CopyEncoder
+from outfall.postgres.catalogue.columns import read_columns
+from outfall.postgres.catalogue.types import why_not
+from outfall.postgres.copy.stream import CopyEncoder
 from outfall.postgres.names import TableName
-from outfall.postgres.types import why_not
 
 DAY = 86_400_000_000
 INF = float("inf")

@@ -18,7 +18,7 @@ from outfall.errors import (
     OutfallError,
     TransientError,
 )
-from outfall.postgres.read_timeout import WatchedConnection
+from outfall.postgres.connection.database import PostgresConnection
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
@@ -207,7 +207,7 @@ def test_a_server_that_falls_silent_is_given_up_and_the_ledger_says_what_it_did(
     with TcpProxy(str(given["host"]), int(str(given["port"]))) as proxy:
         sink = target.sink(dsn=make_conninfo(target.dsn, host="127.0.0.1", port=proxy.port))
         run(sink, recovery, 0, rows(1))
-        monkeypatch.setattr(WatchedConnection, "now", staticmethod(now))
+        monkeypatch.setattr(PostgresConnection, "now", staticmethod(now))
 
         def fall_silent(reached: str) -> None:
             if reached == wanted:
@@ -332,7 +332,7 @@ def test_many_epochs_leave_the_catalogue_as_it_was(target: Target, recovery: str
 def test_a_large_staging_table_is_truncated_once_nobody_writes(
     target: Target, recovery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.postgres.staging._TRUNCATE_BYTES", 1)
+    monkeypatch.setattr("outfall.postgres.staging.staging_table._TRUNCATE_BYTES", 1)
     sink = target.sink()
     run(sink, recovery, 0, rows(*range(1000)))
     name = target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'staging%'")[0][0]

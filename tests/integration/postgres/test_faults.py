@@ -106,7 +106,7 @@ class Retries(logging.Handler):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        logger = logging.getLogger("outfall.postgres.connection")
+        logger = logging.getLogger("outfall.postgres.connection.database")
         logger.addHandler(self)
         try:
             yield
@@ -300,7 +300,7 @@ def test_a_dsn_that_leads_nowhere_is_told_without_waiting(mortal_postgres: Serve
             run(sink, recovery, 0, rows(1))
         # Later too, when a server that answers is waited for.
         with pytest.raises(psycopg.OperationalError) as told:
-            sink.database.run("publishing", lambda connection: connection.execute("SELECT 1"))
+            sink.worker.database.run_raw("publishing", lambda connection: connection.execute("SELECT 1"))
         assert told.value.sqlstate == code.strip()
         assert "geheim" not in str(told.value)
 
@@ -355,7 +355,7 @@ def test_a_server_without_free_connections_is_named_and_waited_for(recovery: str
 def test_a_driver_that_was_silent_too_long_in_its_transaction_publishes_once(
     target: Target, recovery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.postgres.connection._LONGEST_SILENCE", 0.1)
+    monkeypatch.setattr("outfall.postgres.connection.database._LONGEST_SILENCE", 0.1)
     slept: list[str] = []
 
     def sleep(step: str) -> None:

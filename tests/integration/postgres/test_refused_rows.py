@@ -210,7 +210,7 @@ def test_a_row_without_a_key_is_named_by_its_beginning(dsn: str, recovery: str, 
 
 def test_a_row_is_found_in_the_midst_of_many_batches(dsn: str, recovery: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each COPY is given a part of them; the rows of all but the one that fails are gone by then."""
-    monkeypatch.setattr("outfall.postgres.staging_copy.COPY_BYTES", 20_000)
+    monkeypatch.setattr("outfall.postgres.staging.staging_writer.COPY_BYTES", 20_000)
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name jsonb)")
     local = LocalDriver(target.sink(), recovery)
     coordinator = local.coordinator()

@@ -12,7 +12,7 @@ import pytest
 
 from outfall.errors import CommitRefusedError
 from outfall.postgres import PostgresSink
-from outfall.postgres.columns import read_columns
+from outfall.postgres.catalogue.columns import read_columns
 from outfall.postgres.names import TableName
 from outfall.testing import LocalDriver
 from tests.integration.postgres.support import Target, listening, rows, run

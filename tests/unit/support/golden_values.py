@@ -18,8 +18,8 @@ from outfall.http import HttpSink
 from outfall.http.records import Record
 from outfall.kinesis import KinesisSink
 from outfall.postgres import PostgresSink
-from outfall.postgres.offset_part import PartState
-from outfall.postgres.staging import StagedRows
+from outfall.postgres.offsets.part_writer import PartState
+from outfall.postgres.staging.staging_table import StagedRows
 from outfall.s3 import S3Sink
 from outfall.s3.rolling.pieces import HeldObject, StoredPiece, WriterState
 from outfall.s3.staged import StagedObject, UploadedPart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from outfall.postgres.columns import Kind, TableColumn
+from outfall.postgres.catalogue.columns import Kind, TableColumn
 
 RECEIVE = {
     "text": "textrecv",

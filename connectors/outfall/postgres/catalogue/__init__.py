@@ -1,0 +1,1 @@
+"""What the server says of tables: their columns, what goes into them, and who may write there."""

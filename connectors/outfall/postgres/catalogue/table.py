@@ -1,0 +1,300 @@
+"""The user's table: whether rows fit it and can be written to it, and what is made or changed for them.
+
+An upsert and a source's offsets stand on a unique index, and COPY straight into the table on one without rules: the
+catalogue tells, so that a wrong table is refused before the first row.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from outfall.errors import ConfigurationError, TargetError
+from outfall.postgres.catalogue.columns import TableColumn, read_columns
+from outfall.postgres.catalogue.types import new_column_type, why_not
+from outfall.postgres.connection.database import PostgresConnection
+from outfall.postgres.connection.errors import describe, lacks_right
+from outfall.postgres.names import LONGEST, TableName
+from outfall.postgres.options import PostgresOptions
+
+
+class Table:
+    """The user's table, as the server describes it."""
+
+    def __init__(self, options: PostgresOptions, name: TableName) -> None:
+        self._options = options
+        self._name = name
+
+    def check(self, connection: PostgresConnection, schema: pa.Schema) -> None:
+        """Refuse rows that the table cannot take, column by column. Changes nothing.
+
+        Raises:
+            ConfigurationError: naming every column that does not fit.
+            TargetError: there is no such table, or no index that an upsert's keys are of.
+        """
+        columns = {column.name: column for column in read_columns(connection, self._name)}
+        if not columns:
+            self._check_new(schema)
+            return
+        problems = [
+            *(self._problem(field, columns) for field in self._fields(schema)),
+            *self._missing_names(schema),
+            *self._not_given(schema, columns),
+            *self._taken_names([*schema.names, *(name for name, column in columns.items() if column.writable)]),
+        ]
+        told = [problem for problem in problems if problem]
+        if told:
+            raise ConfigurationError(
+                f"the rows do not fit {self._name}: {'; '.join(told)}", do="change the columns, or the table"
+            )
+        self._check_conflict(connection)
+
+    def missing_ddl(self, connection: PostgresConnection, schema: pa.Schema) -> list[sql.Composed]:
+        """Return what creates the table, or adds columns to it, as the options allow; nothing when rows fit it."""
+        columns = {column.name for column in read_columns(connection, self._name)}
+        if not columns:
+            return [self._create(schema)]
+        if self._options.schema_evolution != "add_columns":
+            return []
+        adding = sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}")
+        return [
+            adding.format(self._name.identifier(), _definition(field))
+            for field in self._fields(schema)
+            if field.name not in columns
+        ]
+
+    def holds_rows(self, connection: PostgresConnection) -> bool:
+        """Tell whether the table exists and has rows."""
+        if not read_columns(connection, self._name):
+            return False
+        found = connection.execute(
+            sql.SQL("SELECT EXISTS (SELECT 1 FROM {})").format(self._name.identifier())
+        ).fetchone()
+        return bool(found and found[0])
+
+    def _check_conflict(self, connection: PostgresConnection) -> None:
+        options = self._options
+        if options.write_mode != "upsert":
+            return
+        if options.conflict_constraint:
+            check_constraint(connection, self._name, options.conflict_constraint, options.key_columns)
+        else:
+            why = "an upsert finds the row of a key by it"
+            check_unique(connection, self._name, options.key_columns, why=why, where=options.conflict_where)
+
+    def _fields(self, schema: pa.Schema) -> list[pa.Field]:
+        return [field for field in schema if field.name != self._options.delete_marker]
+
+    def _check_new(self, schema: pa.Schema) -> None:
+        if self._options.create_table == "never":
+            raise TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
+        for field in self._fields(schema):
+            new_column_type(field.type, field.name)
+        names = (_why_no_name(field.name) for field in self._fields(schema))
+        problems = [*filter(None, names), *self._missing_names(schema), *self._taken_names(schema.names)]
+        named = self._options.conflict_constraint
+        if named and named != f"{self._name.name}_pkey":
+            problems.append(f"the table that is made would have no constraint {named!r}, only its primary key")
+        if problems:
+            raise ConfigurationError(
+                f"the table {self._name} cannot be made: {'; '.join(problems)}", do="correct the columns or the options"
+            )
+
+    def _problem(self, field: pa.Field, columns: dict[str, TableColumn]) -> str | None:
+        column = columns.get(field.name)
+        if column is None:
+            if self._options.schema_evolution == "add_columns":
+                new_column_type(field.type, field.name)
+                return _why_no_name(field.name)
+            near = difflib.get_close_matches(field.name, columns, n=1)
+            return f"the table has no column {field.name!r}" + (f", did you mean {near[0]!r}?" if near else "")
+        if not column.writable:
+            return f"{field.name!r} is a column that the server fills itself"
+        reason = why_not(field.type, column, json=field.name == self._options.payload_column)
+        return f"{field.name!r}: {reason}" if reason else None
+
+    def _missing_names(self, schema: pa.Schema) -> list[str]:
+        options = self._options
+        problems = [
+            f"the rows have no column {name!r}, which an option names"
+            for name in options.columns_named()
+            if name not in schema.names
+        ]
+        if options.delete_marker in schema.names:
+            kind = schema.field(options.delete_marker).type
+            if not pa.types.is_boolean(kind):
+                problems.append(f"the delete marker {options.delete_marker!r} is {kind}, and must be boolean")
+        return problems
+
+    def _taken_names(self, names: Sequence[str]) -> list[str]:
+        """Columns whose names staging needs for its own, or the statement that publishes."""
+        if self._options.parts is not None:
+            return []
+        own = self._options.reserved_columns()
+        return [f"the name {name!r} is the sink's own" for name in dict.fromkeys(names) if name in own]
+
+    def _not_given(self, schema: pa.Schema, columns: dict[str, TableColumn]) -> list[str]:
+        """Columns that every row must have, and none does."""
+        if self._options.write_mode == "delete":
+            return []
+        return [
+            f"the rows have no column {column.name!r}, which is NOT NULL and has no default"
+            for column in columns.values()
+            if column.needed and column.name not in schema.names
+        ]
+
+    def _create(self, schema: pa.Schema) -> sql.Composed:
+        fields = [_definition(field) for field in self._fields(schema)]
+        keys = self._options.key_columns
+        if keys:
+            fields.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, keys))))
+        return sql.SQL("CREATE TABLE {} ({})").format(self._name.identifier(), sql.SQL(", ").join(fields))
+
+
+def _why_no_name(name: str) -> str | None:
+    fits = 0 < len(name.encode()) <= LONGEST and "\0" not in name
+    return None if fits else f"{name!r} can name no column: the server takes 1 to {LONGEST} bytes"
+
+
+def _definition(field: pa.Field) -> sql.Composed:
+    kind = new_column_type(field.type, field.name)
+    return sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(kind))
+
+
+# A deferred constraint, a partial index without its predicate and an index that is being built cannot decide a conflict
+# (manual, INSERT). Those of a view are its table's.
+_INDEX = """
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%(table)s) AND relkind = 'v') OR EXISTS (
+    SELECT 1 FROM pg_catalog.pg_index AS i
+    WHERE i.indrelid = to_regclass(%(table)s) AND i.indisunique AND i.indisvalid AND i.indimmediate
+      AND (i.indpred IS NULL OR %(partial)s) AND i.indexprs IS NULL
+      AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text)
+           FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS key (attnum)
+           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = key.attnum)
+        = (SELECT array_agg(name ORDER BY name) FROM unnest(%(columns)s::text[]) AS name)
+)
+"""
+
+_CONSTRAINT = """
+SELECT c.contype IN ('u', 'p') AND NOT c.condeferrable,
+       (SELECT array_agg(a.attname::text ORDER BY a.attname::text) FROM unnest(c.conkey) AS key (attnum)
+        JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.conrelid AND a.attnum = key.attnum)
+FROM pg_catalog.pg_constraint AS c WHERE c.conrelid = to_regclass(%s) AND c.conname = %s
+"""
+
+
+def check_unique(
+    connection: PostgresConnection, table: TableName, columns: Sequence[str], *, why: str, where: str | None = None
+) -> None:
+    """Refuse a table without a unique index on exactly these columns. One that does not exist passes.
+
+    Args:
+        connection: in a transaction.
+        table: the table.
+        columns: in any order.
+        why: what the index is for.
+        where: the predicate that a partial one may have, as SQL.
+
+    Raises:
+        TargetError: with the statement that makes the index.
+    """
+    if not read_columns(connection, table):
+        return
+    named = table.identifier().as_string(connection)
+    given = {"table": named, "columns": list(columns), "partial": where is not None}
+    found = connection.execute(_INDEX, given).fetchone()
+    if found and found[0]:
+        if where is not None:
+            _check_predicate(connection, table, columns, where)
+        return
+    listed = sql.SQL(", ").join(map(sql.Identifier, columns)).as_string(connection)
+    raise TargetError(
+        f"{table} has no unique index on {', '.join(columns)}",
+        why=why,
+        do=f"CREATE UNIQUE INDEX ON {named} ({listed})"
+        + (f" WHERE {where}; it must not be" if where else "; it must be neither partial nor")
+        + " on expressions, and a constraint not deferrable",
+    )
+
+
+def check_constraint(connection: PostgresConnection, table: TableName, name: str, columns: Sequence[str]) -> None:
+    """Refuse a constraint that is missing, or is not a unique one on exactly these columns.
+
+    Raises:
+        TargetError: saying which.
+    """
+    named = table.identifier().as_string(connection)
+    found = connection.execute(_CONSTRAINT, (named, name)).fetchone()
+    if found is None:
+        what = f"{table} has no constraint {name!r}"
+    elif not found[0]:
+        what = f"the constraint {name!r} of {table} is none that a conflict can be decided by"
+    elif sorted(found[1]) != sorted(columns):
+        what = (
+            f"the constraint {name!r} of {table} is on {', '.join(found[1])}, and key_columns are {', '.join(columns)}"
+        )
+    else:
+        return
+    raise TargetError(
+        what,
+        why="an upsert finds the row of a key by it",
+        do="name a unique constraint, not deferrable, on the key columns; or leave conflict_constraint out",
+    )
+
+
+def _check_predicate(connection: PostgresConnection, table: TableName, columns: Sequence[str], where: str) -> None:
+    """Let the server plan a statement with the predicate: it alone knows which index that implies."""
+    planned = sql.SQL(
+        "EXPLAIN INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM {table} WHERE false"
+        " ON CONFLICT ({columns}) WHERE ({where}) DO NOTHING"
+    ).format(table=table.identifier(), columns=sql.SQL(", ").join(map(sql.Identifier, columns)), where=sql.SQL(where))
+    try:
+        with connection.transaction():
+            connection.execute(planned)
+    except psycopg.ProgrammingError as error:
+        if lacks_right(error):
+            raise
+        raise TargetError(
+            f"no unique index of {table} on {', '.join(columns)} fits conflict_where",
+            why=describe(error),
+            do="give the predicate of a partial unique index as it was created",
+        ) from error
+
+
+# A trigger's type is a bit mask: 1 row, 4 INSERT, 64 INSTEAD OF (catalog/pg_trigger.h).
+_QUERY = """
+SELECT relkind IN ('v', 'm'), EXISTS (
+           SELECT 1 FROM pg_catalog.pg_trigger WHERE tgrelid = c.oid AND tgtype & 69 = 69 AND tgenabled <> 'D'
+       ), row_security_active(c.oid),
+       EXISTS (SELECT 1 FROM pg_catalog.pg_rewrite WHERE ev_class = c.oid AND ev_type = '3' AND ev_enabled <> 'D')
+FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%s)
+"""
+
+
+def check_copied_into(connection: PostgresConnection, table: TableName) -> None:
+    """Refuse a target that COPY does not write as an INSERT would (manual, COPY). One that does not exist passes.
+
+    Raises:
+        ConfigurationError: it is a view without an INSTEAD OF trigger, has row security for this user, or a rule.
+    """
+    found = connection.execute(_QUERY, (table.identifier().as_string(connection),)).fetchone()
+    if found is None:
+        return
+    is_view, has_trigger, is_secured, has_rule = found
+    if is_view and not has_trigger:
+        what = f"{table} is a view without an INSTEAD OF INSERT trigger"
+    elif is_secured:
+        what = f"{table} has row security, which this user is subject to"
+    elif has_rule:
+        what = f"{table} has a rule for INSERT"
+    else:
+        return
+    raise ConfigurationError(
+        what,
+        why="by parts rows go into the table by COPY, which writes no such view or table and runs no rule",
+        do='set delivery="epoch", which inserts them; or write the table behind it, as a user who may',
+    )

@@ -1,0 +1,171 @@
+"""Which Arrow types go into which columns, and what a new column is made of.
+
+| Spark | new column | existing columns |
+| --- | --- | --- |
+| boolean | boolean | boolean |
+| byte, short | smallint | smallint, integer, bigint, numeric, real, double precision |
+| int | integer | smallint, integer, bigint, numeric, double precision |
+| long | bigint | smallint, integer, bigint, numeric |
+| float | real | real, double precision, numeric |
+| double | double precision | double precision, numeric |
+| decimal(p,s) | numeric(p,s) | numeric, smallint, integer, bigint |
+| string | text | any but bytea: other types read it as they read text in SQL |
+| binary | bytea | bytea |
+| date | date | date |
+| timestamp | timestamp with time zone | timestamp with time zone |
+| timestamp_ntz | timestamp without time zone | timestamp without time zone |
+| time | time without time zone | time without time zone |
+| interval day to second | interval | interval |
+| void | text | any |
+| array of one of these | an array of the element's | an array of the element's, json, jsonb |
+| struct, map, array of these or of arrays | jsonb | json, jsonb |
+
+A map's keys are strings, and what is in jsonb holds no times and no intervals, which JSON has not.
+
+A domain is as its base type. Values that a column cannot hold are refused before they are sent, never cut or rounded.
+There are two exceptions, which the server rounds for every writer: times in a column of fewer than six digits, such as
+timestamp(3), and floats, doubles and strings in a numeric(p,s).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from outfall.errors import ConfigurationError
+from outfall.formats.types import check_json_type, is_bytes
+from outfall.postgres.catalogue.columns import Kind, TableColumn
+
+_INTEGERS = frozenset({"int2", "int4", "int8"})
+_JSON = frozenset({"json", "jsonb"})
+_AS_JSON = Kind("json", None)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What becomes of one Arrow type that has no children."""
+
+    matches: Callable[[pa.DataType], bool]
+    new: str
+    into: frozenset[str]
+    otherwise: str
+    """What to do when the column is of another type."""
+
+
+_RULES = [
+    _Rule(pa.types.is_boolean, "boolean", frozenset({"bool"}), "cast it to the column's type"),
+    _Rule(
+        lambda kind: pa.types.is_int8(kind) or pa.types.is_int16(kind),
+        "smallint",
+        _INTEGERS | {"numeric", "float4", "float8"},
+        "cast it to a string, whose text other types read",
+    ),
+    _Rule(pa.types.is_int32, "integer", _INTEGERS | {"numeric", "float8"}, "cast it, which may lose digits"),
+    _Rule(pa.types.is_int64, "bigint", _INTEGERS | {"numeric"}, "cast it, which may lose digits"),
+    _Rule(pa.types.is_float32, "real", frozenset({"float4", "float8", "numeric"}), "cast it, which may lose digits"),
+    _Rule(pa.types.is_float64, "double precision", frozenset({"float8", "numeric"}), "cast it, which may lose digits"),
+    _Rule(pa.types.is_decimal128, "numeric({0.precision},{0.scale})", _INTEGERS | {"numeric"}, "cast it to a double"),
+    _Rule(is_bytes, "bytea", frozenset({"bytea"}), "decode it to a string"),
+    _Rule(pa.types.is_date32, "date", frozenset({"date"}), "cast it to the column's type"),
+    _Rule(
+        lambda kind: _is_timestamp(kind) and kind.tz is not None,
+        "timestamp with time zone",
+        frozenset({"timestamptz"}),
+        "cast it to timestamp_ntz, which takes the session's time zone",
+    ),
+    _Rule(
+        lambda kind: _is_timestamp(kind) and kind.tz is None,
+        "timestamp without time zone",
+        frozenset({"timestamp"}),
+        "cast it to timestamp, which takes the session's time zone",
+    ),
+    _Rule(pa.types.is_time64, "time without time zone", frozenset({"time"}), "cast it to a string"),
+    _Rule(
+        lambda kind: pa.types.is_duration(kind) and kind.unit != "ns",
+        "interval",
+        frozenset({"interval"}),
+        "cast it to a string",
+    ),
+]
+
+
+def new_column_type(kind: pa.DataType, name: str) -> str:
+    """Choose the type of a new column, as SQL.
+
+    Raises:
+        ConfigurationError: no type carries the values unchanged.
+    """
+    if _is_text(kind) or pa.types.is_null(kind):
+        return "text"
+    rule = _rule(kind)
+    if rule is not None:
+        return rule.new.format(kind)
+    if is_list(kind) and not pa.types.is_nested(kind.value_type):
+        return f"{new_column_type(kind.value_type, f'{name}.element')}[]"
+    if pa.types.is_nested(kind):
+        check_json_type(kind, name)
+        return "jsonb"
+    raise ConfigurationError(
+        f"PostgreSQL does not carry column {name!r} of type {kind}",
+        why="no type of column takes its values unchanged",
+        do="cast it to a string",
+    )
+
+
+def why_not(kind: pa.DataType, column: TableColumn, *, json: bool = False) -> str | None:
+    """Tell why values of a type cannot go into a column, and what to do; `None` when they can.
+
+    Args:
+        kind: their type.
+        column: the column.
+        json: whether they are to be JSON, in a column of text too.
+    """
+    target = _AS_JSON if json and column.kind.name == "text" else column.kind
+    problem = _why_not(kind, target, column.name)
+    return None if problem is None else f"{kind} does not go into {column.type}: {problem}"
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Tell whether a type is Spark's array."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def is_json(target: Kind) -> bool:
+    """Tell whether a column holds JSON."""
+    return target.name in _JSON
+
+
+def _why_not(kind: pa.DataType, target: Kind, name: str) -> str | None:
+    if pa.types.is_null(kind):
+        return None
+    if _is_text(kind):
+        return "cast it to binary" if target.name == "bytea" else None
+    rule = _rule(kind)
+    if rule is not None:
+        return None if target.name in rule.into else rule.otherwise
+    if is_list(kind) and target.element is not None and not pa.types.is_nested(kind.value_type):
+        return _why_not(kind.value_type, target.element, f"{name}.element")
+    if not pa.types.is_nested(kind):
+        return "no type of column takes its values unchanged; cast it to a string"
+    if not is_json(target):
+        return "write it into a column of type jsonb, or as text with to_json()"
+    try:
+        check_json_type(kind, name)
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+def _rule(kind: pa.DataType) -> _Rule | None:
+    return next((rule for rule in _RULES if rule.matches(kind)), None)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_timestamp(kind: pa.DataType) -> bool:
+    # Spark has microseconds; PostgreSQL would cut nanoseconds.
+    return bool(pa.types.is_timestamp(kind) and kind.unit != "ns")

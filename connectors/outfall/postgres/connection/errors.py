@@ -1,0 +1,128 @@
+"""PostgreSQL's errors: what their codes mean for a retry (manual, appendix A), and what Outfall raises for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
+
+if TYPE_CHECKING:
+    from outfall.postgres.connection.database import PostgresDatabase
+
+_MAY_PASS = ("08", "57P", "40001", "40P01", "53", "55P03", "25006", "25P03")
+"""Connection lost, server stopping or starting, serialization failure, deadlock, out of connections or memory, a lock
+that is not to be had, a server that is read-only since a failover, and a transaction that was silent for too long."""
+
+
+class ConnectionRefusedByServerError(psycopg.OperationalError):
+    """A server that takes connections refused this one: the dsn is wrong, or it has no connection to spare.
+
+    Its `sqlstate` says which, where it could be found out.
+    """
+
+
+def describe(error: psycopg.Error) -> str:
+    """Return what the server said: code, message and detail."""
+    diagnosis = error.diag
+    parts = [diagnosis.message_primary or str(error).strip(), diagnosis.message_detail]
+    text = "; ".join(part for part in parts if part)
+    return f"{text} (SQLSTATE {error.sqlstate})" if error.sqlstate else text
+
+
+def may_pass(error: psycopg.Error) -> bool:
+    """Tell whether the same transaction may succeed later.
+
+    An error without a code comes from the client: the connection broke, or none could be made.
+    """
+    code = error.sqlstate
+    if code is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return code.startswith(_MAY_PASS)
+
+
+def is_rows_fault(error: psycopg.Error) -> bool:
+    """Tell whether rows are to blame: a value, a constraint, or a view's WITH CHECK OPTION."""
+    return (error.sqlstate or "")[:2] in ("22", "23", "44")
+
+
+def may_go_later(code: str | None) -> bool:
+    """Tell whether a refused row may be taken once others are there: the one that its foreign key names."""
+    return code == "23503"
+
+
+def may_be_misfit(error: psycopg.Error) -> bool:
+    """Tell whether a table may have other columns than the statement was made for, or is missing."""
+    return error.sqlstate in ("42P01", "42703", "42804", "42883", "428C9", "23502")
+
+
+def timed_out(error: psycopg.Error) -> bool:
+    """Tell whether the statement was ended for the time it took."""
+    return error.sqlstate == "57014"
+
+
+def lacks_right(error: psycopg.Error) -> bool:
+    """Tell whether a right is missing."""
+    return error.sqlstate == "42501"
+
+
+@contextmanager
+def explained(database: PostgresDatabase, doing: str, step: str | None = None) -> Iterator[None]:
+    """Turn the driver's errors into ours.
+
+    Raises:
+        TransientError: it may pass.
+        ValueRefusedError: a row's value or a constraint; the server's text names it.
+        TargetError: everything else, a missing right among them.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(database, doing, error, step) from error
+
+
+def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
+    """Make our error of the driver's."""
+    what, why = f"{doing} in {database.name()} failed", describe(error)
+    refused = isinstance(error, ConnectionRefusedByServerError)
+    if may_pass(error) and (refused or error.sqlstate is None):
+        # Poolers answer a wrong dsn with codes of a connection that broke, and what is no server gives none at all.
+        return TransientError(
+            what,
+            step=step,
+            why=why,
+            do="nothing, if it passes: the task or the query is tried again; else correct the dsn, or give the server"
+            f" max_connections for what the sink asks for: {database.connections_wanted()}{database.tls_advice()}",
+        )
+    if may_pass(error):
+        return TransientError(
+            what, step=step, why=why, do="nothing, if it passes: the task or the query is tried again"
+        )
+    if is_rows_fault(error):
+        return ValueRefusedError(what, step=step, why=why, do="correct or leave out the row, or change the table")
+    if refused and not lacks_right(error):
+        return TargetError(
+            what,
+            step=step,
+            why=why,
+            do="correct user, password and database in the dsn, or let the user in (pg_hba.conf, CREATE ROLE, CREATE"
+            " DATABASE)",
+        )
+    if lacks_right(error):
+        return TargetError(
+            what,
+            step=step,
+            why=why,
+            do="grant the right to the sink's user; PostgresSink.ddl() prints what a DBA can make beforehand",
+        )
+    if timed_out(error):
+        return TargetError(
+            what,
+            step=step,
+            why=why,
+            do="see what holds a lock on the table; for large epochs raise the option statement_timeout",
+        )
+    return TargetError(what, step=step, why=why, do="correct the table, the options or the server")

@@ -1,0 +1,1 @@
+"""COPY: values made fit for columns, and their bytes on the way."""

@@ -1,0 +1,303 @@
+"""One COPY: its command, record batches as its bytes, and the stream that is under way.
+
+Columns that PostgreSQL's binary format has a form for go in it, by pgpq; a COPY with any other column is text.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Literal
+
+import pgpq
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pgpq._pgpq import Jsonb
+from pgpq.encoders import LargeStringEncoderBuilder
+from psycopg import sql
+
+from outfall.errors import ValueRefusedError
+from outfall.formats.strings import TEXT, concat, data_of, literal
+from outfall.postgres.catalogue.columns import Kind, TableColumn
+from outfall.postgres.connection.database import PostgresConnection
+from outfall.postgres.copy.values import EPOCH, UUID, ValuePlace, fitted
+from outfall.postgres.names import TableName
+from outfall.trace_points import reached
+
+_AS_TEXT = frozenset({"textrecv", "varcharrecv", "bpcharrecv", "citextrecv", "enum_recv", "json_recv", "jsonb_recv"})
+"""Functions of the server that read text as the binary form; it is what tells citext, wherever it was installed."""
+
+_IN_ARRAYS = frozenset(
+    {
+        "bool",
+        "int2",
+        "int4",
+        "int8",
+        "float4",
+        "float8",
+        "numeric",
+        "text",
+        "bytea",
+        "date",
+        "time",
+        "timestamp",
+        "interval",
+    }
+)
+"""Elements whose type pgpq names to the server, which compares it."""
+
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_IN_ARRAY = {"\\": "\\\\", '"': '\\"'}
+_HOUR = 3_600_000_000
+_DAY = 24 * _HOUR
+_FIRST_YEAR = -719_162
+_AFTER_LAST_YEAR = 2_932_897
+"""The days of the years 1 to 9999, which Arrow writes as the server reads them."""
+
+
+class CopyEncoder:
+    """Encodes the rows of one COPY: in PostgreSQL's binary format, or as text when a column is only read as text.
+
+    Args:
+        schema: of every batch; its types are those that `why_not` lets into the columns.
+        columns: the table's columns, in the order of the schema.
+    """
+
+    def __init__(self, schema: pa.Schema, columns: Sequence[TableColumn]) -> None:
+        self._given = (schema, columns)
+        self._columns = list(zip(schema.names, (column.kind for column in columns), strict=True))
+        types = self._fitted([pa.array([], kind) for kind in schema.types])
+        self._schema = pa.schema([pa.field(str(index), array.type) for index, array in enumerate(types)])
+        self._pgpq = _binary_encoder(self._schema, [kind for _, kind in self._columns])
+
+    @property
+    def format(self) -> Literal["binary", "text"]:
+        """The FORMAT to give to COPY. The connection's `client_encoding` must be UTF8."""
+        return "text" if self._pgpq is None else "binary"
+
+    def header(self) -> bytes:
+        """Return what comes before the first batch. Called once."""
+        return b"" if self._pgpq is None else self._pgpq.write_header()
+
+    def encode(self, batch: pa.RecordBatch) -> bytes:
+        """Encode the rows of a batch.
+
+        Returns:
+            Bytes to send; those of the last rows may follow with a later batch or the trailer.
+
+        Raises:
+            ValueRefusedError: a column cannot hold a value, naming column and row. None of the batch is encoded then.
+        """
+        arrays = self._fitted(batch.columns)
+        if self._pgpq is None:
+            return bytes(data_of(_lines(arrays)))
+        return self._pgpq.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def trailer(self) -> bytes:
+        """Return what comes after the last batch. Called once."""
+        return b"" if self._pgpq is None else self._pgpq.finish()
+
+    def again(self) -> CopyEncoder:
+        """Make an encoder for another COPY into the same columns."""
+        return CopyEncoder(*self._given)
+
+    def whole(self, batch: pa.RecordBatch) -> bytes:
+        """Return all the bytes of a COPY of this batch alone; changes nothing.
+
+        Raises:
+            ValueRefusedError: as `encode`.
+        """
+        other = self.again()
+        return b"".join([other.header(), other.encode(batch), other.trailer()])
+
+    def _fitted(self, arrays: list[pa.Array]) -> list[pa.Array]:
+        return [
+            fitted(array, kind, ValuePlace(name)) for array, (name, kind) in zip(arrays, self._columns, strict=True)
+        ]
+
+
+class RunningCopy:
+    """One COPY under way: header, batches, trailer. Until it is finished nobody knows whether the server takes it.
+
+    Args:
+        connection: in a transaction.
+        command: as `copy_command` makes it.
+        encoder: for this COPY alone.
+    """
+
+    def __init__(self, connection: PostgresConnection, command: sql.Composed, encoder: CopyEncoder) -> None:
+        self._stack = ExitStack()
+        self._copy = self._stack.enter_context(connection.cursor().copy(command))
+        self._encoder = encoder
+        self._copy.write(encoder.header())
+
+    def write(self, batch: pa.RecordBatch) -> int:
+        """Send rows; return the number of bytes.
+
+        Raises:
+            ValueRefusedError: as `CopyEncoder.encode`; the COPY can go on.
+            psycopg.Error: the server's.
+        """
+        data = self._encoder.encode(batch)
+        reached("postgres: copying")
+        self._copy.write(data)
+        return len(data)
+
+    def finish(self) -> None:
+        """Wait until the server has all that was sent."""
+        self._copy.write(self._encoder.trailer())
+        self._stack.close()
+
+    def abort(self, error: BaseException | None = None) -> None:
+        """Let go of it, after an error or once its connection is closed; nothing happens to a COPY that is finished."""
+        # What is under way on a connection that is closed complains.
+        with suppress(psycopg.Error):
+            self._stack.__exit__(None if error is None else type(error), error, None)
+
+
+def copy_command(table: TableName, columns: Sequence[str], encoder: CopyEncoder) -> sql.Composed:
+    """Return the COPY of rows into columns of a table."""
+    return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT {})").format(
+        table.identifier(), sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(encoder.format)
+    )
+
+
+def check_same_columns(former: pa.Schema, schema: pa.Schema) -> None:
+    """Refuse a batch with other columns than those before it.
+
+    Raises:
+        ValueRefusedError: saying both.
+    """
+    if not schema.equals(former):
+        raise ValueRefusedError(
+            f"the columns change from {former} to {schema}",
+            why="all rows of an epoch go into the same columns",
+            do="give all rows the same columns",
+        )
+
+
+def _binary_encoder(schema: pa.Schema, kinds: list[Kind]) -> pgpq.ArrowToPostgresBinaryEncoder | None:
+    """Make pgpq's encoder; nothing when a column has no binary form that it writes."""
+    if not all(_has_binary(kind, target) for kind, target in zip(schema.types, kinds, strict=True)):
+        return None
+    builders = {
+        field.name: LargeStringEncoderBuilder.new_with_output(field, Jsonb())
+        if target.name == "jsonb"
+        else pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field)
+        for field, target in zip(schema, kinds, strict=True)
+    }
+    return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(schema, builders)
+
+
+def _has_binary(kind: pa.DataType, target: Kind) -> bool:
+    if pa.types.is_large_list(kind):
+        element = target.element
+        return element is not None and element.name in _IN_ARRAYS and _has_binary(kind.value_type, element)
+    if kind == TEXT:
+        return target.receive in _AS_TEXT
+    return not (pa.types.is_floating(kind) and target.name == "numeric")
+
+
+def _lines(columns: list[pa.Array]) -> pa.Array:
+    """Make one line per row from columns as `fitted` returns them."""
+    texts = [_escaped(_text(column), _ESCAPES) for column in columns]
+    # A value that looks like the sign of NULL has its backslash doubled by now.
+    joined = pc.binary_join_element_wise(*texts, literal("\t"), null_handling="replace", null_replacement="\\N")
+    return concat(joined, literal("\n"))
+
+
+def _text(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_large_list(kind):
+        return _arrays(array)
+    if kind == UUID or pa.types.is_large_binary(kind):
+        return _hexadecimal(array)
+    if pa.types.is_date(kind):
+        return _dates(array)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(array)
+    if pa.types.is_duration(kind):
+        return _durations(array)
+    return array if kind == TEXT else array.cast(TEXT)
+
+
+def _escaped(text: pa.Array, escapes: dict[str, str]) -> pa.Array:
+    whole = data_of(text).to_pybytes()
+    for character, escape in escapes.items():
+        if character.encode() in whole:
+            text = pc.replace_substring(text, character, escape)
+    return text
+
+
+def _arrays(array: pa.Array) -> pa.Array:
+    values = array.values
+    elements = _text(values)
+    if not (pa.types.is_boolean(values.type) or pa.types.is_integer(values.type) or pa.types.is_decimal(values.type)):
+        elements = concat(literal('"'), _escaped(elements, _IN_ARRAY), literal('"'))
+    whole = pa.LargeListArray.from_arrays(array.offsets, elements.fill_null("NULL"))
+    return _null_like(array, concat(literal("{"), pc.binary_join(whole, literal(",")), literal("}")))
+
+
+def _hexadecimal(array: pa.Array) -> pa.Array:
+    """The digits of all values come from one call; each has two per byte."""
+    given = array
+    array = array.cast(pa.large_binary()).fill_null(b"")  # the bytes behind a NULL would shift all others
+    digits = pa.py_buffer(binascii.hexlify(data_of(array.view(TEXT))))
+    sizes = pc.binary_length(array)
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(pc.multiply(sizes, 2))])
+    text = pa.Array.from_buffers(TEXT, len(array), [None, offsets.buffers()[1], digits])
+    return _null_like(given, text if given.type == UUID else concat(literal("\\x"), text))
+
+
+def _dates(array: pa.Array) -> pa.Array:
+    days = array.view(pa.int32())
+    usual = pc.and_(pc.greater_equal(days, _FIRST_YEAR), pc.less(days, _AFTER_LAST_YEAR))
+    if pc.all(usual).as_py() is not False:
+        return array.cast(TEXT)
+    iso = pc.if_else(usual, days, pa.scalar(0, pa.int32())).cast(pa.date32()).cast(TEXT)
+    return pc.if_else(usual, iso, _julian(days.cast(pa.int64())))
+
+
+def _timestamps(array: pa.Array) -> pa.Array:
+    end = "" if array.type.tz is None else "+00"
+    counts = array.view(pa.int64())
+    usual = pc.and_(pc.greater_equal(counts, _FIRST_YEAR * _DAY), pc.less(counts, _AFTER_LAST_YEAR * _DAY))
+    text = pc.if_else(usual, counts, 0).cast(pa.timestamp("us")).cast(TEXT)
+    if pc.all(usual).as_py() is False:
+        days = _floor_days(counts)
+        clock = _clock(pc.subtract(counts, pc.multiply(days, _DAY)))
+        text = pc.if_else(usual, text, concat(_julian(days), literal(" "), clock))
+    return concat(text, literal(end)) if end else text
+
+
+def _julian(days: pa.Array) -> pa.Array:
+    """The server reads days since 4714 BC too, which has neither eras nor years of five digits."""
+    return concat(literal("J"), pc.add(days, EPOCH).cast(TEXT))
+
+
+def _floor_days(counts: pa.Array) -> pa.Array:
+    days = pc.divide(counts, _DAY)
+    return pc.subtract(days, pc.less(counts, pc.multiply(days, _DAY)).cast(pa.int64()))
+
+
+def _durations(array: pa.Array) -> pa.Array:
+    # With units, and a sign for each: the server reads the smallest interval in no shorter form.
+    counts = array.view(pa.int64())
+    sign = pc.if_else(pc.less(counts, 0), literal("-"), literal(""))
+    hours = pc.divide(counts, _HOUR)
+    rest = pc.abs(pc.subtract(counts, pc.multiply(hours, _HOUR)))
+    seconds = pc.divide(rest, 1_000_000)
+    fraction = pc.utf8_lpad(pc.subtract(rest, pc.multiply(seconds, 1_000_000)).cast(TEXT), 6, "0")
+    parts = [sign, pc.abs(hours).cast(TEXT), literal(" hours "), sign, seconds.cast(TEXT), literal("."), fraction]
+    return concat(*parts, literal(" seconds"))
+
+
+def _clock(microseconds: pa.Array) -> pa.Array:
+    """Hours, minutes, seconds and microseconds of less than a day."""
+    return microseconds.cast(pa.time64("us")).cast(TEXT)
+
+
+def _null_like(array: pa.Array, text: pa.Array) -> pa.Array:
+    return text if array.null_count == 0 else pc.if_else(array.is_valid(), text, pa.scalar(None, TEXT))

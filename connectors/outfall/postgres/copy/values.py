@@ -1,0 +1,310 @@
+"""Values made fit for a column, or refused before they are sent."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.errors import ValueRefusedError
+from outfall.formats.jsonl import JsonlEncoder
+from outfall.formats.options import FormatOptions
+from outfall.formats.strings import TEXT, data_of, first_row
+from outfall.postgres.catalogue.columns import Kind
+from outfall.postgres.catalogue.types import is_json, is_list
+
+UUID = pa.binary(16)
+_BYTES = pa.large_binary()
+_HEADER = 4
+"""What the server adds to the length in a type modifier."""
+
+_LONGEST_NAME = 63
+"""Bytes; the server cuts longer values of type name without a word."""
+
+_FIXED = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "time": pa.time64("us"),
+    "interval": pa.duration("us"),
+    "bytea": _BYTES,
+    "uuid": UUID,
+}
+"""The one Arrow type that each column's values take, by the type's name in the catalogue."""
+
+EPOCH = 2_440_588
+"""1970-01-01 as a Julian day; the server counts from 4714-11-24 BC, day 0."""
+
+_FIRST_DAY, _LAST_DAY = -EPOCH, 2_145_042_905
+_FIRST_MICROSECOND = _FIRST_DAY * 86_400_000_000
+
+_UUID_TEXT = r"^(?:[0-9A-Fa-f]{4}-?){7}[0-9A-Fa-f]{4}$|^\{(?:[0-9A-Fa-f]{4}-?){7}[0-9A-Fa-f]{4}\}$"
+_NUL_IN_JSON = r"(^|[^\\])(\\\\)*\\u0000"
+_JSON = JsonlEncoder(FormatOptions(ignore_null_fields=False), pa.schema([]))
+"""A struct keeps all its fields, so that a key that is missing is never taken for one that is NULL."""
+
+_BYTES_IN_JSON = (
+    "a string that is not UTF-8",
+    "JSON is UTF-8, and the bytes would not come back",
+    "decode the field with the encoding it has, or make it binary, which is written as base64",
+)
+_YEAR_IN_JSON = (
+    "a date or timestamp outside the years 1 to 9999",
+    "JSON has it as text of four digits for the year, and it would not come back",
+    "correct the value, or cast the field to a string",
+)
+
+
+class RefusedRowError(ValueRefusedError):
+    """A column cannot hold a value of one row of a batch."""
+
+    def __init__(self, problem: str, row: int, *, why: str, do: str) -> None:
+        """Say what is wrong with which row."""
+        super().__init__(f"{problem}, in row {row} of the batch", why=why, do=do)
+        self.row = row
+        self.reason = f"{problem}: {why}"
+        """What is wrong, without the row."""
+        self.do = do
+
+
+@dataclass(frozen=True)
+class ValuePlace:
+    """Where values stand in their batch, for errors.
+
+    Args:
+        column: the column's name.
+        rows: of elements of lists, the row that each stands in.
+    """
+
+    column: str
+    rows: pa.Array | None = None
+
+    def refuse_any(self, mask: pa.Array, what: str, why: str, do: str) -> None:
+        """Refuse the first value where the mask is true.
+
+        Raises:
+            RefusedRowError: if there is one.
+        """
+        first = first_row(mask)
+        if first >= 0:
+            raise self.refused(first, what, why, do)
+
+    def refused(self, index: int, what: str, why: str, do: str) -> RefusedRowError:
+        """Make the error for a value."""
+        row = index if self.rows is None else self.rows[index].as_py()
+        return RefusedRowError(f"column {self.column!r} holds {what}", row, why=why, do=do)
+
+
+def fitted(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+    """Give values the Arrow type that stands for a column's type.
+
+    Args:
+        array: values of a type that `why_not` lets into the column.
+        target: what the column's values are made of.
+        place: where the values stand.
+
+    Returns:
+        Values of a type that depends on the types alone, `TEXT` where the column is of text or reads text.
+
+    Raises:
+        ValueRefusedError: the column cannot hold a value as it is.
+    """
+    kind = array.type
+    if is_list(kind) and not is_json(target):
+        return _lists(array, target, place)
+    if pa.types.is_nested(kind):
+        return _jsonb(_json(array, place), target, place)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _from_text(array, target, place)
+    if target.name == "numeric":
+        return _numeric(array, target, place)
+    wanted = _FIXED.get(target.name, TEXT)
+    if kind != wanted:
+        array = _cast(array, wanted, place)
+    if pa.types.is_date(wanted):
+        _refuse_outside(array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, "a date", place)
+    elif pa.types.is_timestamp(wanted):
+        # Arrow's last timestamp lies before the server's.
+        _refuse_outside(array.view(pa.int64()), _FIRST_MICROSECOND, 2**63 - 1, "a timestamp", place)
+    return array
+
+
+def _cast(array: pa.Array, wanted: pa.DataType, place: ValuePlace) -> pa.Array:
+    return _tried(
+        array,
+        lambda some: some.cast(wanted),
+        f"a value that is not in the range of {wanted}",
+        "the column is of that type",
+        "correct the value, or widen the column",
+        place,
+    )
+
+
+def _json(array: pa.Array, place: ValuePlace) -> pa.Array:
+    def change(some: pa.Array) -> pa.Array:
+        return _JSON.values(some, place.column)
+
+    try:
+        return change(array)
+    except ValueRefusedError as error:
+        row = _first_failing(array, change, ValueRefusedError)
+        what, why, do = _YEAR_IN_JSON if _is_utf8(array.take(pa.array([row]))) else _BYTES_IN_JSON
+        raise place.refused(row, what, why, do) from error
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _tried(array: pa.Array, change: Callable[[pa.Array], Any], what: str, why: str, do: str, place: ValuePlace) -> Any:
+    """Change values by a call that says that one of them cannot be changed, but not which."""
+    try:
+        return change(array)
+    except pa.ArrowInvalid as error:
+        raise place.refused(_first_failing(array, change), what, why, do) from error
+
+
+def _first_failing(
+    array: pa.Array, change: Callable[[pa.Array], Any], refusal: type[Exception] = pa.ArrowInvalid
+) -> int:
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            change(array.slice(low, middle - low))
+            low = middle
+        except refusal:
+            high = middle
+    return low
+
+
+def _refuse_outside(counts: pa.Array, first: int, last: int, what: str, place: ValuePlace) -> None:
+    bounds = pc.min_max(counts)
+    if bounds["min"].is_valid and (bounds["min"].as_py() < first or bounds["max"].as_py() > last):
+        place.refuse_any(
+            pc.or_(pc.less(counts, first), pc.greater(counts, last)),
+            f"{what} that PostgreSQL does not have",
+            "it has the years from 4714 BC on, in dates until 5874897 and in timestamps until 294276",
+            "correct the value, or filter the row out",
+        )
+
+
+def _numeric(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+    if pa.types.is_floating(array.type):
+        # As text: it has the fewest digits that are this number, which is how the server itself turns it into numeric.
+        return array
+    if pa.types.is_null(array.type):
+        return array.cast(pa.decimal128(1, 0))
+    if pa.types.is_integer(array.type):
+        array = array.cast(pa.decimal128(19, 0))
+    if target.typmod >= 0:
+        precision, scale = _precision_and_scale(target.typmod)
+        given = array.type
+        if scale < given.scale or precision - scale < given.precision - given.scale:
+            _tried(
+                array,
+                lambda some: some.cast(pa.decimal256(min(precision, 76), min(scale, 76))),
+                f"a number that does not fit numeric({precision},{scale})",
+                "it would have to be rounded or is too large",
+                "round it, or widen the column",
+                place,
+            )
+    return array
+
+
+def _precision_and_scale(typmod: int) -> tuple[int, int]:
+    packed = typmod - _HEADER
+    scale = packed & 0x7FF
+    return packed >> 16 & 0xFFFF, scale - 0x800 if scale >= 0x400 else scale
+
+
+def _from_text(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+    text = _checked_text(array.cast(TEXT), place)
+    if target.name == "uuid":
+        return _uuids(text, place)
+    if target.name == "name" or (target.name in ("varchar", "bpchar") and target.typmod >= 0):
+        _refuse_long(text, target, place)
+    return _jsonb(text, target, place)
+
+
+def _checked_text(text: pa.Array, place: ValuePlace) -> pa.Array:
+    _tried(
+        text,
+        lambda some: some.validate(full=True),
+        "a string that is not UTF-8",
+        "PostgreSQL refuses it, and the bytes would not come back",
+        "decode the column with the encoding it has, or write it as binary into bytea",
+        place,
+    )
+    data = data_of(text)
+    if data.size and pc.min(pa.Array.from_buffers(pa.uint8(), data.size, [None, data])).as_py() == 0:
+        place.refuse_any(
+            pc.match_substring(text, "\0"),
+            "a NUL character",
+            "PostgreSQL's text cannot hold it",
+            "replace it, or write the column as binary into bytea",
+        )
+    return text
+
+
+def _refuse_long(text: pa.Array, target: Kind, place: ValuePlace) -> None:
+    if target.name == "name":
+        most, unit, sizes = _LONGEST_NAME, "bytes", pc.binary_length(text)
+    else:
+        # Blanks at the end of char(n) mean nothing; at the end of varchar(n) the server would drop them without a word.
+        counted = pc.utf8_rtrim(text, " ") if target.name == "bpchar" else text
+        most, unit, sizes = target.typmod - _HEADER, "characters", pc.utf8_length(counted)
+    place.refuse_any(
+        pc.greater(sizes, most),
+        f"a string of more than {most} {unit}",
+        "the column is no longer than that",
+        "shorten it, or widen the column",
+    )
+
+
+def _uuids(text: pa.Array, place: ValuePlace) -> pa.Array:
+    place.refuse_any(
+        pc.invert(pc.match_substring_regex(text, _UUID_TEXT)),
+        "a string that is no UUID",
+        "the column is of type uuid",
+        "correct the value, or write it into a column of text",
+    )
+    digits = pc.replace_substring_regex(text, r"[-{}]", "").fill_null("0" * 32)
+    values = pa.py_buffer(binascii.unhexlify(data_of(digits)))
+    found = pa.Array.from_buffers(UUID, len(text), [None, values])
+    return found if text.null_count == 0 else pc.if_else(text.is_valid(), found, pa.scalar(None, UUID))
+
+
+def _jsonb(text: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+    if target.name == "jsonb" and b"\\u0000" in data_of(text).to_pybytes():
+        place.refuse_any(
+            pc.match_substring_regex(text, _NUL_IN_JSON),
+            "a NUL character",
+            "PostgreSQL's jsonb cannot hold it",
+            "replace it, or write into a column of type json",
+        )
+    return text
+
+
+def _lists(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+    element = target.element or target
+    parents = pc.list_parent_indices(array)
+    values = fitted(array.flatten(), element, ValuePlace(f"{place.column}.element", parents))
+    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    mask = array.is_null() if array.null_count else None
+    return pa.LargeListArray.from_arrays(offsets, values, mask=mask)

@@ -1,0 +1,190 @@
+"""What every way of delivering rows has in common: the table, checked and opened before an epoch, and its names."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
+from psycopg import sql
+
+from outfall.capabilities import (
+    OUTPUT_MODES,
+    DeclaresGuarantee,
+    Guarantee,
+    SaveMode,
+    SupportsTarget,
+    SupportsWriterContext,
+    TargetContext,
+    WriterInitContext,
+)
+from outfall.errors import ConfigurationError
+from outfall.options import options_in_save_mode
+from outfall.postgres.catalogue.columns import schema_of
+from outfall.postgres.catalogue.privileges import check_rights
+from outfall.postgres.catalogue.table import Table
+from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, max_connections
+from outfall.postgres.connection.errors import explained
+from outfall.postgres.ledger import StepLedger
+from outfall.postgres.names import TableName
+from outfall.postgres.options import PostgresOptions
+from outfall.postgres.staging.dead_letters import dead_letters
+from outfall.postgres.target import PostgresTarget
+from outfall.sinks import Sink
+
+
+class _OfStep(Protocol):
+    """What any context says."""
+
+    @property
+    def step_id(self) -> str: ...
+
+    @property
+    def incarnation(self) -> str: ...
+
+
+class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
+    """One way of delivering rows, which a `PostgresSink` holds.
+
+    Before an epoch the driver asks the server in two transactions: `check_target` looks at the columns, the table and
+    the ledger, and `open_target` writes there who begins. In the first epoch `check_schema` has one of its own.
+    """
+
+    def __init__(self, options: PostgresOptions) -> None:
+        self.options = options
+        self.table = TableName.parse(options.table)
+        self.letters = dead_letters(options)
+        self.context: WriterInitContext | None = None
+        self._schema: pa.Schema | None = None
+        """The columns of the rows, as far as the driver has been told."""
+        self._written: pa.Schema | None = None
+        """The columns that are written of such rows."""
+        self._found_in = self.table.schema
+        """The table's schema; where it is not named, that in which the search path finds the table, once somebody has
+        asked. Tasks learn it of the driver."""
+        self._max_connections: int | None = None
+        """The server's, once the driver has asked."""
+
+    @property
+    def database(self) -> PostgresDatabase:
+        """How to reach the server."""
+        return PostgresDatabase(
+            self.options, self._max_connections, 0 if self.context is None else self.context.worker_count
+        )
+
+    def kind(self) -> str:
+        return "postgres"
+
+    def target(self) -> str:
+        # Neither host nor port: a server may move, and the ledger proves that it is the same database.
+        return f"postgres:{self.database.database_name()}/{self.table}"
+
+    def place(self) -> str:
+        found = TableName(self.found_in(starting=True), self.table.name)
+        return f"{self.database.server()} {self.database.database_name()}/{found}"
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        changed = copy.copy(self)
+        changed.options = options_in_save_mode(self.options, mode)
+        return changed
+
+    def output_modes(self) -> Collection[str]:
+        return OUTPUT_MODES if self.options.write_mode == "upsert" else ("append",)
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+    def requires(self) -> Sequence[str]:
+        return ("a server that keeps what it has committed (synchronous_commit is not off)",)
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.context = context
+        return bound
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Explain, column by column, why rows with these columns cannot be written.
+
+        The server is asked for columns that are new to this sink; `check_target` looks at them again in every epoch.
+        """
+        if schema != self._schema:
+            self.database.run("looking at", lambda connection: self._check_columns(connection, schema), starting=True)
+            self._schema = schema
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        def check(connection: PostgresConnection) -> Mapping[str, Any]:
+            if self._schema is not None:
+                self._check_columns(connection, self._schema)
+            if self._found_in is None:
+                self._found_in = schema_of(connection, self.table)
+            if self._max_connections is None:
+                self._max_connections = max_connections(connection)
+            return self._target(context).check(connection)
+
+        return self.database.run("looking at", check, step=context.step_id, starting=True)
+
+    def check_connection(self) -> Sequence[str]:
+        with explained(self.database, f"asking for the rights on {self.table}"):
+            # Whoever looks for what is wrong is told at once.
+            letters = None if self.letters is None else self.letters.table
+            return self.database.run_once(
+                lambda connection: check_rights(connection, self.database, self.table, letters)
+            )
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        self._target(context).open()
+
+    def ddl(self, step_id: str) -> str:
+        """See `PostgresSink.ddl`."""
+        with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
+            statements = self._support_ddl(connection, step_id)
+            return ";\n".join(text.as_string(connection) for text in statements) + ";\n"
+
+    def found_in(self, *, starting: bool = False) -> str | None:
+        """Return the schema where the server finds the table. `starting`: as for `PostgresDatabase.run_raw`."""
+        if self._found_in is None:
+            self._found_in = self.database.run(
+                "looking at", lambda connection: schema_of(connection, self.table), starting=starting
+            )
+        return self._found_in
+
+    def _ledger(self, context: _OfStep) -> StepLedger:
+        """The ledger's row of a step, whatever the table is called."""
+        schema = self.options.metadata_schema
+        return StepLedger(schema, context.incarnation, context.step_id, self.table, self.found_in())
+
+    @property
+    def _table_options(self) -> PostgresOptions:
+        """The options as those need them who look at the table or make it."""
+        return self.options
+
+    @property
+    def _table_database(self) -> PostgresDatabase:
+        return replace(self.database, options=self._table_options)
+
+    def _writer(self) -> WriterInitContext:
+        if self.context is None:
+            raise ConfigurationError(
+                "PostgresSink was not told who writes", do="run it through outfall, which calls bind() first"
+            )
+        return self.context
+
+    def _check_columns(self, connection: PostgresConnection, schema: pa.Schema) -> None:
+        """Refuse rows with these columns, if they do not fit."""
+        self._written = self._written_schema(connection, schema)
+        Table(self._table_options, self.table).check(connection, self._written)
+
+    def _written_schema(self, connection: PostgresConnection, schema: pa.Schema) -> pa.Schema:
+        """The columns that are written of rows with these columns."""
+        return schema
+
+    @abstractmethod
+    def _target(self, context: TargetContext[Any]) -> PostgresTarget:
+        """The table in one epoch."""
+
+    @abstractmethod
+    def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
+        """What is made beside the table."""

@@ -1,0 +1,368 @@
+"""All parts that one task writes: one connection, one COPY straight into the table, one transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field
+
+from outfall.capabilities import SupportsFlush, WriterInitContext
+from outfall.errors import ConfigurationError, TerminalError, TransientError
+from outfall.part_ledger.checks import PartCount, PartPlace, PartRow, check_step, missing_parts
+from outfall.postgres.catalogue.columns import TableColumn, read_columns
+from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, TaskTransaction
+from outfall.postgres.connection.errors import explained, may_pass
+from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, check_same_columns, copy_command
+from outfall.postgres.ledger import PartLedger, StepLedger
+from outfall.postgres.names import TableName
+from outfall.postgres.options import PostgresOptions
+from outfall.sinks import StatefulSinkPartition
+from outfall.trace_points import reached
+from outfall.values import rows_to_batch
+
+ALTERNATIVE = '; or set delivery="epoch", which takes any source, with a new checkpoint'
+"""What can be done where a source does not bring the same rows again."""
+
+_INTEGERS = frozenset({"int2", "int4", "int8"})
+
+
+class PartState(BaseModel):
+    """How far a part counts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    next_offset: int = Field(ge=0)
+    """The number of its next row."""
+
+
+class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
+    """Writes a part's rows by its task's COPY.
+
+    The flush of the last part of a task publishes all of them: then each has its rows, since a task flushes all its
+    parts before it takes the state of the first. So what `snapshot` returns is in the table, and it writes nothing.
+    """
+
+    def __init__(
+        self,
+        tasks: PartTasks,
+        database: PostgresDatabase,
+        table: TableName,
+        ledger: StepLedger,
+        state: PartState,
+        context: WriterInitContext,
+    ) -> None:
+        self._tasks = tasks
+        self._key = (context.incarnation, context.generation, context.epoch, context.attempt, context.worker_index)
+        self._part = context.part or ""
+        self._task = tasks.join(self._key, self._part, lambda: PartTask(database, table, ledger, context))
+        self._closed = False
+        self._count = self._task.part(self._part, state.next_offset)
+
+    def write_batch(self, values: list[Any]) -> None:
+        self.write_record_batch(rows_to_batch(values))
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a batch."""
+        self._task.write(self._count, batch)
+
+    def flush(self, end_of_input: bool) -> None:
+        """Publish what the task has, if this is the last of its parts."""
+        self._task.flush(self._part)
+
+    def snapshot(self) -> PartState:
+        """Return the offset after the last row."""
+        self._task.check_published(self._count)
+        return PartState(next_offset=self._count.next_offset)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._tasks.leave(self._key, self._part)
+
+
+class PartTask:
+    """One attempt of one task. Nothing of it outlives its connection until the last part is flushed.
+
+    Rows of a part whose ledger row has the epoch already are counted and hashed, and not sent.
+
+    A part that is opened once the others are published, as one for dead letters may be, is published by a transaction
+    of its own: each part has its own row in the ledger.
+    """
+
+    def __init__(
+        self, database: PostgresDatabase, table: TableName, ledger: StepLedger, context: WriterInitContext
+    ) -> None:
+        self._database = database
+        self._table = table
+        self._context = context
+        self._step = ledger
+        self._ledger = PartLedger(ledger)
+        self._transaction = TaskTransaction(database)
+        self._rows = PartRows(database.options)
+        self._copy: RunningCopy | None = None
+        self._schema: pa.Schema | None = None
+        self._present: frozenset[str] = frozenset()
+        self._counts: dict[str, PartCount] = {}
+        """What came for the parts that are not published."""
+        self._unflushed: set[str] = set()
+        self._published: set[str] = set()
+
+    def part(self, name: str, start: int) -> PartCount:
+        """Begin with a part."""
+        count = self._counts[name] = PartCount(name, start)
+        self._unflushed.add(name)
+        return count
+
+    def write(self, count: PartCount, batch: pa.RecordBatch) -> None:
+        """Send a part's rows, unless the table has them."""
+        if batch.num_rows == 0:
+            return
+        if count.part in self._published:
+            raise TerminalError(
+                f"rows came for {self._table} after their part was flushed",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                part=count.part,
+                why="the part's rows are in the table by then, and an epoch's are published once",
+                do='write all rows of an epoch before flush; or use delivery="epoch"',
+            )
+        with self._explained():
+            connection = self._connect()
+            if count.part not in self._present:
+                copy = self._open(connection, batch.schema)
+                size = copy.write(self._rows.batch(batch, count.part, count.next_offset))
+                self._context.metrics.add("bytes", size)
+        count.hash.add(batch)
+
+    def flush(self, part: str) -> None:
+        """Commit the rows of all parts with their ledger's rows, if no other part is to be flushed.
+
+        Raises:
+            FencedError, ReplayDiffersError, TargetLostError, TargetAheadError: see `missing_parts`.
+            TransientError: it may succeed in another attempt.
+        """
+        self._unflushed.discard(part)
+        if self._unflushed:
+            return
+        if (connection := self._transaction.connection) is not None:
+            with self._explained():
+                self._publish(connection)
+            self._transaction.close()
+        self._published.update(self._counts)
+        self._counts = {}
+
+    def check_published(self, count: PartCount) -> None:
+        """Refuse a state for rows that are not in the table.
+
+        Raises:
+            TerminalError: not all parts were flushed.
+        """
+        if count.hash.rows and count.part not in self._published:
+            raise TerminalError(
+                f"rows for {self._table} are not published, and the part's state is asked for",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                part=count.part,
+                do="flush all parts of a task before snapshot()",
+            )
+
+    def close(self) -> None:
+        """Give the connection back, or close it in the middle of its transaction: then nothing of it stays."""
+        self._transaction.close()
+        if self._copy is not None:
+            self._copy.abort()
+
+    def _connect(self) -> PostgresConnection:
+        if self._transaction.connection is None:
+            found = self._ledger.read(self._transaction.connect())
+            self._present = frozenset(part for part, row in found.items() if row.holds(self._context.epoch))
+        return self._transaction.connect()
+
+    def _open(self, connection: PostgresConnection, schema: pa.Schema) -> RunningCopy:
+        if self._copy is not None:
+            check_same_columns(self._schema, schema)
+            return self._copy
+        columns = read_columns(connection, self._table)
+        self._rows = PartRows.into(self._database.options, columns)
+        written = self._rows.schema(schema)
+        found = {column.name: column for column in columns}
+        missing = [name for name in written.names if name not in found]
+        if missing:
+            raise TerminalError(
+                f"{self._table} has no column {missing[0]!r}",
+                why="the table changed after this epoch began",
+                do="start the query again",
+            )
+        encoder = CopyEncoder(written, [found[name] for name in written.names])
+        self._transaction.begin()
+        # Only for the keys of another attempt, which may be stopped, a COPY does not wait for ever.
+        longest = self._database.options.statement_milliseconds
+        connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{longest}ms",))
+        self._copy = RunningCopy(connection, copy_command(self._table, written.names, encoder), encoder)
+        self._schema = schema
+        return self._copy
+
+    def _publish(self, connection: PostgresConnection) -> None:
+        sent = self._finish_copy()
+        if not sent:
+            connection.execute("BEGIN")
+        self._database.limit(connection)
+        wanted = {name: count.row(self._context) for name, count in self._counts.items() if count.hash.rows}
+        step = self._step.share(connection)
+        opened = check_step(str(self._table), step.record() if step else None, self._context)
+        found = self._ledger.read(connection, wanted, lock=True)
+        place = PartPlace(str(self._table), self._context.step_id, self._context.epoch, ALTERNATIVE)
+        missing = missing_parts(place, opened, found, wanted)
+        copied = wanted.keys() - self._present if sent else frozenset()
+        present = sum(wanted[part].rows for part in wanted.keys() - missing)
+        if present:
+            self._context.metrics.add("rows_present", present)
+        if missing != copied or not missing:
+            self._give_up(connection, missing)
+            return
+        reached("postgres: publishing")
+        self._ledger.published(connection, [wanted[part] for part in sorted(missing)])
+        reached("postgres: before COMMIT")
+        self._commit(connection, wanted)
+        reached("postgres: after COMMIT")
+
+    def _finish_copy(self) -> bool:
+        if self._copy is None:
+            return False
+        self._copy.finish()
+        self._copy = None
+        return True
+
+    def _give_up(self, connection: PostgresConnection, missing: frozenset[str]) -> None:
+        """Write nothing: all is there; or some of it, by a faster attempt, and COPY takes back all rows or none."""
+        connection.execute("ROLLBACK")
+        if missing:
+            raise TransientError(
+                "another attempt of this task wrote some of its parts meanwhile",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                do="nothing: the task is tried again, and finds them there",
+            )
+
+    def _commit(self, connection: PostgresConnection, wanted: dict[str, PartRow]) -> None:
+        try:
+            connection.execute("COMMIT")
+        except psycopg.Error as error:
+            connection.close()
+            if not may_pass(error) or not self._committed(wanted):
+                raise
+            self._context.metrics.add("commits_settled")
+
+    def _committed(self, wanted: dict[str, PartRow]) -> bool:
+        """Whether a COMMIT without an answer took place: who holds the locks knows that it is over."""
+        found = self._database.run(
+            "settling a commit to", lambda connection: self._ledger.read(connection, wanted, lock=True)
+        )
+        return all(part in found and found[part].same_rows(row) for part, row in wanted.items())
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self._database, f"copying rows into {self._table}", self._context.step_id)
+
+
+class PartTasks:
+    """The open tasks of a sink: parts of one attempt find each other here. Travels empty, from driver to task."""
+
+    def __init__(self) -> None:
+        """Start without tasks."""
+        self._lock = threading.Lock()
+        self._open: dict[Hashable, tuple[PartTask, set[str]]] = {}
+
+    def __reduce__(self) -> Any:
+        return PartTasks, ()
+
+    def join(self, key: Hashable, part: str, make: Callable[[], PartTask]) -> PartTask:
+        """Return the task of this key, made if it is the first of its parts."""
+        with self._lock:
+            if key not in self._open:
+                self._open[key] = (make(), set())
+            task, parts = self._open[key]
+            parts.add(part)
+            return task
+
+    def leave(self, key: Hashable, part: str) -> None:
+        """Close the task with its first part that closes: all is published then, or nothing of it will be."""
+        with self._lock:
+            task, parts = self._open[key]
+            parts.discard(part)
+            if not parts:
+                del self._open[key]
+        task.close()
+
+
+@dataclass(frozen=True)
+class PartRows:
+    """How rows are written, for the columns that the table has.
+
+    Args:
+        options: the sink's.
+        text: whether the part's column takes text, not integers.
+    """
+
+    options: PostgresOptions
+    text: bool = False
+
+    @classmethod
+    def into(cls, options: PostgresOptions, columns: Sequence[TableColumn]) -> PartRows:
+        """Look what the part's column is, if there is a table."""
+        found = next((column for column in columns if column.name == options.part_column), None)
+        return cls(options, found is not None and found.kind.name not in _INTEGERS)
+
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        """Return the columns that are written of rows with these columns.
+
+        Raises:
+            ConfigurationError: a column of the rows has the name of one of ours.
+        """
+        own = self._own_fields()
+        payload = self.options.payload_column
+        if payload is not None:
+            return pa.schema([*own, pa.field(payload, pa.struct(list(given)), nullable=False)])
+        for field in own:
+            if field.name in given.names:
+                option = "part_column" if field.name == self.options.part_column else "part_offset_column"
+                raise ConfigurationError(
+                    f"the rows have a column {field.name!r}, which is where {option} puts a value of its own",
+                    do=f'choose another {option}, drop the column, or set offset_keys="ledger"',
+                )
+        return pa.schema([*own, *given])
+
+    def batch(self, given: pa.RecordBatch, part: str, start: int) -> pa.RecordBatch:
+        """Return rows as they are written, numbered from `start`."""
+        rows = given.num_rows
+        columns: list[pa.Array] = []
+        if self.options.offset_keys == "columns":
+            value = pa.scalar(part) if self.text else pa.scalar(int(part), pa.int32())
+            ones = pa.repeat(pa.scalar(1, pa.int64()), rows)
+            columns = [pa.repeat(value, rows), pc.cumulative_sum(ones, start=start - 1)]
+        if self.options.payload_column is None:
+            columns += given.columns
+        else:
+            columns.append(pa.StructArray.from_arrays(given.columns, fields=list(given.schema)))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema(given.schema))
+
+    def keys(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the options that `create_table` makes the primary key of."""
+        if self.options.key_columns or self.options.offset_keys == "ledger":
+            return {}
+        return {"key_columns": (self.options.part_column, self.options.part_offset_column)}
+
+    def _own_fields(self) -> list[pa.Field]:
+        if self.options.offset_keys == "ledger":
+            return []
+        kind = pa.string() if self.text else pa.int32()
+        return [
+            pa.field(self.options.part_column, kind, nullable=False),
+            pa.field(self.options.part_offset_column, pa.int64(), nullable=False),
+        ]

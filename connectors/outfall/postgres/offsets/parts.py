@@ -1,0 +1,221 @@
+"""`delivery="offset", parts=N`: rows are routed by key to parts, each of which counts its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from psycopg import sql
+
+from outfall.capabilities import PartSeal, SealContext, SupportsSeal, SupportsStateSerializer, TargetContext
+from outfall.errors import PartsChangedError
+from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
+from outfall.postgres.catalogue.columns import is_there, read_columns
+from outfall.postgres.catalogue.table import check_copied_into
+from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
+from outfall.postgres.delivery import PostgresDelivery
+from outfall.postgres.ledger import (
+    LedgerRow,
+    PartLedger,
+    StepLedger,
+    has_ledger,
+    ledger_ddl,
+    part_ledger_ddl,
+    token_ddl,
+)
+from outfall.postgres.names import TableName
+from outfall.postgres.offsets.part_writer import ALTERNATIVE, PartRows, PartState, PartTasks, PartWriter
+from outfall.postgres.options import PostgresOptions
+from outfall.postgres.target import OffsetTarget, Wanted
+from outfall.serde import ModelSerializer
+from outfall.sinks import FixedPartitionedSink
+from outfall.trace_points import reached
+
+
+class PartDelivery(
+    PostgresDelivery, FixedPartitionedSink[Any, PartState], SupportsSeal[PartState], SupportsStateSerializer[PartState]
+):
+    """A part's rows of an epoch are in the table once, by count and hash in the ledger. Lost attempts leave nothing.
+
+    A task's rows go straight into the table by one COPY, in one transaction with a row of the ledger for each of its
+    parts: epoch, count and hash. Whoever brings the epoch again finds it there. An older driver's task is refused by
+    the step's generation, which its transaction reads under a lock that the newer driver waits for; one of the same
+    generation finds its epoch there, or writes what nobody else has written yet.
+    """
+
+    def __init__(self, options: PostgresOptions) -> None:
+        super().__init__(options)
+        self._tasks = PartTasks()
+
+    def kind(self) -> str:
+        return "postgres/parts"
+
+    def requires(self) -> Sequence[str]:
+        return (
+            *super().requires(),
+            "a source that brings the same rows of an epoch again",
+            "the same key= after a restart",
+        )
+
+    def needs_same_rows(self) -> bool:
+        return True
+
+    def list_parts(self) -> list[str]:
+        return [str(index) for index in range(self.options.parts or 0)]
+
+    def build_part(self, step_id: str, for_part: str, resume_state: PartState | None) -> PartWriter:
+        state = resume_state or PartState(next_offset=0)
+        writer = self._writer()
+        return PartWriter(self._tasks, self.database, self.table, self._ledger(writer), state, writer)
+
+    def state_serializer(self) -> ModelSerializer[PartState]:
+        return ModelSerializer(PartState)
+
+    def seal(self, context: SealContext, parts: Sequence[PartSeal[PartState]]) -> None:
+        offsets = {part.part: part.state.next_offset for part in parts}
+        seal_parts(self.database, self.table, self._ledger(context), context, offsets)
+
+    @property
+    def _table_options(self) -> PostgresOptions:
+        return self.options.model_copy(update=PartRows(self.options).keys())
+
+    def _written_schema(self, connection: PostgresConnection, schema: pa.Schema) -> pa.Schema:
+        return PartRows.into(self.options, read_columns(connection, self.table)).schema(schema)
+
+    def _target(self, context: TargetContext[Any]) -> PartTarget:
+        ledger = self._ledger(context)
+        return PartTarget(self._table_database, self.table, self.list_parts(), ledger, context, self._written)
+
+    def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
+        schema = self.options.metadata_schema
+        return ledger_ddl(schema) + token_ddl(schema) + part_ledger_ddl(schema)
+
+
+class PartTarget(OffsetTarget):
+    """One step's table and parts in one epoch. Used on the driver."""
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        table: TableName,
+        parts: Sequence[str],
+        ledger: StepLedger,
+        context: TargetContext[PartState],
+        schema: pa.Schema | None,
+    ) -> None:
+        super().__init__(database, table, ledger, context, schema=schema)
+        self._parts = parts
+        self._part_ledger = PartLedger(ledger)
+
+    def check(self, connection: PostgresConnection) -> Mapping[str, PartState]:
+        """Refuse a table or parts that are not what the recovery data says, and change nothing.
+
+        Returns:
+            Where parts begin that have no state: after what the table holds of them, if its rows say so.
+
+        Raises:
+            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError, PartsChangedError, ConfigurationError.
+        """
+        super().check(connection)
+        check_copied_into(connection, self._name)
+        self._check_parts(connection)
+        new = [part for part in self._parts if part not in self._context.states]
+        starts = self._ends(connection) if new else {}
+        return {part: PartState(next_offset=starts.get(part) or 0) for part in new}
+
+    def _check_parts(self, connection: PostgresConnection) -> None:
+        context = self._context
+        step = self._ledger.read(connection) if has_ledger(connection, self._options.metadata_schema) else None
+        if step is None or not is_there(connection, self._part_ledger.table):
+            return
+        found = self._part_ledger.read(connection)
+        self._refuse_new(found)
+        place = PartPlace(str(self._name), context.step_id, context.epoch)
+        offsets = {part: state.next_offset for part, state in context.states.items()}
+        opened = step.generation >= context.last_generation
+        check_states(place, context.completed, found, offsets, opened=opened)
+
+    def _begin(self, connection: PostgresConnection) -> None:
+        super()._begin(connection)
+        found = self._part_ledger.read(connection)
+        # Again: a task of an older driver may have published after this one looked.
+        self._refuse_new(found)
+        new = {part: state.next_offset for part, state in self._context.states.items() if part not in found}
+        if new:
+            self._part_ledger.begin(connection, new)
+
+    def _refuse_new(self, found: Mapping[str, PartRow]) -> None:
+        """Refuse new parts while an epoch is in the table in part: its rows would go to other parts, and be doubled."""
+        completed = -1 if self._context.completed is None else self._context.completed
+        unfinished = [row.epoch for row in found.values() if row.epoch is not None and row.epoch > completed]
+        new = [part for part in self._parts if part not in found]
+        if new and unfinished:
+            raise PartsChangedError(
+                f"there are {len(new)} new parts, and epoch {unfinished[0]} is in {self._name} in part",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                part=new[0],
+                why="its rows were routed to the former parts",
+                do="run the query with the former parts until the epoch is completed, then change them",
+            )
+
+    def _published_by_others(self, connection: PostgresConnection) -> int | None:
+        # Parts are in the table before their epoch is closed: a job that was killed in between has written too.
+        found = super()._published_by_others(connection)
+        if found is not None or not is_there(connection, self._part_ledger.table):
+            return found
+        return self._part_ledger.published_by_others(connection)
+
+    def _has_written(self, connection: PostgresConnection, found: LedgerRow) -> bool:
+        if super()._has_written(connection, found):
+            return True
+        if not is_there(connection, self._part_ledger.table):
+            return False
+        return any(row.epoch is not None for row in self._part_ledger.read(connection).values())
+
+    def _beside(self) -> list[Wanted]:
+        schema, parts = self._options.metadata_schema, self._part_ledger.table
+        made = Wanted((schema,), lambda found: [] if is_there(found, parts) else part_ledger_ddl(schema))
+        return [*super()._beside(), made]
+
+    def _check_row(self, found: LedgerRow) -> None:
+        # A driver that died between seal and record has closed the epoch that begins now: it is written again.
+        closed = found.epoch
+        super()._check_row(replace(found, epoch=None if closed == self._context.epoch else closed))
+
+    def _ends(self, connection: PostgresConnection) -> Mapping[str, int]:
+        options = self._options
+        if options.offset_keys == "ledger" or options.on_existing == "overwrite":
+            return {}
+        if not is_there(connection, self._name):
+            return {}
+        query = sql.SQL("SELECT {part}::text, max({offset}) + 1 FROM {table} GROUP BY 1").format(
+            part=sql.Identifier(options.part_column),
+            offset=sql.Identifier(options.part_offset_column),
+            table=self._name.identifier(),
+        )
+        return dict(connection.execute(query).fetchall())
+
+
+def seal_parts(
+    database: PostgresDatabase, table: TableName, ledger: StepLedger, context: SealContext, offsets: Mapping[str, int]
+) -> None:
+    """Close an epoch of all parts against every writer, once they are what their states say. Idempotent.
+
+    Raises:
+        FencedError, ReplayDiffersError, TargetLostError: see `check_sealed`.
+    """
+    parts = PartLedger(ledger)
+    place = PartPlace(str(table), context.step_id, context.epoch, ALTERNATIVE)
+
+    def seal(connection: PostgresConnection) -> None:
+        step = ledger.read(connection, lock=True)
+        check_step(str(table), step.record() if step else None, context)
+        rows = check_sealed(place, parts.read(connection), offsets)
+        reached("postgres: sealing")
+        if step is not None and not step.holds(context.epoch):
+            ledger.published(connection, step, context, rows)
+
+    database.run("sealing", seal, step=context.step_id)

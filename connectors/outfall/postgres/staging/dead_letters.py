@@ -1,0 +1,290 @@
+"""Rows that the target refuses: found among many, named in errors, and kept as dead letters in a table.
+
+A statement or a COPY tells that one of its rows is refused, not which, nor whether there are others. They are found by
+halves; each try runs in a savepoint (manual, SQL SAVEPOINT), so that what a refused one did is undone and what the
+others did stays.
+
+A dead letter's `row` is text, since `jsonb` refuses the NUL that a refused string may hold, and does not give numbers
+back as they came; cast it where a row is good: `"row"::jsonb`. What a task finds lies in `refused` beside the ledger
+until its attempt has won, as unlogged as staging is, and counted as staging is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter
+from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
+from outfall.formats.row_text import row_texts
+from outfall.postgres.catalogue.columns import is_there, read_columns, read_primary_key
+from outfall.postgres.catalogue.types import new_column_type
+from outfall.postgres.connection.database import PostgresConnection
+from outfall.postgres.copy.values import RefusedRowError
+from outfall.postgres.names import STAGE, TableName
+from outfall.postgres.options import PostgresOptions
+
+_COLUMNS = {field.name: new_column_type(field.type, field.name) for field in DEAD_LETTER_SCHEMA}
+_NAMES = sql.SQL(", ").join(map(sql.Identifier, _COLUMNS))
+
+_EXCERPT = 200
+"""Characters; a row may be long."""
+
+
+@dataclass(frozen=True)
+class RowRefusal:
+    """Why a row is refused."""
+
+    reason: str
+    code: str | None = None
+    """The SQLSTATE, where the server told."""
+    detail: str | None = None
+    do: str = "correct or leave out the row, or change the table"
+
+    @classmethod
+    def of(cls, error: psycopg.Error | RefusedRowError) -> RowRefusal:
+        """Take what the server or the encoder said."""
+        if isinstance(error, RefusedRowError):
+            return cls(error.reason, do=error.do or cls.do)
+        diagnosis = error.diag
+        return cls(diagnosis.message_primary or str(error).strip(), error.sqlstate, diagnosis.message_detail)
+
+    def __str__(self) -> str:
+        """Return reason, detail and code in one sentence."""
+        text = "; ".join(part for part in (self.reason, self.detail) if part)
+        return f"{text} (SQLSTATE {self.code})" if self.code else text
+
+
+def isolate(
+    first: int, after: int, attempt: Callable[[int, int], RowRefusal | None]
+) -> Iterator[tuple[int, RowRefusal]]:
+    """Apply all rows but those that are refused, and yield these one by one, lowest first.
+
+    Takes about 2 · log2(after - first) attempts for each row that is refused, and one if none is. The same rows in the
+    same order give the same result.
+
+    Args:
+        first: the position of the first row.
+        after: the one behind the last.
+        attempt: applies the rows from a position to another, exclusive, or none of them, and tells why.
+    """
+    spans = [(first, after)] if first < after else []
+    while spans:
+        low, high = spans.pop()
+        refusal = attempt(low, high)
+        if refusal is None:
+            continue
+        if high - low == 1:
+            yield low, refusal
+            continue
+        middle = (low + high) // 2
+        spans += [(middle, high), (low, middle)]
+
+
+def too_many(
+    most: int, name: str, refusal: RowRefusal, *, step: str | None = None, epoch: int | None = None
+) -> OutfallError:
+    """Make the error for an epoch with more refused rows than may become dead letters."""
+    return ValueRefusedError(
+        f"more than {most} rows of this epoch are refused, {name} among them",
+        step=step,
+        epoch=epoch,
+        why=str(refusal),
+        do="correct the rows or the table; or raise max_dead_letters, if so many are meant to be set aside",
+    )
+
+
+def key_names(connection: PostgresConnection, options: PostgresOptions, given: Sequence[str]) -> list[str]:
+    """Return the columns that a row is named by: the option's, else the primary key's, if the rows have them."""
+    keys = options.key_columns or read_primary_key(connection, TableName.parse(options.table))
+    return list(keys) if all(name in given for name in keys) else []
+
+
+def batch_row_name(batch: pa.RecordBatch, row: int, keys: Sequence[str], position: int) -> str:
+    """Name a row of a batch.
+
+    Args:
+        batch: the rows.
+        row: which of them.
+        keys: the columns to name it by.
+        position: which of its task's rows it is.
+    """
+    shown = batch.slice(row, 1)
+    if keys:
+        return row_name(row_texts(shown.select(list(keys)))[0], by_key=True)
+    return f"row {position} of its task, {_cut(row_texts(shown)[0])}"
+
+
+def row_name(text: str, *, by_key: bool) -> str:
+    """Name a row by the JSON text of its key, or of itself."""
+    return f"the row with key {_cut(text)}" if by_key else f"the row {_cut(text)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
+
+
+class DeadLetters:
+    """The dead letter table of a sink, and where letters wait for their attempt. In the caller's transaction.
+
+    Args:
+        table: where letters go.
+        metadata_schema: where the ledger is.
+        most: how many letters an epoch may have.
+    """
+
+    def __init__(self, table: TableName, metadata_schema: str, most: int) -> None:
+        self.table = table
+        self.most = most
+        self._waiting = TableName(metadata_schema, "refused")
+        self._attempts = TableName(metadata_schema, "attempts")
+
+    def stage(self, connection: PostgresConnection, stage: int, letters: Sequence[DeadLetter]) -> None:
+        """Write what an attempt found, in the transaction that writes its rows."""
+        if not letters:
+            return
+        statement = sql.SQL("INSERT INTO {} ({}, {}) VALUES ({})").format(
+            self._waiting.escaped(),
+            sql.Identifier(STAGE),
+            _NAMES,
+            sql.SQL(", ").join([sql.Placeholder()] * (1 + len(_COLUMNS))),
+        )
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                statement, [(stage, *(getattr(letter, name) for name in _COLUMNS)) for letter in letters]
+            )
+
+    def counts(self, connection: PostgresConnection, stages: Collection[int]) -> dict[int, int]:
+        """Return how many letters of each attempt wait; none where their table is missing."""
+        if not is_there(connection, self._waiting):
+            return dict.fromkeys(stages, 0)
+        query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
+            sql.Identifier(STAGE), self._waiting.escaped()
+        )
+        found: dict[int, int] = dict(connection.execute(query, (list(stages),)).fetchall())
+        return {stage: found.get(stage, 0) for stage in stages}
+
+    def check_bound(
+        self, connection: PostgresConnection, waiting: Mapping[int, int], *, epoch: int, step: str | None
+    ) -> None:
+        """Refuse an epoch whose tasks have set aside more rows together than it may have.
+
+        Args:
+            connection: a connection.
+            waiting: how many letters wait of each attempt.
+            epoch: for the text.
+            step: for the text.
+
+        Raises:
+            ValueRefusedError: naming one of the rows.
+        """
+        if sum(waiting.values()) <= self.most:
+            return
+        query = sql.SQL("SELECT row, reason, code, excerpt FROM {} WHERE {} = ANY(%s) LIMIT 1").format(
+            self._waiting.escaped(), sql.Identifier(STAGE)
+        )
+        found = connection.execute(query, (list(waiting),)).fetchone()
+        # When a crash took them all, whoever counts them says so.
+        if found is not None:
+            text, *why = found
+            raise too_many(self.most, row_name(text, by_key=False), RowRefusal(*why), step=step, epoch=epoch)
+
+    def publish(self, connection: PostgresConnection, stages: Collection[int]) -> int:
+        """Move the letters of attempts that have won; return how many there were."""
+        statement = sql.SQL("INSERT INTO {} ({names}) SELECT {names} FROM {} WHERE {} = ANY(%s)").format(
+            self.table.escaped(), self._waiting.escaped(), sql.Identifier(STAGE), names=_NAMES
+        )
+        return connection.execute(statement, (list(stages),)).rowcount
+
+    def add(
+        self, connection: PostgresConnection, row: sql.Composable, refusal: RowRefusal, *, step: str, epoch: int
+    ) -> None:
+        """Write a row that publishing found.
+
+        Args:
+            connection: a connection.
+            row: a query for the row's text.
+            refusal: why.
+            step: the step.
+            epoch: the epoch.
+        """
+        letter = DeadLetter("", refusal.reason, step, epoch, code=refusal.code, excerpt=refusal.detail)
+        values: list[sql.Composable] = [
+            sql.SQL("({})").format(row) if name == "row" else sql.Literal(getattr(letter, name)) for name in _COLUMNS
+        ]
+        statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+            self.table.identifier(), _NAMES, sql.SQL(", ").join(values)
+        )
+        connection.execute(statement)
+
+    def clear(self, connection: PostgresConnection) -> None:
+        """Remove the letters of all attempts that are given up or published."""
+        statement = sql.SQL(
+            "DELETE FROM {0} WHERE NOT EXISTS (SELECT 1 FROM {1} AS live WHERE live.stage = {0}.{2})"
+        ).format(self._waiting.identifier(), self._attempts.identifier(), sql.Identifier(STAGE))
+        connection.execute(statement)
+
+    def check(self, connection: PostgresConnection, target: TableName) -> None:
+        """Refuse a table that is there and cannot take letters.
+
+        Raises:
+            ConfigurationError: naming each column that does not fit; or it is the target, by another name.
+        """
+        names = [name.identifier().as_string(connection) for name in (self.table, target)]
+        same = connection.execute("SELECT to_regclass(%s) = to_regclass(%s)", names).fetchone()
+        if same and same[0]:
+            raise _is_the_table()
+        found = {column.name: column for column in read_columns(connection, self.table)}
+        problems = [
+            f"column {name!r} is {found[name].type if name in found else 'missing'} and must be {kind}"
+            for name, kind in _COLUMNS.items()
+            if found and (name not in found or found[name].type != kind)
+        ]
+        problems += [
+            f"column {name!r} is NOT NULL and has no default"
+            for name, column in found.items()
+            if name not in _COLUMNS and column.needed
+        ]
+        if problems:
+            raise ConfigurationError(
+                f"the table {self.table} cannot take dead letters: {'; '.join(problems)}",
+                do="name another table, which is then made, or give it the columns that PostgresSink.ddl() prints",
+            )
+
+    def missing_ddl(self, connection: PostgresConnection) -> list[sql.Composed]:
+        """Return what is to be run so that letters have their tables; nothing when these are there."""
+        fields = sql.SQL(", ").join(_definition(field) for field in DEAD_LETTER_SCHEMA)
+        wanted = {
+            self._waiting: sql.SQL("CREATE UNLOGGED TABLE {} ({} bigint NOT NULL, {})").format(
+                self._waiting.identifier(), sql.Identifier(STAGE), fields
+            ),
+            self.table: sql.SQL("CREATE TABLE {} ({})").format(self.table.identifier(), fields),
+        }
+        return [statement for table, statement in wanted.items() if not is_there(connection, table)]
+
+
+def dead_letters(options: PostgresOptions) -> DeadLetters | None:
+    """Return where a sink's dead letters go; `None` when they fail the query.
+
+    Raises:
+        ConfigurationError: the name of the table cannot be read, or is the target's.
+    """
+    if options.dead_letter_table is None:
+        return None
+    table = TableName.parse(options.dead_letter_table)
+    if table == TableName.parse(options.table):
+        raise _is_the_table()
+    return DeadLetters(table, options.metadata_schema, options.max_dead_letters)
+
+
+def _is_the_table() -> ConfigurationError:
+    return ConfigurationError("dead_letter_table is the table itself", do="name another table")
+
+
+def _definition(field: pa.Field) -> sql.Composed:
+    required = sql.SQL("" if field.nullable else " NOT NULL")
+    return sql.SQL("{} {}{}").format(sql.Identifier(field.name), sql.SQL(_COLUMNS[field.name]), required)

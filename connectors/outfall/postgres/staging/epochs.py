@@ -1,0 +1,107 @@
+"""`delivery="epoch"`: rows are staged by the tasks, and published by the driver an epoch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import sql
+
+from outfall.capabilities import (
+    CommittableMessage,
+    CommitterInitContext,
+    SupportsCommitter,
+    SupportsPreCommitTopology,
+    SweepContext,
+    TargetContext,
+)
+from outfall.postgres.connection.database import PostgresConnection
+from outfall.postgres.delivery import PostgresDelivery
+from outfall.postgres.ledger import ledger_ddl, token_ddl
+from outfall.postgres.staging.publish import PostgresCommitter
+from outfall.postgres.staging.staging_table import StagedRows, Staging, new_stage
+from outfall.postgres.staging.staging_writer import StagingWriter
+from outfall.postgres.target import PostgresTarget
+from outfall.serde import ModelSerializer
+from outfall.sinks import DynamicSink
+
+
+class StagedDelivery(PostgresDelivery, DynamicSink[Any], SupportsCommitter[StagedRows]):
+    """For tasks that copy rows into a staging table: knows the table of a step, and clears it."""
+
+    def committable_serializer(self) -> ModelSerializer[StagedRows]:
+        return ModelSerializer(StagedRows)
+
+    def sweep(self, context: SweepContext) -> int:
+        staging, step = self._staging(context.step_id), context.step_id
+        if context.final:
+            self.database.run("ending the ledger of", self._ledger(context).end, step=step)
+        count = self.database.run(
+            "sweeping staging of", lambda connection: staging.forget_older(connection, context), step=step
+        )
+        self.database.run("clearing staging of", staging.clear, step=step)
+        if self.letters is not None:
+            self.database.run("clearing dead letters of", self.letters.clear, step=step)
+        return count
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        staging = self._staging(context.step_id, starting=True)
+        return self.database.run(
+            "looking into staging of",
+            lambda connection: staging.older(connection, context),
+            step=context.step_id,
+            starting=True,
+        )
+
+    def _staging(self, step_id: str, *, starting: bool = False) -> Staging:
+        return Staging(self.options, self.table, self.found_in(starting=starting), step_id)
+
+    def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
+        schema = self.options.metadata_schema
+        statements = ledger_ddl(schema) + token_ddl(schema) + self._staging(step_id).missing_ddl(connection)
+        return statements + ([] if self.letters is None else self.letters.missing_ddl(connection))
+
+
+class EpochDelivery(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedRows]):
+    """An epoch is in the table as a whole or not at all."""
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StagingWriter:
+        return StagingWriter(self.database, self._staging(step_id), self.letters, self._writer())
+
+    def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:
+        staging = self._staging(context.step_id)
+        return PostgresCommitter(self.database, self.table, staging, self._ledger(context), context, self.letters)
+
+    def add_pre_commit_topology(
+        self, results: Sequence[CommittableMessage[StagedRows]]
+    ) -> Sequence[CommittableMessage[StagedRows]]:
+        self._check_letters(results)
+        if results or self.options.on_existing != "overwrite":
+            return results
+        # An epoch without rows, for which Spark may run no task at all, empties the table like any other first one.
+        return [CommittableMessage(StagedRows(stage=new_stage(), rows=0, columns=()), epoch=0, worker_index=0)]
+
+    def write_result_serializer(self) -> ModelSerializer[StagedRows]:
+        return self.committable_serializer()
+
+    def _check_letters(self, results: Sequence[CommittableMessage[StagedRows]]) -> None:
+        """Refuse what is too much before it is recorded: a table that is mended then takes the rows after all."""
+        letters = self.letters
+        waiting = {message.value.stage: message.value.letters for message in results}
+        if letters is None or sum(waiting.values()) <= letters.most:
+            return
+        self.database.run(
+            "counting the dead letters for",
+            lambda connection: letters.check_bound(connection, waiting, epoch=results[0].epoch, step=None),
+        )
+
+    def _target(self, context: TargetContext[Any]) -> PostgresTarget:
+        return PostgresTarget(
+            self._table_database,
+            self.table,
+            self._ledger(context),
+            context,
+            schema=self._written,
+            staging=self._staging(context.step_id),
+            letters=self.letters,
+        )

@@ -1,0 +1,265 @@
+"""Staging: one unlogged table per step and target, in which each attempt's rows carry a number of their own.
+
+The table is made once and stays. Rows whose number stands in `attempts` may still be published; all others are left
+over from attempts that were published, lost or killed, and are cleared away after an epoch.
+
+The name is known beforehand, so that a DBA can make the table; and what a table is called by the server, and how a
+table that was lost or altered meanwhile is told from one that is whole, is known here only.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+
+import psycopg
+from psycopg import sql
+from pydantic import BaseModel, ConfigDict, Field
+
+from outfall.capabilities import SweepContext, WriterInitContext
+from outfall.errors import TargetError
+from outfall.postgres.catalogue.columns import TableColumn, read_columns
+from outfall.postgres.connection.database import PostgresConnection
+from outfall.postgres.names import STAGE, TableName, staging_name
+from outfall.postgres.options import PostgresOptions
+from outfall.postgres.staging.dead_letters import DeadLetters
+
+_TRUNCATE_BYTES = 8 << 20
+"""A staging table of at most this size is cleared row by row; truncating costs a new file and a lock on the table."""
+
+
+class StagedRows(BaseModel):
+    """The rows of one attempt, in staging."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: int
+    rows: int = Field(ge=0)
+    """How many, so that a staging table that a crash of the server emptied is seen before it is published."""
+    columns: tuple[str, ...]
+    """The target's columns that they have values for."""
+    letters: int = Field(default=0, ge=0)
+    """How many more rows staging refused, which are dead letters."""
+    staging: tuple[str, str] | None = None
+    """Schema and name of the table that they lie in; `None` in records that do not say it: the sink's own."""
+
+
+class Staging:
+    """The staging table of one step and target. Every call runs in the caller's transaction.
+
+    Args:
+        options: how rows are written.
+        target: the target, as the user names it.
+        found_in: the schema where the server finds it.
+        step_id: the step.
+    """
+
+    def __init__(self, options: PostgresOptions, target: TableName, found_in: str | None, step_id: str) -> None:
+        schema = options.metadata_schema
+        extra = [name for name, _ in options.staging_columns()[1:]]
+        self.table = staging_name(schema, target.found_in(found_in), step_id, extra)
+        self._options = options
+        self._target = target
+        self._attempts = TableName(schema, "attempts")
+        self._ledger = TableName(schema, "ledger").escaped()
+
+    def missing_ddl(self, connection: PostgresConnection) -> list[sql.Composed]:
+        """Return what is to be run so that staging has the target's columns; nothing when it has them.
+
+        Raises:
+            TargetError: there is no target.
+        """
+        # With the table's collations: which keys are one must not depend on where they are compared.
+        columns = read_columns(connection, self._target)
+        wanted = [(column.name, column.definition) for column in columns if column.writable]
+        if not wanted:
+            raise TargetError(f"there is no table {self._target}", do='create it, or set create_table="if_missing"')
+        wanted = self._options.staging_columns() + wanted
+        found = [(column.name, column.definition) for column in read_columns(connection, self.table)]
+        if found == wanted:
+            return []
+        # The types come from the server's own catalogue, which writes them as SQL.
+        fields = [sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in wanted]
+        name = self.table.identifier()
+        old = [sql.SQL("DROP TABLE {}").format(name)] if found else []
+        return [*old, sql.SQL("CREATE UNLOGGED TABLE {} ({})").format(name, sql.SQL(", ").join(fields))]
+
+    def register(self, connection: PostgresConnection, context: WriterInitContext, staged: StagedRows) -> None:
+        """Write whose rows these are, in the transaction that writes the rows."""
+        statement = sql.SQL(
+            "INSERT INTO {} (stage, staging, incarnation, generation, epoch, attempt, rows)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s)"
+        ).format(self._attempts.escaped())
+        connection.execute(
+            statement,
+            (
+                staged.stage,
+                str(self.table),
+                context.incarnation,
+                context.generation,
+                context.epoch,
+                context.attempt,
+                staged.rows,
+            ),
+        )
+
+    def counts(self, connection: PostgresConnection, stages: Collection[int]) -> dict[int, int]:
+        """Return how many rows of each attempt are there."""
+        query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
+            sql.Identifier(STAGE), self.table.escaped()
+        )
+        found: dict[int, int] = dict(connection.execute(query, (list(stages),)).fetchall())
+        return {stage: found.get(stage, 0) for stage in stages}
+
+    def registered(self, connection: PostgresConnection, stages: Collection[int]) -> set[int]:
+        """Return those attempts that are registered."""
+        query = sql.SQL("SELECT stage FROM {} WHERE stage = ANY(%s)").format(self._attempts.escaped())
+        return {stage for (stage,) in connection.execute(query, (list(stages),))}
+
+    def forget(self, connection: PostgresConnection, stages: Collection[int]) -> None:
+        """Give up attempts, whose rows are cleared away later."""
+        statement = sql.SQL("DELETE FROM {} WHERE stage = ANY(%s)").format(self._attempts.escaped())
+        connection.execute(statement, (list(stages),))
+
+    def forget_older(self, connection: PostgresConnection, context: SweepContext) -> int:
+        """Give up our attempts of older generations, which stand in no record; return how many there were.
+
+        And those of any incarnation that has no ledger row, which are never published: a task of a batch job may finish
+        after its job did.
+        """
+        statement = sql.SQL("DELETE FROM {} AS old WHERE {}").format(self._attempts.escaped(), self._is_older())
+        return connection.execute(statement, self._bounds(context)).rowcount
+
+    def older(self, connection: PostgresConnection, context: SweepContext) -> list[str]:
+        """Name the attempts that `forget_older` would give up."""
+        query = sql.SQL(
+            "SELECT incarnation, generation, epoch, attempt, rows FROM {} AS old WHERE {} ORDER BY 1, 2, 3, 4"
+        ).format(self._attempts.escaped(), self._is_older())
+        return [
+            f"{self.table}: {rows} rows of attempt {attempt}, epoch {epoch}, generation {generation} of {incarnation}"
+            for incarnation, generation, epoch, attempt, rows in connection.execute(query, self._bounds(context))
+        ]
+
+    def _is_older(self) -> sql.Composed:
+        return sql.SQL(
+            "staging = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s"
+            " OR NOT EXISTS (SELECT 1 FROM {} AS ledger WHERE ledger.incarnation = old.incarnation))"
+        ).format(self._ledger)
+
+    def _bounds(self, context: SweepContext) -> dict[str, str | int]:
+        return {
+            "staging": str(self.table),
+            "incarnation": context.incarnation,
+            "generation": context.generation + context.final,
+        }
+
+    def clear(self, connection: PostgresConnection) -> None:
+        """Remove the rows of all attempts that are given up.
+
+        A large table is truncated if no attempt may still be published and nobody is writing; else, as a small one
+        always, it is cleared row by row.
+        """
+        size, live = connection.execute(
+            sql.SQL("SELECT pg_relation_size(%s::regclass), EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(
+                self._attempts.escaped()
+            ),
+            (self.table.identifier().as_string(connection), str(self.table)),
+        ).fetchone() or (0, True)
+        if size > _TRUNCATE_BYTES and not live and self._truncate(connection):
+            return
+        if size:
+            statement = sql.SQL(
+                "DELETE FROM {0} WHERE NOT EXISTS (SELECT 1 FROM {1} AS live WHERE live.stage = {0}.{2})"
+            ).format(self.table.identifier(), self._attempts.identifier(), sql.Identifier(STAGE))
+            connection.execute(statement)
+
+    def _truncate(self, connection: PostgresConnection) -> bool:
+        try:
+            with connection.transaction():
+                # An attempt that is writing holds a lock until it commits; its rows are nobody's business yet.
+                connection.execute(
+                    sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(self.table.identifier())
+                )
+                live = connection.execute(
+                    sql.SQL("SELECT EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(self._attempts.escaped()),
+                    (str(self.table),),
+                ).fetchone()
+                if live is None or live[0]:
+                    return False
+                connection.execute(sql.SQL("TRUNCATE {}").format(self.table.identifier()))
+        except psycopg.errors.LockNotAvailable:
+            return False
+        return True
+
+    def find_lost(
+        self, connection: PostgresConnection, attempts: Sequence[StagedRows], letters: DeadLetters | None
+    ) -> Mapping[int, str]:
+        """Return the attempts whose recorded rows can no longer be published, by number, and why.
+
+        Staging has them no more, or is no longer made for them or the table. A table that was altered since then never
+        takes them; it may take those that a query writes anew which was changed to match. A table that is gone is no
+        such case: its other rows are gone with it.
+
+        Args:
+            connection: a connection.
+            attempts: what is recorded of them.
+            letters: where their dead letters wait.
+        """
+        staged = {column.name: column.type for column in read_columns(connection, self.table)}
+        wanted = {column.name: column for column in read_columns(connection, self._target)}
+        reasons = {attempt.stage: self._unfit(attempt, staged, wanted) for attempt in attempts}
+        fitting = [attempt for attempt in attempts if reasons[attempt.stage] is None]
+        if fitting:
+            reasons |= self._miscounted(connection, fitting, letters)
+        return {stage: reason for stage, reason in reasons.items() if reason is not None}
+
+    def _unfit(self, attempt: StagedRows, staged: Mapping[str, str], wanted: Mapping[str, TableColumn]) -> str | None:
+        table = self.table
+        if attempt.staging not in (None, (table.schema, table.name)):
+            former = ".".join(attempt.staging or ())
+            return f"attempt {attempt.stage} was staged in {former}, and by the sink's options of now that is {table}"
+        if not staged:
+            return f"the staging table {table} is gone, and the {attempt.rows} rows of attempt {attempt.stage} with it"
+        own = [name for name, _ in self._options.staging_columns()]
+        missing = [name for name in (*own, *attempt.columns) if name not in staged]
+        if missing:
+            return f"{table} has no column {missing[0]!r} any more, which attempt {attempt.stage} was staged with"
+        return self._misfit(attempt, staged, wanted)
+
+    def _misfit(self, attempt: StagedRows, staged: Mapping[str, str], wanted: Mapping[str, TableColumn]) -> str | None:
+        """Say why the table of now, if there is one, or the options of now cannot take what is in staging."""
+        if not attempt.columns:
+            return None
+        options = self._options
+        deletes = options.write_mode == "delete"
+        for name in attempt.columns if not deletes else options.key_columns:
+            column = wanted.get(name)
+            if wanted and (column is None or not (column.writable or deletes)):
+                return f"attempt {attempt.stage} was staged with column {name!r}, and {self._target} takes none by now"
+            if column is not None and name in staged and staged[name] != column.type:
+                return f"column {name!r} is {staged[name]} in {self.table} and {column.type} in {self._target}"
+        named = [name for name in options.columns_named() if name not in (*attempt.columns, options.delete_marker)]
+        needed = [] if deletes else [name for name, column in wanted.items() if column.needed]
+        given = [*named, *(name for name in needed if name not in attempt.columns)]
+        if given:
+            return f"attempt {attempt.stage} was staged without column {given[0]!r}, which is needed by now"
+        return None
+
+    def _miscounted(
+        self, connection: PostgresConnection, attempts: Sequence[StagedRows], letters: DeadLetters | None
+    ) -> Mapping[int, str]:
+        stages = [attempt.stage for attempt in attempts]
+        rows = self.counts(connection, stages)
+        waiting = {} if letters is None else letters.counts(connection, stages)
+        return {
+            attempt.stage: f"{self.table} holds {rows[attempt.stage]} of the {attempt.rows} rows of attempt"
+            f" {attempt.stage}, and {waiting.get(attempt.stage, attempt.letters)} of its {attempt.letters} dead letters"
+            " are there: the server empties both when it crashes"
+            for attempt in attempts
+            if (rows[attempt.stage], waiting.get(attempt.stage, attempt.letters)) != (attempt.rows, attempt.letters)
+        }
+
+
+def new_stage() -> int:
+    """Draw the number of an attempt: two never meet."""
+    return secrets.randbits(63)
