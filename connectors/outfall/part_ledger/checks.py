@@ -162,11 +162,7 @@ def check_states(
         unfinished = row.epoch is not None and (completed is None or row.epoch > completed)
         if unfinished and row.epoch != place.epoch:
             raise _ahead(place, f"part {part} holds epoch {row.epoch}, and {place.epoch} is to be written", part)
-        counted = row.next_offset - row.rows if unfinished else row.next_offset
-        if counted < offset:
-            raise _lost(place, f"part {part} ends at offset {counted}, and {offset} is recorded", part)
-        if counted > offset:
-            raise _ahead(place, f"part {part} ends at offset {counted}, and {offset} is recorded", part)
+        _check_end(place, part, row.next_offset - row.rows if unfinished else row.next_offset, offset)
 
 
 def _is_missing(place: PartPlace, step: TargetRecord, found: PartRow | None, wanted: PartRow) -> bool:
@@ -190,12 +186,16 @@ def _is_missing(place: PartPlace, step: TargetRecord, found: PartRow | None, wan
         )
     if step.epoch is not None and step.epoch >= epoch:
         raise _differs(place, part, "the epoch is closed, and no rows came for this part")
-    start = wanted.next_offset - wanted.rows
-    if found.next_offset < start:
-        raise _lost(place, f"part {part} ends at offset {found.next_offset}, and {start} is recorded", part)
-    if found.next_offset > start:
-        raise _ahead(place, f"part {part} ends at offset {found.next_offset}, and {start} is recorded", part)
+    _check_end(place, part, found.next_offset, wanted.next_offset - wanted.rows)
     return True
+
+
+def _check_end(place: PartPlace, part: str, end: int, recorded: int) -> None:
+    what = f"part {part} ends at offset {end}, and {recorded} is recorded"
+    if end < recorded:
+        raise _lost(place, what, part)
+    if end > recorded:
+        raise _ahead(place, what, part)
 
 
 def _or_others(found: PartRow, wanted: PartRow) -> str:

@@ -32,6 +32,8 @@ from outfall.postgres.ledger import StepLedger
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.dead_letters import dead_letters
+from outfall.postgres.staging.staging_table import Staging
+from outfall.postgres.tables import StepTables
 from outfall.postgres.target import PostgresTarget
 from outfall.sinks import Sink
 
@@ -151,19 +153,27 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
             )
         return self._found_in
 
-    def _ledger(self, context: _OfStep) -> StepLedger:
-        """The ledger's row of a step, whatever the table is called."""
-        schema = self.options.metadata_schema
-        return StepLedger(schema, context.incarnation, context.step_id, self.table, self.found_in())
+    def _tables(
+        self, context: _OfStep, options: PostgresOptions | None = None, *, starting: bool = False
+    ) -> StepTables:
+        """The tables of a step, whatever the target is called; `options` are other ones than the sink's."""
+        step, found_in = context.step_id, self.found_in(starting=starting)
+        return StepTables(
+            step,
+            self.database if options is None else replace(self.database, options=options),
+            self.table,
+            StepLedger(self.options.metadata_schema, context.incarnation, step, self.table, found_in),
+            self._staging(step, found_in),
+            self.letters,
+        )
+
+    def _staging(self, step_id: str, found_in: str | None) -> Staging:
+        return Staging(self.options, self.table, found_in, step_id)
 
     @property
     def _table_options(self) -> PostgresOptions:
         """The options as those need them who look at the table or make it."""
         return self.options
-
-    @property
-    def _table_database(self) -> PostgresDatabase:
-        return replace(self.database, options=self._table_options)
 
     def _writer(self) -> WriterInitContext:
         if self.context is None:

@@ -1,115 +1,47 @@
-"""The table as the recovery data knows it: checked before an epoch begins, and opened once it has.
-
-What is missing is made in a database that other queries write to as well, without keeping them waiting.
-"""
+"""The table as the recovery data knows it: checked before an epoch begins, and opened once it has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
 from outfall.capabilities import TargetContext
-from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError, TransientError
+from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.postgres.catalogue.columns import is_there
 from outfall.postgres.catalogue.table import Table
-from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
-from outfall.postgres.ledger import LedgerRow, StepLedger, has_ledger, missing_ledger_ddl
-from outfall.postgres.names import TableName
-from outfall.postgres.staging.dead_letters import DeadLetters
-from outfall.postgres.staging.staging_table import Staging
+from outfall.postgres.connection.database import PostgresConnection
+from outfall.postgres.ledger import LedgerRow, has_ledger, missing_ledger_ddl
+from outfall.postgres.tables import StepTables, Wanted
 from outfall.target_record import check_record
 from outfall.trace_points import reached
 
-_MAKING, _BEGINNING = "outfall: making", "outfall: beginning"
-"""Names of advisory locks."""
-
-_LONGEST_WAIT = 2.0
-"""Seconds for one lock. Whoever waits for a table's lock keeps all out that come later, readers among them."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Things that are made together where one of them is missing."""
-
-    names: tuple[str, ...]
-    """What they are, for whoever makes the same: tables without their schemas, which not everybody names."""
-    missing: Callable[[PostgresConnection], Sequence[sql.Composed]]
-    """Looks, and returns the statements that make what is missing."""
-
-
-def make(database: PostgresDatabase, wanted: Wanted, step: str) -> None:
-    """Make what is missing, in a transaction of its own. Nothing is locked where nothing is.
-
-    Called by drivers of several queries at once. A lock that another session keeps is waited for in short tries, until
-    `retry_deadline`; between them everything is let go.
-
-    Raises:
-        TransientError: the deadline has passed.
-        OutfallError: an error that will not pass.
-    """
-    if not database.run("looking at", wanted.missing, step=step):
-        return
-    try:
-        database.run("making what is missing for", lambda connection: _make(connection, wanted), step=step)
-    except TransientError as error:
-        if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-            raise
-        raise TransientError(
-            f"making what is missing for {database.options.table} in {database.name()} waited in vain for a lock",
-            why=f"another session holds {' or '.join(wanted.names)}",
-            do="see in pg_locks and pg_stat_activity who does; nothing was changed, and the next run of the query goes"
-            " on; for longer waits raise the option retry_deadline",
-        ) from error
-
-
-def _make(connection: PostgresConnection, wanted: Wanted) -> None:
-    connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(_LONGEST_WAIT * 1000)}ms",))
-    # IF NOT EXISTS is no lock: of two that make the same at once one fails.
-    for name in sorted(wanted.names):
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))", (_MAKING, name))
-    for statement in wanted.missing(connection):
-        reached("postgres: making")
-        connection.execute(statement)
+_BEGINNING = "outfall: beginning"
+"""The name of advisory locks."""
 
 
 class PostgresTarget:
     """One step's table in one epoch. Used on the driver.
 
     Args:
-        database: where it is.
-        table: its name.
-        ledger: what it says of the step.
+        tables: the step's; their options are those that the table is made by.
         context: what the recovery data says.
         schema: the columns of the rows, where they are known.
-        staging: where tasks stage rows, if they do.
-        letters: where rows go that it refuses.
     """
 
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        table: TableName,
-        ledger: StepLedger,
-        context: TargetContext[Any],
-        *,
-        schema: pa.Schema | None = None,
-        staging: Staging | None = None,
-        letters: DeadLetters | None = None,
-    ) -> None:
-        self._database = database
-        self._options = database.options
-        self._name = table
-        self._table = Table(database.options, table)
-        self._ledger = ledger
+    stages = True
+    """Whether tasks stage rows."""
+
+    def __init__(self, tables: StepTables, context: TargetContext[Any], schema: pa.Schema | None) -> None:
+        self._tables = tables
+        self._options = tables.options
+        self._name = tables.target
+        self._table = Table(tables.options, tables.target)
+        self._ledger = tables.ledger
         self._context = context
         self._schema = schema
-        self._staging = staging
-        self._letters = letters
 
     def check(self, connection: PostgresConnection) -> Mapping[str, Any]:
         """Refuse a table that is not what the recovery data says, and change nothing. In the caller's transaction.
@@ -120,8 +52,8 @@ class PostgresTarget:
         Raises:
             TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError.
         """
-        if self._letters is not None:
-            self._letters.check(connection, self._name)
+        if self._tables.letters is not None:
+            self._tables.letters.check(connection, self._name)
         with_ledger = has_ledger(connection, self._options.metadata_schema)
         found = self._ledger.read(connection) if with_ledger else None
         if found is not None:
@@ -143,13 +75,12 @@ class PostgresTarget:
             FencedError: another driver has told it so already.
             TargetError: something is missing and may not be made.
         """
-        step = self._context.step_id
-        if self._database.run("opening", self._begin_if_complete, step=step):
+        if self._tables.run("opening", self._begin_if_complete):
             return
         for wanted in self._rows_need():
-            make(self._database, wanted, step)
+            self._tables.make(wanted)
         self._make_beside()
-        self._database.run("opening", self._begin, step=step)
+        self._tables.run("opening", self._begin)
 
     def _begin_if_complete(self, connection: PostgresConnection) -> bool:
         """Begin, unless something is missing."""
@@ -175,26 +106,26 @@ class PostgresTarget:
         wanted = [
             Wanted((schema,), lambda connection: missing_ledger_ddl(connection, schema, add_tokens=add_tokens)),
         ]
-        if self._letters is not None:
-            wanted.append(Wanted((schema, self._letters.table.name), self._letters.missing_ddl))
-        if self._staging is not None:
-            wanted.append(Wanted((self._staging.table.name,), self._staging.missing_ddl))
+        letters, staging = self._tables.letters, self._tables.staging
+        if letters is not None:
+            wanted.append(Wanted((schema, letters.table.name), letters.missing_ddl))
+        if self.stages:
+            wanted.append(Wanted((staging.table.name,), staging.missing_ddl))
         return wanted
 
     def _make_beside(self) -> None:
-        step = self._context.step_id
         if self._options.create_staging == "if_missing":
             for wanted in self._beside():
-                make(self._database, wanted, step)
+                self._tables.make(wanted)
             return
-        if not any(self._database.run("looking at", wanted.missing, step=step) for wanted in self._beside()):
+        if not any(self._tables.run("looking at", wanted.missing) for wanted in self._beside()):
             return
         names = [f"{self._options.metadata_schema}.ledger"]
-        names += [] if self._staging is None else [str(self._staging.table)]
-        names += [] if self._letters is None else ["a table for dead letters"]
+        names += [str(self._tables.staging.table)] if self.stages else []
+        names += [] if self._tables.letters is None else ["a table for dead letters"]
         raise TargetError(
             f"{' or '.join(names)} is missing or not as the table is",
-            step=step,
+            step=self._context.step_id,
             why="create_staging is 'never'",
             do="have a DBA run what PostgresSink.ddl() prints",
         )

@@ -86,43 +86,33 @@ def explained(database: PostgresDatabase, doing: str, step: str | None = None) -
 
 def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
     """Make our error of the driver's."""
-    what, why = f"{doing} in {database.name()} failed", describe(error)
+    kind, do = _meaning(database, error)
+    return kind(f"{doing} in {database.name()} failed", step=step, why=describe(error), do=do)
+
+
+def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[OutfallError], str]:
+    """What kind of error it is, and what to do."""
     refused = isinstance(error, ConnectionRefusedByServerError)
-    if may_pass(error) and (refused or error.sqlstate is None):
-        # Poolers answer a wrong dsn with codes of a connection that broke, and what is no server gives none at all.
-        return TransientError(
-            what,
-            step=step,
-            why=why,
-            do="nothing, if it passes: the task or the query is tried again; else correct the dsn, or give the server"
-            f" max_connections for what the sink asks for: {database.connections_wanted()}{database.tls_advice()}",
-        )
     if may_pass(error):
-        return TransientError(
-            what, step=step, why=why, do="nothing, if it passes: the task or the query is tried again"
-        )
+        do = "nothing, if it passes: the task or the query is tried again"
+        if refused or error.sqlstate is None:
+            # Poolers answer a wrong dsn with codes of a connection that broke, and what is no server gives none at all.
+            do += (
+                "; else correct the dsn, or give the server max_connections for what the sink asks for:"
+                f" {database.connections_wanted()}{database.tls_advice()}"
+            )
+        return TransientError, do
     if is_rows_fault(error):
-        return ValueRefusedError(what, step=step, why=why, do="correct or leave out the row, or change the table")
-    if refused and not lacks_right(error):
-        return TargetError(
-            what,
-            step=step,
-            why=why,
-            do="correct user, password and database in the dsn, or let the user in (pg_hba.conf, CREATE ROLE, CREATE"
-            " DATABASE)",
-        )
+        return ValueRefusedError, "correct or leave out the row, or change the table"
     if lacks_right(error):
-        return TargetError(
-            what,
-            step=step,
-            why=why,
-            do="grant the right to the sink's user; PostgresSink.ddl() prints what a DBA can make beforehand",
+        do = "grant the right to the sink's user; PostgresSink.ddl() prints what a DBA can make beforehand"
+    elif refused:
+        do = (
+            "correct user, password and database in the dsn, or let the user in (pg_hba.conf, CREATE ROLE, CREATE"
+            " DATABASE)"
         )
-    if timed_out(error):
-        return TargetError(
-            what,
-            step=step,
-            why=why,
-            do="see what holds a lock on the table; for large epochs raise the option statement_timeout",
-        )
-    return TargetError(what, step=step, why=why, do="correct the table, the options or the server")
+    elif timed_out(error):
+        do = "see what holds a lock on the table; for large epochs raise the option statement_timeout"
+    else:
+        do = "correct the table, the options or the server"
+    return TargetError, do

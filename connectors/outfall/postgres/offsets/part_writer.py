@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,12 @@ from outfall.capabilities import SupportsFlush, WriterInitContext
 from outfall.errors import ConfigurationError, TerminalError, TransientError
 from outfall.part_ledger.checks import PartCount, PartPlace, PartRow, check_step, missing_parts
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
-from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, TaskTransaction
-from outfall.postgres.connection.errors import explained, may_pass
+from outfall.postgres.connection.database import PostgresConnection, TaskTransaction
+from outfall.postgres.connection.errors import may_pass
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, check_same_columns, copy_command
-from outfall.postgres.ledger import PartLedger, StepLedger
-from outfall.postgres.names import TableName
+from outfall.postgres.ledger import PartLedger
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.tables import StepTables
 from outfall.sinks import StatefulSinkPartition
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
@@ -52,16 +51,14 @@ class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
     def __init__(
         self,
         tasks: PartTasks,
-        database: PostgresDatabase,
-        table: TableName,
-        ledger: StepLedger,
+        tables: StepTables,
         state: PartState,
         context: WriterInitContext,
     ) -> None:
         self._tasks = tasks
         self._key = (context.incarnation, context.generation, context.epoch, context.attempt, context.worker_index)
         self._part = context.part or ""
-        self._task = tasks.join(self._key, self._part, lambda: PartTask(database, table, ledger, context))
+        self._task = tasks.join(self._key, self._part, lambda: PartTask(tables, context))
         self._closed = False
         self._count = self._task.part(self._part, state.next_offset)
 
@@ -96,16 +93,13 @@ class PartTask:
     of its own: each part has its own row in the ledger.
     """
 
-    def __init__(
-        self, database: PostgresDatabase, table: TableName, ledger: StepLedger, context: WriterInitContext
-    ) -> None:
-        self._database = database
-        self._table = table
+    def __init__(self, tables: StepTables, context: WriterInitContext) -> None:
+        self._tables = tables
+        self._table = tables.target
         self._context = context
-        self._step = ledger
-        self._ledger = PartLedger(ledger)
-        self._transaction = TaskTransaction(database)
-        self._rows = PartRows(database.options)
+        self._ledger = PartLedger(tables.ledger)
+        self._transaction = TaskTransaction(tables.database)
+        self._rows = PartRows(tables.options)
         self._copy: RunningCopy | None = None
         self._schema: pa.Schema | None = None
         self._present: frozenset[str] = frozenset()
@@ -133,7 +127,7 @@ class PartTask:
                 why="the part's rows are in the table by then, and an epoch's are published once",
                 do='write all rows of an epoch before flush; or use delivery="epoch"',
             )
-        with self._explained():
+        with self._tables.explained("copying rows into"):
             connection = self._connect()
             if count.part not in self._present:
                 copy = self._open(connection, batch.schema)
@@ -152,7 +146,7 @@ class PartTask:
         if self._unflushed:
             return
         if (connection := self._transaction.connection) is not None:
-            with self._explained():
+            with self._tables.explained("copying rows into"):
                 self._publish(connection)
             self._transaction.close()
         self._published.update(self._counts)
@@ -190,7 +184,7 @@ class PartTask:
             check_same_columns(self._schema, schema)
             return self._copy
         columns = read_columns(connection, self._table)
-        self._rows = PartRows.into(self._database.options, columns)
+        self._rows = PartRows.into(self._tables.options, columns)
         written = self._rows.schema(schema)
         found = {column.name: column for column in columns}
         missing = [name for name in written.names if name not in found]
@@ -203,7 +197,7 @@ class PartTask:
         encoder = CopyEncoder(written, [found[name] for name in written.names])
         self._transaction.begin()
         # Only for the keys of another attempt, which may be stopped, a COPY does not wait for ever.
-        longest = self._database.options.statement_milliseconds
+        longest = self._tables.options.statement_milliseconds
         connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{longest}ms",))
         self._copy = RunningCopy(connection, copy_command(self._table, written.names, encoder), encoder)
         self._schema = schema
@@ -213,9 +207,9 @@ class PartTask:
         sent = self._finish_copy()
         if not sent:
             connection.execute("BEGIN")
-        self._database.limit(connection)
+        self._tables.database.limit(connection)
         wanted = {name: count.row(self._context) for name, count in self._counts.items() if count.hash.rows}
-        step = self._step.share(connection)
+        step = self._tables.ledger.share(connection)
         opened = check_step(str(self._table), step.record() if step else None, self._context)
         found = self._ledger.read(connection, wanted, lock=True)
         place = PartPlace(str(self._table), self._context.step_id, self._context.epoch, ALTERNATIVE)
@@ -262,13 +256,10 @@ class PartTask:
 
     def _committed(self, wanted: dict[str, PartRow]) -> bool:
         """Whether a COMMIT without an answer took place: who holds the locks knows that it is over."""
-        found = self._database.run(
+        found = self._tables.run(
             "settling a commit to", lambda connection: self._ledger.read(connection, wanted, lock=True)
         )
         return all(part in found and found[part].same_rows(row) for part, row in wanted.items())
-
-    def _explained(self) -> AbstractContextManager[None]:
-        return explained(self._database, f"copying rows into {self._table}", self._context.step_id)
 
 
 class PartTasks:

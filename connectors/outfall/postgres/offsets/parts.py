@@ -14,21 +14,20 @@ from outfall.errors import PartsChangedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
 from outfall.postgres.catalogue.columns import is_there, read_columns
 from outfall.postgres.catalogue.table import check_copied_into
-from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
+from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.delivery import PostgresDelivery
 from outfall.postgres.ledger import (
     LedgerRow,
     PartLedger,
-    StepLedger,
     has_ledger,
     ledger_ddl,
     part_ledger_ddl,
     token_ddl,
 )
-from outfall.postgres.names import TableName
 from outfall.postgres.offsets.part_writer import ALTERNATIVE, PartRows, PartState, PartTasks, PartWriter
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.target import OffsetTarget, Wanted
+from outfall.postgres.tables import StepTables, Wanted
+from outfall.postgres.target import OffsetTarget
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
 from outfall.trace_points import reached
@@ -68,14 +67,14 @@ class PartDelivery(
     def build_part(self, step_id: str, for_part: str, resume_state: PartState | None) -> PartWriter:
         state = resume_state or PartState(next_offset=0)
         writer = self._writer()
-        return PartWriter(self._tasks, self.database, self.table, self._ledger(writer), state, writer)
+        return PartWriter(self._tasks, self._tables(writer), state, writer)
 
     def state_serializer(self) -> ModelSerializer[PartState]:
         return ModelSerializer(PartState)
 
     def seal(self, context: SealContext, parts: Sequence[PartSeal[PartState]]) -> None:
         offsets = {part.part: part.state.next_offset for part in parts}
-        seal_parts(self.database, self.table, self._ledger(context), context, offsets)
+        seal_parts(self._tables(context), context, offsets)
 
     @property
     def _table_options(self) -> PostgresOptions:
@@ -85,8 +84,8 @@ class PartDelivery(
         return PartRows.into(self.options, read_columns(connection, self.table)).schema(schema)
 
     def _target(self, context: TargetContext[Any]) -> PartTarget:
-        ledger = self._ledger(context)
-        return PartTarget(self._table_database, self.table, self.list_parts(), ledger, context, self._written)
+        tables = self._tables(context, self._table_options)
+        return PartTarget(tables, context, self._written, self.list_parts())
 
     def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
         schema = self.options.metadata_schema
@@ -96,18 +95,18 @@ class PartDelivery(
 class PartTarget(OffsetTarget):
     """One step's table and parts in one epoch. Used on the driver."""
 
+    stages = False
+
     def __init__(
         self,
-        database: PostgresDatabase,
-        table: TableName,
-        parts: Sequence[str],
-        ledger: StepLedger,
+        tables: StepTables,
         context: TargetContext[PartState],
         schema: pa.Schema | None,
+        parts: Sequence[str],
     ) -> None:
-        super().__init__(database, table, ledger, context, schema=schema)
+        super().__init__(tables, context, schema)
         self._parts = parts
-        self._part_ledger = PartLedger(ledger)
+        self._part_ledger = PartLedger(tables.ledger)
 
     def check(self, connection: PostgresConnection) -> Mapping[str, PartState]:
         """Refuse a table or parts that are not what the recovery data says, and change nothing.
@@ -199,23 +198,21 @@ class PartTarget(OffsetTarget):
         return dict(connection.execute(query).fetchall())
 
 
-def seal_parts(
-    database: PostgresDatabase, table: TableName, ledger: StepLedger, context: SealContext, offsets: Mapping[str, int]
-) -> None:
+def seal_parts(tables: StepTables, context: SealContext, offsets: Mapping[str, int]) -> None:
     """Close an epoch of all parts against every writer, once they are what their states say. Idempotent.
 
     Raises:
         FencedError, ReplayDiffersError, TargetLostError: see `check_sealed`.
     """
-    parts = PartLedger(ledger)
-    place = PartPlace(str(table), context.step_id, context.epoch, ALTERNATIVE)
+    ledger, parts = tables.ledger, PartLedger(tables.ledger)
+    place = PartPlace(str(tables.target), context.step_id, context.epoch, ALTERNATIVE)
 
     def seal(connection: PostgresConnection) -> None:
         step = ledger.read(connection, lock=True)
-        check_step(str(table), step.record() if step else None, context)
+        check_step(place.target, step.record() if step else None, context)
         rows = check_sealed(place, parts.read(connection), offsets)
         reached("postgres: sealing")
         if step is not None and not step.holds(context.epoch):
             ledger.published(connection, step, context, rows)
 
-    database.run("sealing", seal, step=context.step_id)
+    tables.run("sealing", seal)

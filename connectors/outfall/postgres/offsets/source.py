@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql
 
-from outfall.capabilities import CommitterInitContext, TargetContext, WriterInitContext
+from outfall.capabilities import CommitterInitContext, TargetContext
 from outfall.errors import ValueRefusedError
 from outfall.postgres.catalogue.table import check_unique
-from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
-from outfall.postgres.names import STAGE, TableName, escaped
+from outfall.postgres.connection.database import PostgresConnection
+from outfall.postgres.names import STAGE, escaped
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.epochs import StagedDelivery
 from outfall.postgres.staging.publish import Request, StagedCommitter, attempts_of
-from outfall.postgres.staging.staging_table import StagedRows, Staging
+from outfall.postgres.staging.staging_table import StagedRows
 from outfall.postgres.staging.staging_writer import StagingWriter
 from outfall.postgres.target import OffsetTarget
 from outfall.trace_points import reached
@@ -47,11 +47,10 @@ class SourceDelivery(StagedDelivery):
         )
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> SourceWriter:
-        return SourceWriter(self.database, self._staging(step_id), self.table, self._writer())
+        return SourceWriter(self._tables(self._writer()), self._writer())
 
     def create_committer(self, context: CommitterInitContext) -> SourceCommitter:
-        staging = self._staging(context.step_id)
-        return SourceCommitter(self.database, self.table, staging, self._ledger(context), context)
+        return SourceCommitter(self._tables(context), context)
 
     def _check_columns(self, connection: PostgresConnection, schema: pa.Schema) -> None:
         super()._check_columns(connection, schema)
@@ -63,14 +62,7 @@ class SourceDelivery(StagedDelivery):
         return self.options.model_copy(update={"key_columns": self.options.offset_columns})
 
     def _target(self, context: TargetContext[Any]) -> SourceTarget:
-        return SourceTarget(
-            self._table_database,
-            self.table,
-            self._ledger(context),
-            context,
-            schema=self._written,
-            staging=self._staging(context.step_id),
-        )
+        return SourceTarget(self._tables(context, self._table_options), context, self._written)
 
 
 class SourceTarget(OffsetTarget):
@@ -95,14 +87,14 @@ class SourceCommitter(StagedCommitter):
             for request in requests:
                 request.signal_committed()
 
-        self._run("settling rows of", settle)
+        self._tables.run("settling rows of", settle)
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         def find(connection: PostgresConnection) -> None:
             if not self._row(connection, requests).holds(self._context.epoch):
                 self._signal_lost(connection, requests)
 
-        self._run("looking for rows of", find)
+        self._tables.run("looking for rows of", find)
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
         """Rows that are there may be written again: they find themselves there."""
@@ -110,7 +102,7 @@ class SourceCommitter(StagedCommitter):
 
     def revoke(self, requests: Sequence[Request]) -> None:
         stages = [request.committable.stage for request in requests]
-        self._run("giving up rows of", lambda connection: self._staging.forget(connection, stages))
+        self._tables.run("giving up rows of", lambda connection: self._staging.forget(connection, stages))
 
     def _signal_lost(self, connection: PostgresConnection, requests: Sequence[Request]) -> bool:
         there = self._staging.registered(connection, [request.committable.stage for request in requests])
@@ -135,19 +127,13 @@ class SourceWriter(StagingWriter):
     other: the rows may be sent again.
     """
 
-    def __init__(
-        self, database: PostgresDatabase, staging: Staging, table: TableName, context: WriterInitContext
-    ) -> None:
-        super().__init__(database, staging, None, context)
-        self._table = table
-
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch.
 
         Raises:
             ValueRefusedError: an offset is NULL, which no index takes for the same as another.
         """
-        for name in self._database.options.offset_columns:
+        for name in self._tables.options.offset_columns:
             if batch.column(name).null_count:
                 raise ValueRefusedError(
                     f"the offset column {name!r} is NULL in a row",
@@ -163,15 +149,15 @@ class SourceWriter(StagingWriter):
         self._context.metrics.add("rows_changed", self._insert(connection, staged.columns))
 
     def _insert(self, connection: PostgresConnection, columns: tuple[str, ...]) -> int:
-        self._database.limit(connection)
+        self._tables.database.limit(connection)
         listed = sql.SQL(", ").join(map(escaped, columns))
-        offsets = sql.SQL(", ").join(map(escaped, self._database.options.offset_columns))
+        offsets = sql.SQL(", ").join(map(escaped, self._tables.options.offset_columns))
         # In the order of the keys, so that two attempts that bring the same rows wait for each other one way only.
         statement = sql.SQL(
             "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {stage} = %s ORDER BY {offsets}"
             " ON CONFLICT ({offsets}) DO NOTHING"
         ).format(
-            table=self._table.escaped(),
+            table=self._tables.target.escaped(),
             columns=listed,
             staging=self._staging.table.escaped(),
             stage=escaped(STAGE),

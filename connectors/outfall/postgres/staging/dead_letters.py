@@ -128,7 +128,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 
-class DeadLetters:
+class DeadLetterTable:
     """The dead letter table of a sink, and where letters wait for their attempt. In the caller's transaction.
 
     Args:
@@ -267,7 +267,7 @@ class DeadLetters:
         return [statement for table, statement in wanted.items() if not is_there(connection, table)]
 
 
-def dead_letters(options: PostgresOptions) -> DeadLetters | None:
+def dead_letters(options: PostgresOptions) -> DeadLetterTable | None:
     """Return where a sink's dead letters go; `None` when they fail the query.
 
     Raises:
@@ -278,7 +278,7 @@ def dead_letters(options: PostgresOptions) -> DeadLetters | None:
     table = TableName.parse(options.dead_letter_table)
     if table == TableName.parse(options.table):
         raise _is_the_table()
-    return DeadLetters(table, options.metadata_schema, options.max_dead_letters)
+    return DeadLetterTable(table, options.metadata_schema, options.max_dead_letters)
 
 
 def _is_the_table() -> ConfigurationError:

@@ -19,7 +19,7 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.delivery import PostgresDelivery
 from outfall.postgres.ledger import ledger_ddl, token_ddl
 from outfall.postgres.staging.publish import PostgresCommitter
-from outfall.postgres.staging.staging_table import StagedRows, Staging, new_stage
+from outfall.postgres.staging.staging_table import StagedRows, new_stage
 from outfall.postgres.staging.staging_writer import StagingWriter
 from outfall.postgres.target import PostgresTarget
 from outfall.serde import ModelSerializer
@@ -33,32 +33,26 @@ class StagedDelivery(PostgresDelivery, DynamicSink[Any], SupportsCommitter[Stage
         return ModelSerializer(StagedRows)
 
     def sweep(self, context: SweepContext) -> int:
-        staging, step = self._staging(context.step_id), context.step_id
+        tables = self._tables(context)
         if context.final:
-            self.database.run("ending the ledger of", self._ledger(context).end, step=step)
-        count = self.database.run(
-            "sweeping staging of", lambda connection: staging.forget_older(connection, context), step=step
-        )
-        self.database.run("clearing staging of", staging.clear, step=step)
-        if self.letters is not None:
-            self.database.run("clearing dead letters of", self.letters.clear, step=step)
+            tables.run("ending the ledger of", tables.ledger.end)
+        count = tables.run("sweeping staging of", lambda connection: tables.staging.forget_older(connection, context))
+        tables.run("clearing staging of", tables.staging.clear)
+        if tables.letters is not None:
+            tables.run("clearing dead letters of", tables.letters.clear)
         return count
 
     def find_leftovers(self, context: SweepContext) -> Sequence[str]:
-        staging = self._staging(context.step_id, starting=True)
-        return self.database.run(
-            "looking into staging of",
-            lambda connection: staging.older(connection, context),
-            step=context.step_id,
-            starting=True,
+        tables = self._tables(context, starting=True)
+        return tables.run(
+            "looking into staging of", lambda connection: tables.staging.older(connection, context), starting=True
         )
-
-    def _staging(self, step_id: str, *, starting: bool = False) -> Staging:
-        return Staging(self.options, self.table, self.found_in(starting=starting), step_id)
 
     def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
         schema = self.options.metadata_schema
-        statements = ledger_ddl(schema) + token_ddl(schema) + self._staging(step_id).missing_ddl(connection)
+        statements = (
+            ledger_ddl(schema) + token_ddl(schema) + self._staging(step_id, self.found_in()).missing_ddl(connection)
+        )
         return statements + ([] if self.letters is None else self.letters.missing_ddl(connection))
 
 
@@ -66,11 +60,10 @@ class EpochDelivery(StagedDelivery, SupportsPreCommitTopology[StagedRows, Staged
     """An epoch is in the table as a whole or not at all."""
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StagingWriter:
-        return StagingWriter(self.database, self._staging(step_id), self.letters, self._writer())
+        return StagingWriter(self._tables(self._writer()), self._writer())
 
     def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:
-        staging = self._staging(context.step_id)
-        return PostgresCommitter(self.database, self.table, staging, self._ledger(context), context, self.letters)
+        return PostgresCommitter(self._tables(context), context)
 
     def add_pre_commit_topology(
         self, results: Sequence[CommittableMessage[StagedRows]]
@@ -96,12 +89,4 @@ class EpochDelivery(StagedDelivery, SupportsPreCommitTopology[StagedRows, Staged
         )
 
     def _target(self, context: TargetContext[Any]) -> PostgresTarget:
-        return PostgresTarget(
-            self._table_database,
-            self.table,
-            self._ledger(context),
-            context,
-            schema=self._written,
-            staging=self._staging(context.step_id),
-            letters=self.letters,
-        )
+        return PostgresTarget(self._tables(context, self._table_options), context, self._written)

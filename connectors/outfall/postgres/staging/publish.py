@@ -6,7 +6,7 @@ that is, `publish_sql` knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,15 +15,15 @@ from psycopg import sql
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
-from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
+from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import is_rows_fault, may_be_misfit, may_go_later, translated
-from outfall.postgres.ledger import LedgerRow, StepLedger
+from outfall.postgres.ledger import LedgerRow
 from outfall.postgres.names import MARKER, TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.dead_letters import DeadLetters, RowRefusal, isolate, key_names, row_name, too_many
+from outfall.postgres.staging.dead_letters import DeadLetterTable, RowRefusal, isolate, key_names, row_name, too_many
 from outfall.postgres.staging.publish_sql import Places, Rows, places, statements
-from outfall.postgres.staging.staging_table import StagedRows, Staging
-from outfall.postgres.target import Wanted, make
+from outfall.postgres.staging.staging_table import StagedRows
+from outfall.postgres.tables import StepTables, Wanted
 from outfall.trace_points import reached
 
 Request = CommitRequest[StagedRows]
@@ -31,34 +31,15 @@ T = TypeVar("T")
 
 
 class StagedCommitter(Committer[StagedRows]):
-    """What committers of staged attempts have in common: the step's row in the ledger, and staging.
-
-    Args:
-        database: where all of it is.
-        table: the target.
-        staging: where the rows are.
-        ledger: the step's.
-        context: the epoch.
-    """
+    """What committers of staged attempts have in common: the step's row in the ledger, and staging."""
 
     strict = True
 
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        table: TableName,
-        staging: Staging,
-        ledger: StepLedger,
-        context: CommitterInitContext,
-    ) -> None:
-        self._database = database
-        self._table = table
-        self._staging = staging
-        self._ledger = ledger
+    def __init__(self, tables: StepTables, context: CommitterInitContext) -> None:
+        self._tables = tables
+        self._staging = tables.staging
+        self._ledger = tables.ledger
         self._context = context
-
-    def _run(self, doing: str, work: Callable[[PostgresConnection], T]) -> T:
-        return self._database.run(doing, work, step=self._context.step_id)
 
     def _row(self, connection: PostgresConnection, requests: Sequence[Request], *, lock: bool = False) -> LedgerRow:
         return self._ledger.read_published(connection, self._context, attempts_of(requests), lock=lock)
@@ -85,30 +66,20 @@ class PostgresCommitter(StagedCommitter):
     """Moves the rows of an epoch's winners from staging into the table, all or none, and writes the epoch beside them.
 
     Two drivers that publish the same epoch meet at the ledger's row: whoever comes second finds the epoch there.
-
-    Args:
-        database, table, staging, ledger, context: see `StagedCommitter`.
-        letters: where rows go that are refused; `None` to refuse the epoch with them.
     """
 
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        table: TableName,
-        staging: Staging,
-        ledger: StepLedger,
-        context: CommitterInitContext,
-        letters: DeadLetters | None,
-    ) -> None:
-        super().__init__(database, table, staging, ledger, context)
-        self._letters = letters
+    def __init__(self, tables: StepTables, context: CommitterInitContext) -> None:
+        super().__init__(tables, context)
+        self._table = tables.target
+        self._options = tables.options
+        self._letters = tables.letters
         self._moved: _Moved | None = None
         self._tries = 0
 
     def commit(self, requests: Sequence[Request]) -> None:
         self._prepare_letters(requests)
         try:
-            self._database.run_raw("publishing to", lambda connection: self._publish(connection, requests))
+            self._tables.database.run_raw("publishing to", lambda connection: self._publish(connection, requests))
         except _RowsLostError:
             self._signal_lost(requests)
         except _RevokedError:
@@ -123,7 +94,7 @@ class PostgresCommitter(StagedCommitter):
                     request.signal_failed_with_known_reason(refusal)
             else:
                 raise translated(
-                    self._database, f"publishing to {self._table}", error, self._context.step_id
+                    self._tables.database, f"publishing to {self._table}", error, self._context.step_id
                 ) from error
         else:
             self._count()
@@ -134,14 +105,16 @@ class PostgresCommitter(StagedCommitter):
             # Another driver may have published them meanwhile, and cleared staging.
             return {} if row.holds(self._context.epoch) else self._find_lost(connection, requests)
 
-        _signal(requests, self._run("looking into staging of", find))
+        _signal(requests, self._tables.run("looking into staging of", find))
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
-        row = self._run("looking at the ledger of", lambda connection: self._row(connection, requests, lock=True))
+        row = self._tables.run(
+            "looking at the ledger of", lambda connection: self._row(connection, requests, lock=True)
+        )
         return not row.holds(self._context.epoch)
 
     def revoke(self, requests: Sequence[Request]) -> None:
-        self._run("revoking rows of", lambda connection: self._revoke(connection, requests))
+        self._tables.run("revoking rows of", lambda connection: self._revoke(connection, requests))
         reached("postgres: revoked")
 
     def _signal_lost(self, requests: Sequence[Request]) -> bool:
@@ -163,7 +136,7 @@ class PostgresCommitter(StagedCommitter):
                 self._staging.forget(connection, _stages(requests))
             return lost
 
-        lost = self._run("looking into staging of", find)
+        lost = self._tables.run("looking into staging of", find)
         if lost is None:
             return True
         if lost:
@@ -185,10 +158,9 @@ class PostgresCommitter(StagedCommitter):
             letters.check(connection, self._table)
             return letters.missing_ddl(connection)
 
-        if not self._run("looking for the dead letters of", missing):
+        if not self._tables.run("looking for the dead letters of", missing):
             return
-        options = self._database.options
-        if options.create_staging == "never":
+        if self._options.create_staging == "never":
             raise TargetError(
                 f"a table for dead letters is missing: {letters.table} or what waits for it",
                 step=self._context.step_id,
@@ -196,8 +168,7 @@ class PostgresCommitter(StagedCommitter):
                 why="create_staging is 'never'",
                 do="have a DBA run what PostgresSink.ddl() prints",
             )
-        wanted = Wanted((options.metadata_schema, letters.table.name), letters.missing_ddl)
-        make(self._database, wanted, self._context.step_id)
+        self._tables.make(Wanted((self._options.metadata_schema, letters.table.name), letters.missing_ddl))
 
     def _publish(self, connection: PostgresConnection, requests: Sequence[Request]) -> None:
         context = self._context
@@ -217,7 +188,7 @@ class PostgresCommitter(StagedCommitter):
 
     def _make_way(self, connection: PostgresConnection, row: LedgerRow) -> None:
         """Delete what the table holds, where the first epoch is to do so."""
-        if row.epoch is None and self._database.options.on_existing == "overwrite":
+        if row.epoch is None and self._options.on_existing == "overwrite":
             connection.execute(sql.SQL("DELETE FROM {}").format(self._table.identifier()))
 
     def _move(self, connection: PostgresConnection, requests: Sequence[Request]) -> _Moved:
@@ -245,7 +216,9 @@ class PostgresCommitter(StagedCommitter):
         self._check_all_there(connection, move, changed)
         return _Moved(changed)
 
-    def _move_sorting(self, connection: PostgresConnection, move: Move, letters: DeadLetters, already: int) -> _Moved:
+    def _move_sorting(
+        self, connection: PostgresConnection, move: Move, letters: DeadLetterTable, already: int
+    ) -> _Moved:
         """Move what the table takes, and write what it refuses as dead letters."""
         self._check_all_there(connection, move, None)
         sorting = move.sorting(connection)
@@ -271,7 +244,7 @@ class PostgresCommitter(StagedCommitter):
 
     def _check_all_there(self, connection: PostgresConnection, move: Move, changed: int | None) -> None:
         # Appends tell by themselves that no row was lost, unless the table's triggers or rules leave rows out.
-        told = self._database.options.write_mode == "append" and changed == sum(move.expected.values())
+        told = self._options.write_mode == "append" and changed == sum(move.expected.values())
         if not told and self._staging.counts(connection, move.expected) != move.expected:
             raise _RowsLostError
 
@@ -290,8 +263,8 @@ class PostgresCommitter(StagedCommitter):
         """Find a row that is refused, by moving the rows once more without committing; nothing when none is now."""
         move = self._moving(requests)
         try:
-            with self._database.connection() as connection, connection.transaction(force_rollback=True):
-                self._database.limit(connection)
+            with self._tables.database.connection() as connection, connection.transaction(force_rollback=True):
+                self._tables.database.limit(connection)
                 self._make_way(connection, self._row(connection, requests))
                 sorting = move.sorting(connection)
                 found = sorting.first()
@@ -309,7 +282,7 @@ class PostgresCommitter(StagedCommitter):
                 self._context.metrics.add("dead_letters", self._moved.letters)
 
     def _moving(self, requests: Sequence[Request]) -> Move:
-        return Move(self._database.options, self._table, self._staging.table, attempts_of(requests))
+        return Move(self._options, self._table, self._staging.table, attempts_of(requests))
 
     def _revoke(self, connection: PostgresConnection, requests: Sequence[Request]) -> None:
         context = self._context

@@ -22,7 +22,7 @@ from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import STAGE, TableName, staging_name
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.dead_letters import DeadLetters
+from outfall.postgres.staging.dead_letters import DeadLetterTable
 
 _TRUNCATE_BYTES = 8 << 20
 """A staging table of at most this size is cleared row by row; truncating costs a new file and a lock on the table."""
@@ -192,7 +192,7 @@ class Staging:
         return True
 
     def find_lost(
-        self, connection: PostgresConnection, attempts: Sequence[StagedRows], letters: DeadLetters | None
+        self, connection: PostgresConnection, attempts: Sequence[StagedRows], letters: DeadLetterTable | None
     ) -> Mapping[int, str]:
         """Return the attempts whose recorded rows can no longer be published, by number, and why.
 
@@ -246,7 +246,7 @@ class Staging:
         return None
 
     def _miscounted(
-        self, connection: PostgresConnection, attempts: Sequence[StagedRows], letters: DeadLetters | None
+        self, connection: PostgresConnection, attempts: Sequence[StagedRows], letters: DeadLetterTable | None
     ) -> Mapping[int, str]:
         stages = [attempt.stage for attempt in attempts]
         rows = self.counts(connection, stages)
