@@ -53,6 +53,7 @@ def run(sink: PostgresSink, recovery: str, epoch: int, *ids: int) -> Any:
 STEPS = [
     "before BEGIN", "after BEGIN", "postgres: opening", "after open target", "postgres: copying", "task: after write",
     "postgres: publishing", "postgres: before COMMIT#2", "postgres: after COMMIT", "postgres: after COMMIT#2",
+    "postgres: before COMMIT#3", "postgres: after COMMIT#3",
     "task: after snapshot", "after collect", "postgres: sealing", "after seal", "before PREPARED", "after PREPARED",
     "before COMPLETED", "after COMPLETED",
 ]  # fmt: skip

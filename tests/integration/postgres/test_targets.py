@@ -158,7 +158,7 @@ def test_batch_jobs_leave_no_ledger_rows(target: Target, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("step", "published"), [("postgres: publishing", False), ("postgres: after COMMIT#5", True), ("after commit", True)]
+    ("step", "published"), [("postgres: publishing", False), ("postgres: after COMMIT#3", True), ("after commit", True)]
 )
 def test_a_batch_job_that_was_killed_is_noticed_if_it_had_published(
     target: Target, tmp_path: Path, step: str, published: bool
