@@ -75,7 +75,7 @@ def hide_secrets(client: Any, more: Iterable[str] = ()) -> None:
         return Redaction([*given, *(value for value in found if len(value) >= _SHORTEST)])
 
     def answered(parsed: dict[str, Any], **_: Any) -> None:
-        failed = [parsed.get("Error"), *(item for name in _ANSWERS for item in parsed.get(name) or ())]
+        failed = [parsed.get("Error"), *(item for name in _PER_RECORD for item in parsed.get(name) or ())]
         for error in failed:
             for name in _MESSAGES:
                 if isinstance(error, dict) and isinstance(error.get(name), str):
@@ -91,7 +91,7 @@ def hide_secrets(client: Any, more: Iterable[str] = ()) -> None:
         events.register("after-call-error", broke)
 
 
-_ANSWERS = ("Records", "RequestResponses", "Errors")
+_PER_RECORD = ("Records", "RequestResponses", "Errors")
 """Where services say it record by record."""
 _MESSAGES = ("Message", "ErrorMessage")
 """Not codes: what is done about an error goes by them."""

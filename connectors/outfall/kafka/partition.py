@@ -176,17 +176,17 @@ class KafkaPartition(Partition):
     def write(self, writes: Sequence[Write]) -> list[int]:
         producer = self._clients.producer()
         self._clients.listen()
-        answers: dict[int, int | KafkaError] = {}
+        reports: dict[int, int | KafkaError] = {}
         deadline = time.monotonic() + self._clients.timeout
         for index, (key, value) in enumerate(writes):
-            self._enqueue(producer, key, value, lambda e, m, i=index: answers.__setitem__(i, e or m.offset()), deadline)
-        while len(answers) < len(writes) and time.monotonic() < deadline + _ABANDONED:
+            self._enqueue(producer, key, value, lambda e, m, i=index: reports.__setitem__(i, e or m.offset()), deadline)
+        while len(reports) < len(writes) and time.monotonic() < deadline + _ABANDONED:
             producer.poll(0.1)
-        errors = [answer for answer in answers.values() if isinstance(answer, KafkaError)]
-        if errors or len(answers) < len(writes):
+        errors = [report for report in reports.values() if isinstance(report, KafkaError)]
+        if errors or len(reports) < len(writes):
             self._clients.drop_producer()
             raise self._undelivered(errors, len(writes))
-        return [offset for _, offset in sorted(answers.items()) if isinstance(offset, int)]
+        return [offset for _, offset in sorted(reports.items()) if isinstance(offset, int)]
 
     def close(self) -> None:
         self._clients.close()

@@ -137,7 +137,7 @@ class RecoveryConfig(ABC):
 
     reaches_tasks: ClassVar[bool] = True
     """Whether tasks on any host can open the log too. Where not, only the driver does, and states travel whole with the
-    ticket and the answers, as long as all of a step's together are within `outfall.recovery.entries.CARRIED`."""
+    ticket and the responses, as long as all of a step's together are within `outfall.recovery.entries.CARRIED`."""
 
     @abstractmethod
     def open(self, step_id: str) -> RecoveryLog:

@@ -47,7 +47,7 @@ class SqliteRecoveryConfig(RecoveryConfig):
 
     WAL mode, `synchronous=FULL`: what `append` returned survives the host. The directory must not be on a network
     filesystem, whose locks and shared memory SQLite does not trust (https://www.sqlite.org/wal.html). Only the driver
-    opens a database. States travel to and from the tasks with the ticket and the answers, so all states of a step
+    opens a database. States travel to and from the tasks with the ticket and the responses, so all states of a step
     together are limited to 64 MiB: larger ones need a store that tasks reach too.
 
     Args:
