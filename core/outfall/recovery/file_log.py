@@ -82,7 +82,7 @@ class FileLog(RecoveryLog):
         with explained(f"reading the state {name!r}", self._step_id, self._where):
             data = self._load(self._state_path(name))
         if data is None:
-            raise missing_state(name, where=self._where, step_id=self._step_id)
+            raise missing_state(name, where=repr(self._where), step_id=self._step_id)
         return data
 
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:

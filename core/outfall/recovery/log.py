@@ -233,9 +233,9 @@ def require_newest(newest: int, after: int, *, where: str, step_id: str) -> None
 
 
 def missing_state(name: str, *, where: str, step_id: str) -> RecordError:
-    """Make the error for a state that is not in a store."""
+    """Make the error for a state that is not in a store, which `where` names as texts show it."""
     return RecordError(
-        f"the state {name!r} is not in {where!r}",
+        f"the state {name!r} is not in {where}",
         step=step_id,
         why="a record names it, and no sweep removes what is recorded",
         do="restore the recovery data from a copy, large states with it",

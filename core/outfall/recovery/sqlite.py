@@ -162,7 +162,7 @@ class SqliteLog(RecoveryLog):
             query = "SELECT data FROM states WHERE name = ?"
             row = None if database is None else database.connection.execute(query, (name,)).fetchone()
         if row is None:
-            raise missing_state(name, where=self._path, step_id=self._step_id)
+            raise missing_state(name, where=repr(self._path), step_id=self._step_id)
         return bytes(row[0])
 
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
