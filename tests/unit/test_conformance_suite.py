@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import re
 import sqlite3
 import subprocess
@@ -16,12 +18,15 @@ from typing import Any
 
 import pytest
 
+from outfall import capabilities
 from outfall.capabilities import Guarantee
+from outfall.capability_checks import is_fixed, kind_of, supports, target_of
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from outfall.testing.conformance import CHECKS, ConformanceError, NotClaimedError, run_check
+from outfall.testing.conformance.driver import copied
 from outfall.testing.conformance.faults import when
 from outfall.testing.conformance.schedules import (
     Action,
@@ -35,7 +40,7 @@ from outfall.testing.conformance.schedules import (
     play,
 )
 from outfall.testing.conformance.search import search
-from outfall.testing.conformance.spying import spied
+from outfall.testing.conformance.spying import SpiedSink
 from outfall.testing.conformance.trial import Content, Trial, dealt, frozen
 from tests.unit.support import conforming
 from tests.unit.support.broken_sinks import careless, filed, staged
@@ -274,11 +279,15 @@ def test_a_fault_says_when_from_the_outside_in() -> None:
 
 
 def test_an_observed_sink_is_of_its_kind_and_its_copies_are_observed_too() -> None:
-    warehouse = conforming.SharedWarehouse()
-    sink = spied(StagingSink(warehouse))
-    assert isinstance(sink, StagingSink)
-    assert (type(sink).__module__, type(sink).__qualname__) == (StagingSink.__module__, StagingSink.__qualname__)
-    assert type(sink) is not StagingSink
+    sink = StagingSink(conforming.SharedWarehouse())
+    observed = SpiedSink(sink)
+    assert (kind_of(observed), target_of(observed), is_fixed(observed)) == (kind_of(sink), target_of(sink), False)
+    names = [name for name in capabilities.__all__ if name.startswith(("Supports", "DeclaresGuarantee"))]
+    for feature in (getattr(capabilities, name) for name in names):
+        assert supports(observed, feature) == supports(sink, feature), feature
+    for copied_sink in (copy.copy(observed), pickle.loads(pickle.dumps(observed)), copied(observed)):
+        assert isinstance(copied_sink, SpiedSink)
+        assert isinstance(copied_sink.worker, StagingSink)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ class _Holding(StatelessSinkPartition[Any]):
 
 
 @dataclass
-class Ledger:
+class MemoryTarget:
     """A target in memory."""
 
     staged: dict[str, list[Any]] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Ledger:
 class PublishingSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterContext):
     """Stages by attempt and publishes at commit."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: MemoryTarget) -> None:
         """Write to `ledger`."""
         self.ledger = ledger
         self.name = ""
@@ -162,7 +162,7 @@ class PublishingSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterCon
 
 
 class _Staging(StatelessSinkPartition[Any]):
-    def __init__(self, ledger: Ledger, name: str) -> None:
+    def __init__(self, ledger: MemoryTarget, name: str) -> None:
         self._rows = ledger.staged.setdefault(name, [])
         self._name = name
 
@@ -174,7 +174,7 @@ class _Staging(StatelessSinkPartition[Any]):
 
 
 class _Publisher(Committer[str]):
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: MemoryTarget) -> None:
         self._ledger = ledger
 
     def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
@@ -371,7 +371,7 @@ class RecoveryContract:
     def test_the_older_of_two_drivers_is_refused_at_each_of_its_writes(
         self, recovery: RecoveryConfig, point: str
     ) -> None:
-        ledger = Ledger()
+        ledger = MemoryTarget()
         older, newer = (LocalDriver(PublishingSink(ledger), recovery) for _ in range(2))
         with once_at(point, lambda: newer.run_epoch(0, [["row"]])), pytest.raises(FencedError):
             older.run_epoch(0, [["row"]])

@@ -82,7 +82,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Begin:
+class BeginBeside:
     """Another driver begins the next epoch and runs no task yet: whoever begins later makes it a zombie."""
 
     tasks: int = 3
@@ -131,7 +131,7 @@ class Wake:
 
 
 Action = (
-    Write | Crash | Fail | PartialCommit | LostReply | SlowReply | Restart | Replay | Begin | Attempt | Stall
+    Write | Crash | Fail | PartialCommit | LostReply | SlowReply | Restart | Replay | BeginBeside | Attempt | Stall
     | Finish | Sleep | Wake
 )  # fmt: skip
 
@@ -253,7 +253,7 @@ class Player:
         self._restart()
 
     @_act.register
-    def _(self, action: Begin) -> None:
+    def _(self, action: BeginBeside) -> None:
         with suppress(Exception):
             driver = self.trial.driver(clock=FakeClock())
             self.begun.append(

@@ -35,7 +35,7 @@ def schedules(*, commits: bool) -> st.SearchStrategy[list[Any]]:
         st.builds(act.Fail, at=STEPS, tasks=TASKS, rows=ROWS),
         st.just(act.Restart()),
         st.builds(act.Replay, tasks=TASKS),
-        st.builds(act.Begin, tasks=TASKS, rows=ROWS),
+        st.builds(act.BeginBeside, tasks=TASKS, rows=ROWS),
         st.builds(act.Attempt, begun=which, task=which, delivered=st.booleans()),
         st.builds(act.Stall, begun=which, task=which, at=STEPS),
         st.builds(act.Finish, begun=which),

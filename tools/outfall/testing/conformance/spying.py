@@ -1,18 +1,35 @@
 """Sinks under observation: every call that the engine makes is announced as a step and may be interfered with.
 
-A sink is observed by a subclass made on the fly, so that the engine, `bind` and pickling see the same kind of sink as
-before. Partitions and committers stand behind a front that has exactly their methods.
+An observer stands before the sink, its partitions and its committer, and has exactly what they have: the engine, `bind`
+and pickling see a sink of the same kind.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from outfall.capabilities import CommitRequest, Committer
+from outfall.capabilities import (
+    CommitRequest,
+    CommittableMessage,
+    Committer,
+    CommitterInitContext,
+    CommittingSinkPartition,
+    DeclaresCapabilities,
+    PartSeal,
+    SealContext,
+    SnapshotsWriterState,
+    SupportsArrow,
+    SupportsDeadLetters,
+    SupportsFlush,
+    SweepContext,
+    TargetContext,
+    WriterInitContext,
+)
+from outfall.capability_checks import supports
+from outfall.delegating_sink import DelegatingSink
 from outfall.trace_points import reached
 
 SINK_METHODS = (
@@ -22,6 +39,9 @@ SINK_METHODS = (
 PARTITION_METHODS = (
     "write_batch", "write_record_batch", "flush", "prepare_commit", "snapshot", "snapshot_state",
     "dead_letters_to", "close"
+)  # fmt: skip
+PARTITION_FEATURES = (
+    CommittingSinkPartition, SnapshotsWriterState, SupportsArrow, SupportsDeadLetters, SupportsFlush
 )  # fmt: skip
 COMMITTER_METHODS = ("commit", "find_lost", "revoke", "nothing_published", "close")
 
@@ -82,96 +102,75 @@ def probing(probe: P) -> Iterator[P]:
         _probes.remove(probe)
 
 
-def spied(sink: Any) -> Any:
-    """Return a copy of a sink whose calls are observed. It can be copied and pickled like the sink."""
-    found = copy.copy(sink)
-    kind: Any = type(sink)
-    object.__setattr__(found, "__class__", _observed(kind))
-    return found
-
-
 def _around(method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
     return _probes[-1].around(method, args, call)
 
 
-@functools.cache
-def _observed(kind: Any) -> type:
-    """The subclass of a sink's class that announces its calls."""
-    names: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__slots__": ()}
-    names |= {name: _announced(kind, name) for name in SINK_METHODS if callable(getattr(kind, name, None))}
-    names |= {name: _opening(kind, name) for name in ("build", "build_part", "restore_writer") if hasattr(kind, name)}
-    if hasattr(kind, "create_committer"):
-        names["create_committer"] = _creating(kind)
-    names["__copy__"] = lambda self: _copied(self, kind)
-    names["__reduce_ex__"] = lambda self, protocol: (spied, (_plain(self, kind),))
-    return type(kind)(kind.__name__, (kind,), names)  # type: ignore[no-any-return]
+class SpiedSink(DelegatingSink):
+    """Stands before a sink. Copies and pickles of it are observed too."""
+
+    def list_parts(self) -> list[str]:
+        return list(_around("list_parts", (), super().list_parts))
+
+    def bind(self, context: WriterInitContext) -> Self:
+        return self.with_worker(_around("bind", (context,), lambda: self.worker.bind(context)))
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
+        return self._opened("build", (step_id, worker_index, worker_count))
+
+    def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Any:
+        return self._opened("build_part", (step_id, for_part, resume_state))
+
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[Any]) -> Any:
+        return self._opened("restore_writer", (context, recovered))
+
+    def _opened(self, method: str, args: tuple[Any, ...]) -> SpiedPartition:
+        return SpiedPartition(_around(method, args, lambda: getattr(self.worker, method)(*args)))
+
+    def create_committer(self, context: CommitterInitContext) -> SpiedCommitter:
+        return SpiedCommitter(_around("create_committer", (context,), lambda: self.worker.create_committer(context)))
+
+    def add_pre_commit_topology(self, results: Sequence[CommittableMessage[Any]]) -> Any:
+        return _around("add_pre_commit_topology", (results,), lambda: self.worker.add_pre_commit_topology(results))
+
+    def add_post_commit_topology(self, committed: Sequence[CommittableMessage[Any]]) -> None:
+        _around("add_post_commit_topology", (committed,), lambda: self.worker.add_post_commit_topology(committed))
+
+    def check_target(self, context: TargetContext[Any]) -> Any:
+        return _around("check_target", (context,), lambda: self.worker.check_target(context))
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        _around("open_target", (context,), lambda: self.worker.open_target(context))
+
+    def seal(self, context: SealContext, parts: Sequence[PartSeal[Any]]) -> None:
+        _around("seal", (context, parts), lambda: self.worker.seal(context, parts))
+
+    def sweep(self, context: SweepContext) -> Any:
+        return _around("sweep", (context,), lambda: self.worker.sweep(context))
 
 
-def _announced(kind: type, name: str) -> Any:
-    original = getattr(kind, name)
+class SpiedPartition(DeclaresCapabilities):
+    """Stands before a partition, with those of the contract's methods that it has, and with their signatures."""
 
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **options: Any) -> Any:
-        return _around(name, args, lambda: original(self, *args, **options))
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
 
-    return method
+    def capabilities(self) -> Collection[type]:
+        return [feature for feature in PARTITION_FEATURES if supports(self._inner, feature)]
 
+    def __getattr__(self, name: str) -> Any:
+        if name not in PARTITION_METHODS:
+            raise AttributeError(name)
+        method = getattr(self._inner, name)
 
-def _opening(kind: type, name: str) -> Any:
-    original = getattr(kind, name)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **options: Any) -> Any:
-        return _front(_around(name, args, lambda: original(self, *args, **options)))
-
-    return method
-
-
-def _creating(kind: type) -> Any:
-    original: Any = getattr(kind, "create_committer")  # noqa: B009 - a type has no such attribute for mypy
-
-    def create_committer(self: Any, context: Any) -> Any:
-        return _Committer(_around("create_committer", (context,), lambda: original(self, context)))
-
-    return create_committer
-
-
-def _plain(sink: Any, kind: type) -> Any:
-    """A copy that is not observed."""
-    observed = type(sink)
-    object.__setattr__(sink, "__class__", kind)
-    try:
-        return copy.copy(sink)
-    finally:
-        object.__setattr__(sink, "__class__", observed)
-
-
-def _copied(sink: Any, kind: type) -> Any:
-    return spied(_plain(sink, kind))
-
-
-def _front(partition: Any) -> Any:
-    """Stand before a partition, with those of the contract's methods that it has."""
-    names = tuple(name for name in PARTITION_METHODS if callable(getattr(partition, name, None)))
-    return _front_class(type(partition).__name__, names)(partition)
-
-
-@functools.cache
-def _front_class(name: str, methods: tuple[str, ...]) -> type:
-    def forward(method: str) -> Any:
-        def call(self: Any, *args: Any, **options: Any) -> Any:
-            inner = getattr(self.inner, method)
-            return _around(method, args, lambda: inner(*args, **options))
+        @functools.wraps(method)
+        def call(*args: Any, **options: Any) -> Any:
+            return _around(name, args, lambda: method(*args, **options))
 
         return call
 
-    def start(self: Any, inner: Any) -> None:
-        self.inner = inner
 
-    return type(name, (), {"__init__": start} | {method: forward(method) for method in methods})
-
-
-class _Committer(Committer[Any]):
+class SpiedCommitter(Committer[Any]):
     """Stands before a committer."""
 
     def __init__(self, inner: Committer[Any]) -> None:

@@ -24,7 +24,7 @@ from outfall.recovery.log import RecoveryConfig
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows, result_of_child
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
-from outfall.testing.conformance.spying import spied
+from outfall.testing.conformance.spying import SpiedSink
 from outfall.testing.crash_points import crash_at
 from outfall.testing.memory_log import MemoryRecoveryConfig
 
@@ -151,7 +151,7 @@ class Trial:
 
     def sink(self) -> Any:
         """Make the sink anew, as each process does, and observe it."""
-        return spied(self.harness.make_sink(self.target))
+        return SpiedSink(self.harness.make_sink(self.target))
 
     def driver(self, **options: Any) -> RemoteTasks:
         """Start a driver that remembers nothing."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from outfall.capabilities import SupportsCommitter
 from outfall.capability_checks import supports
+from outfall.delegating_sink import DelegatingSink
 from outfall.protocol.messages import TaskResponse
 from outfall.testing.conformance.driver import result_of_child, status_of_child_killed_at
 from outfall.testing.conformance.faults import check, when
@@ -92,7 +93,10 @@ def _files(trials: Trials) -> set[str]:
     trial = trials.new()
     with probing(_Objects()) as probe:
         trial.run_epochs(2)
-    return files_of([trials.sink, *probe.made])
+    sinks = [trials.sink]
+    while isinstance(sinks[-1], DelegatingSink):
+        sinks.append(sinks[-1].worker)
+    return files_of([*sinks, *probe.made])
 
 
 @check
