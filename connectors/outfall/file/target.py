@@ -15,7 +15,7 @@ from outfall.file.options import FileOptions
 from outfall.file.storage.disk import explained
 from outfall.file.storage.local import LocalStore
 from outfall.file.storage.locks import Patience
-from outfall.file.storage.store import FileMarker
+from outfall.file.storage.store import FileMarker, FileStore
 from outfall.filesystems import make_durably
 from outfall.formats import suffix
 from outfall.sinks import Sink
@@ -53,6 +53,11 @@ class Files(StorageSink, Sink[Any]):
 
     def place(self) -> str:
         return f"{self.options.path}/" if self.options.remote else f"file:{_identity(self.options.path)}"
+
+    def _check_existing(self, store: FileStore, context: TargetContext[Any]) -> None:
+        """Refuse a directory that holds what is not ours, unless `on_existing` says what to do with it."""
+        found = FoundFiles(store, self.options, context.incarnation)
+        check_existing(found, self.options.on_existing, context.step_id)
 
     def _may_take_back(self, found: TargetRecord, context: TargetContext[Any]) -> bool:
         """Tell whether the target is later than the recovery data, and `on_rewind` says what to do about it.
@@ -167,8 +172,7 @@ class LocalFiles(Files):
             self._check_existing(store, context)
         return ours
 
-    def _check_existing(self, store: LocalStore, context: TargetContext[Any]) -> None:
+    def _check_existing(self, store: FileStore, context: TargetContext[Any]) -> None:
         if self.options.on_existing == "overwrite":
-            check_deletable(store, self.options, context.step_id)
-        found = FoundFiles(store, self.options, context.incarnation)
-        check_existing(found, self.options.on_existing, context.step_id)
+            check_deletable(self.store, self.options, context.step_id)
+        super()._check_existing(store, context)

@@ -26,7 +26,6 @@ from outfall.file.whole.writer import WholeFileWriter
 from outfall.location import Location
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
-from outfall.storage.first_contact import check_existing
 from outfall.storage.names import SUMMARIES, AttemptName
 from outfall.target_record import TargetRecord, check_opening, check_record
 from outfall.trace_points import reached
@@ -226,10 +225,6 @@ class RemoteWholeFiles(WholeFiles):
             self._delete_existing(store, context)
             store.write_marker(found)
         return found
-
-    def _check_existing(self, store: RemoteStore, context: TargetContext[Any]) -> None:
-        found = FoundFiles(store, self.options, context.incarnation)
-        check_existing(found, self.options.on_existing, context.step_id)
 
     def _delete_existing(self, store: RemoteStore, context: TargetContext[Any]) -> None:
         """Delete what others left. Our own files are spared: another driver of this step may have been faster."""
