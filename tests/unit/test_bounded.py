@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outfall.protocol.run_registry import RunRegistry
+from outfall.protocol.step import RunRegistry
 from outfall.recovery import history
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.testing import LocalDriver

@@ -12,7 +12,7 @@ import pytest
 from outfall.capabilities import WriterInitContext
 from outfall.errors import FencedError, OutfallError, ResponsesError, SealError, StaleWriterError, StepInUseError
 from outfall.file import FileSink
-from outfall.protocol.run_registry import RunPosition, RunRegistry
+from outfall.protocol.step import RunPosition, RunRegistry
 from outfall.recovery import recovery_config
 from outfall.testing import LocalDriver
 from outfall.trace_points import listen

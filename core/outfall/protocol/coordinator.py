@@ -28,9 +28,8 @@ from outfall.protocol.clock import Clock, SystemClock
 from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.journal import Journal
 from outfall.protocol.messages import CollectedResponses, EpochResult, TaskResponse, Ticket
-from outfall.protocol.run_registry import PROCESS_REGISTRY, RunRegistry
 from outfall.protocol.states import ROWS_HELD, carried_to_log, total_held
-from outfall.protocol.step import EpochOptions, Step
+from outfall.protocol.step import PROCESS_REGISTRY, EpochOptions, RunRegistry, Step
 from outfall.protocol.takeover import begin_batch, begin_drain, begin_epoch, is_overtaken, make_ticket, take_over
 from outfall.protocol.target import sweep_context, sweep_target
 from outfall.protocol.validation import expected_epoch, fenced, listed_parts, log_lost

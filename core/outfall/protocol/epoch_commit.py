@@ -36,6 +36,13 @@ class EpochCommit:
         self._step_id = step.step_id
         self._journal = step.journal
         self._prepared = prepared
+        self._recorded: dict[str, Any] = {
+            "step": step.step_id,
+            "incarnation": prepared.incarnation,
+            "epoch": prepared.epoch,
+            "generation": prepared.generation,
+        }
+        """What each entry of this epoch says."""
         self._metrics = Metrics(prepared.counts)
         self._requests: list[CommitRequest[Any]] = []
         self._published: set[str] = set()
@@ -80,14 +87,7 @@ class EpochCommit:
 
     def _commit(self) -> None:
         if not self._journal.view.committing:
-            self._journal.append(
-                Committing(
-                    epoch=self._prepared.epoch,
-                    generation=self._prepared.generation,
-                    step=self._step_id,
-                    incarnation=self._prepared.incarnation,
-                )
-            )
+            self._journal.append(Committing(**self._recorded))
         reached("after COMMITTING")
         _log.info(
             "step %s, epoch %d: committing %d committables",
@@ -130,16 +130,7 @@ class EpochCommit:
         raise self._lost_for_good(lost)
 
     def _mark_committed(self, child: str) -> None:
-        entry = self._prepared
-        self._journal.append(
-            Committed(
-                epoch=entry.epoch,
-                generation=entry.generation,
-                child=child,
-                step=self._step_id,
-                incarnation=entry.incarnation,
-            )
-        )
+        self._journal.append(Committed(child=child, **self._recorded))
         reached("after COMMITTED")
 
     def _all_there(self) -> bool:
@@ -160,15 +151,7 @@ class EpochCommit:
         if remaining:
             committer.revoke(remaining)
         reached("after revoke")
-        self._journal.append(
-            Abandoned(
-                epoch=self._prepared.epoch,
-                generation=self._prepared.generation,
-                reason=lost[0].outcome.reason,
-                step=self._step_id,
-                incarnation=self._prepared.incarnation,
-            )
-        )
+        self._journal.append(Abandoned(reason=lost[0].outcome.reason, **self._recorded))
         reached("after ABANDONED")
         # Not before: what a newer driver has swept is no loss, and this one then cannot append.
         _log.warning(
@@ -209,8 +192,6 @@ class EpochCommit:
         dropped_rows = view.dropped_rows + counts.get("dropped_rows", 0)
         dropped_committables = view.dropped_committables + counts.get("dropped_committables", 0)
         entry = Completed(
-            epoch=self._prepared.epoch,
-            generation=self._prepared.generation,
             prepared=view.prepared,
             counts=counts,
             seconds=self._prepared.seconds + self._step.clock.now() - self._started,
@@ -221,8 +202,7 @@ class EpochCommit:
             published={**view.published, **dict.fromkeys(self._published, self._prepared.epoch)},
             dropped_rows=dropped_rows,
             dropped_committables=dropped_committables,
-            step=self._step_id,
-            incarnation=self._prepared.incarnation,
+            **self._recorded,
         )
         self._journal.append(entry)
         reached("after COMPLETED")

@@ -1,7 +1,9 @@
-"""One step on the driver: what is written, where it is recorded, how its epochs are run, and what this run has done."""
+"""One step on the driver: what is written, where it is recorded, how epochs are run, and what its runs have done."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +11,6 @@ from typing import Any
 from outfall.protocol.clock import Clock
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.journal import Journal
-from outfall.protocol.run_registry import RunPosition, RunRegistry
 from outfall.recovery.log import RecoveryConfig
 
 MakeSourceDurable = Callable[[int | None, bool], None]
@@ -41,6 +42,51 @@ class EpochOptions:
 
 
 @dataclass(frozen=True)
+class RunPosition:
+    """Where a run of a query stands in a step's log."""
+
+    run: str
+    last: int
+    """Number of the newest entry that this run has read or written."""
+    done: int | None
+    """The last epoch that this run completed or skipped."""
+
+
+class RunRegistry:
+    """Positions by recovery location, step and run: a run that was overtaken is still known when it wakes.
+
+    Without it a driver that was overtaken while it slept would read the newer one's entries as its own past and go on;
+    with it the older driver loses, whichever wakes first.
+    """
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._positions: dict[tuple[str, str, str], RunPosition] = {}
+        self._warned: dict[tuple[str, str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def recall(self, url: str, step_id: str, run: str) -> RunPosition | None:
+        """Return this run's position; another run's is of no use."""
+        with self._lock:
+            return self._positions.get((_place(url), step_id, run))
+
+    def remember(self, url: str, step_id: str, position: RunPosition) -> None:
+        """Keep the position in place of the run's former one."""
+        with self._lock:
+            self._positions[(_place(url), step_id, position.run)] = position
+
+    def warns(self, url: str, step_id: str, run: str, period: int) -> bool:
+        """Whether this run is to warn of something now: at first, and then once in each period of time."""
+        with self._lock:
+            before, self._warned[url, step_id, run] = self._warned.get((url, step_id, run)), period
+            return before != period
+
+
+PROCESS_REGISTRY = RunRegistry()
+"""What this process remembers of its runs."""
+
+
+@dataclass(frozen=True)
 class Step:
     """One step, as a driver holds it for one epoch."""
 
@@ -69,3 +115,9 @@ class Step:
         if self.run is not None:
             position = RunPosition(self.run, self.journal.view.last, done)
             self.registry.remember(self.recovery.url(), self.step_id, position)
+
+
+def _place(url: str) -> str:
+    """Name a location by what it is: two spellings of a path are one log."""
+    scheme, separator, path = url.rpartition("://")
+    return f"{scheme}{separator}{os.path.realpath(path)}" if path.startswith("/") else url

@@ -26,9 +26,8 @@ from outfall.errors import FencedError, OutfallError, UnexpectedEpochError
 from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.messages import Ticket
-from outfall.protocol.run_registry import RunPosition
 from outfall.protocol.states import carried_to_tasks
-from outfall.protocol.step import Step
+from outfall.protocol.step import RunPosition, Step
 from outfall.protocol.target import check_target, open_target, sweep_context, sweep_target
 from outfall.protocol.validation import check_batch, check_identity, expected_epoch, fenced, listed_parts, log_lost
 from outfall.recovery.entries import Begin, ChildRecord, StoredValue, copy_value

@@ -225,7 +225,7 @@ class PartRunner:
         count = _count(rows)
         if not count:
             return
-        if isinstance(rows, list):
+        if not isinstance(rows, pa.RecordBatch):
             self._write_values(rows)
         elif supports(self._partition, SupportsArrow):
             self._partition.write_record_batch(rows)
@@ -380,4 +380,4 @@ def open_partition(
 
 
 def _count(rows: Rows) -> int:
-    return len(rows) if isinstance(rows, list) else rows.num_rows
+    return rows.num_rows if isinstance(rows, pa.RecordBatch) else len(rows)

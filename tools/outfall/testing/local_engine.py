@@ -12,8 +12,7 @@ from outfall.protocol import draining
 from outfall.protocol.clock import Clock
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
-from outfall.protocol.run_registry import RunRegistry
-from outfall.protocol.step import EpochOptions
+from outfall.protocol.step import EpochOptions, RunRegistry
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.url import recovery_config
