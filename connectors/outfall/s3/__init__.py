@@ -1,4 +1,18 @@
-"""S3: objects from multipart uploads that the driver completes, each row in them once."""
+"""S3: objects from multipart uploads that the driver completes, each row in them once. See docs/s3.md.
+
+```
+sink                what a user writes; options, location: what may be given, and which store an endpoint is of
+target              the prefix before an epoch: first contact, and whether it is what the recovery data says
+marker              who writes below a prefix, and which conditions the store honours
+writer              in a task: rows into objects of their own epoch; rolling: or gathered over several
+upload              the objects of one attempt, sent in parts; staged: what a task hands over
+commit, manifest    on the driver: completes uploads, settles what is unclear, says what an epoch published
+sweep               uploads and pieces that nothing will publish any more
+connection          whether a sink could write, without leaving anything there
+readers             for whoever reads what was published, or clears up after a query that is gone
+store, errors       the requests, made again while errors may pass; what S3's answers mean
+```
+"""
 
 from __future__ import annotations
 
