@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -136,6 +137,30 @@ def test_an_overwrite_deletes_nothing_of_a_query_that_goes_on_beside_it(step: st
         each.go_on()
         assert each.error is not None or fake.holds_all_of(each)
     assert isinstance(live.error, TargetLostError)
+
+
+def test_an_overwrite_stops_a_query_that_came_and_published_while_it_looked() -> None:
+    fake = Bucket()
+    fake.query().go_on()
+    overwrites, beside = fake.query("overwrite"), fake.query("resume")
+    looks, goes_on = Event(), Event()
+    thread = Thread(target=overwrites.go_on)
+
+    def pause() -> None:
+        looks.set()
+        goes_on.wait(60)
+
+    def finish() -> None:
+        goes_on.set()
+        thread.join(60)
+
+    with at("s3: others stopped", pause):
+        thread.start()
+        assert looks.wait(60)
+        with at("s3: completed", finish):
+            beside.go_on()
+    assert (overwrites.error, overwrites.done) == (None, 1)
+    assert isinstance(beside.error, TargetLostError)
 
 
 @pytest.mark.parametrize("step", OPENING[1:])

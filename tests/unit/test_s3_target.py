@@ -272,6 +272,18 @@ def test_an_upload_that_is_gone_when_it_is_swept_is_no_failure(recovery: str) ->
     assert sweep_uploads("s3://bkt/out", fake.marker().incarnation, client=client) == 1
 
 
+def test_uploads_of_the_generation_that_is_named_are_spared(recovery: str) -> None:
+    fake = FakeS3()
+    run(fake, recovery, 0)
+    client: Any = fake.client("s3")
+    ours = fake.marker().incarnation
+    for generation in (2, 3, 4):
+        key = f"out/part-0000000001-00000-00000-sink-{ours}-g{generation}-a1.jsonl"
+        client.create_multipart_upload(Bucket="bkt", Key=key)
+    assert sweep_uploads("s3://bkt/out", ours, generation=3, client=client) == 1
+    assert len(fake.uploads) == 2
+
+
 @pytest.mark.parametrize("step", ["s3: sending part", "s3: part under way#2", "s3: staged", "before PREPARED"])
 def test_the_uploads_of_an_attempt_that_died_are_gone_after_the_next_epoch(recovery: str, step: str) -> None:
     fake = FakeS3()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,16 @@ def write_on(part: S3Writer) -> None:
     """Write until a failure of a part that was under way comes out."""
     for _ in range(50):
         part.write_record_batch(text(5 * MIB))
+
+
+def test_an_attempt_that_failed_is_aborted_once_no_part_is_under_way() -> None:
+    fake = FakeS3()
+    fake.during = lambda request: time.sleep(0.1 if request == PART else 0)
+    part = open_writer(fake, format="text", max_concurrency=2)
+    part.write_record_batch(text(5 * MIB))
+    part.close()
+    assert fake.uploads == {}
+    assert len(fake.requests("abort_multipart_upload")) == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from outfall.errors import TargetLostError
+from outfall.file.storage.store import FileMarker
 from outfall.s3.marker import ObjectMarker
 from outfall.storage.names import AttemptName, is_hidden
 from outfall.storage.rolling import RollBounds
@@ -52,6 +54,16 @@ def test_the_marker_of_a_prefix_is_stored_as_ever() -> None:
         ).encode()
     )
     assert ObjectMarker.model_validate_json(marker.body()) == marker
+
+
+def test_the_marker_of_a_directory_is_stored_as_ever() -> None:
+    line = (
+        f'{{"incarnation": "{OURS}", "step": "é", "host": "h", "created": "2026-01-02T03:04:05+00:00",'
+        ' "generation": 3, "epoch": 4, "token": "t", "ready": true}'
+    )
+    assert FileMarker.parse(line, "x").line() == line
+    with pytest.raises(TargetLostError, match="newer release"):
+        FileMarker.parse(line.replace("ready", "readiness"), "x")
 
 
 def test_a_marker_of_a_release_before_tokens_is_read() -> None:
