@@ -53,7 +53,7 @@ def test_limits_may_be_equal_where_flink_lets_them() -> None:
 
 
 def test_keyword_arguments_and_options_are_the_same() -> None:
-    assert set(AsyncSinkSettings.__annotations__) == {*AsyncSinkOptions.model_fields, "dead_letter"}
+    assert set(AsyncSinkSettings.__annotations__) == set(AsyncSinkOptions.model_fields)
 
 
 def test_the_sink_has_the_shape_that_the_engine_asks_for() -> None:

@@ -28,7 +28,7 @@ class OutcomeHandler(Generic[E]):
         sink: AsyncSink[E],
         buffer: EntryBuffer[E],
         host: HostState,
-        dead_letters: DeadLetters[E],
+        refusals: RefusalHandler[E],
         jitter: Callable[[], float],
     ) -> None:
         """Work on what the partition works on.
@@ -37,14 +37,14 @@ class OutcomeHandler(Generic[E]):
             sink: says how entries are tried again, and its name for errors.
             buffer: where failed entries return to.
             host: what is known of the host.
-            dead_letters: where refused entries go.
+            refusals: sees to refused entries.
             jitter: gives random numbers from 0 to below 1.
         """
         self._sink = sink
         self._policy = sink.options.retry_policy()
         self._buffer = buffer
         self._host = host
-        self._dead_letters = dead_letters
+        self._refusals = refusals
         self._jitter = jitter
 
     def handle(self, pending: PendingRequest[E], outcome: RequestOutcome[E], now: float) -> None:
@@ -64,7 +64,7 @@ class OutcomeHandler(Generic[E]):
         self._host.limiter.ended(EndedRequest(now, len(items), len(retried), seconds))
         back = {id(item) for item in (*retried, *split)}
         self._finished([item for item in items if id(item) not in back] if back else items)
-        self._dead_letters.put(outcome.dead)
+        self._refusals.put(outcome.dead)
         self._split(split, outcome)
         if retried:
             self._retry(pending, retried, outcome, now)
@@ -79,7 +79,7 @@ class OutcomeHandler(Generic[E]):
         if len(items) == 1:
             self._finished(items)
             reason = outcome.reason or "the destination refused it"
-            self._dead_letters.put([RefusedEntry(items[0].entry, reason, outcome.code, outcome.excerpt)])
+            self._refusals.put([RefusedEntry(items[0].entry, reason, outcome.code, outcome.excerpt)])
         elif items:
             for item in items:
                 item.largest_batch = (len(items) + 1) // 2
@@ -140,7 +140,7 @@ class OutcomeHandler(Generic[E]):
         return fatal
 
 
-class DeadLetters(Generic[E]):
+class RefusalHandler(Generic[E]):
     """Makes dead letters of refused entries, and hands them over; without a taker a refusal stops the query."""
 
     def __init__(self, text_of: Callable[[E], str], context: WriterInitContext | None, counters: Counters) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from outfall.async_sink.buffer import BufferedRequests, EntryBuffer
 from outfall.async_sink.loop import RequestLoop
-from outfall.async_sink.outcomes import Counters, DeadLetters, OutcomeHandler
+from outfall.async_sink.outcomes import Counters, OutcomeHandler, RefusalHandler
 from outfall.async_sink.requests import EventQueue, RefusedEntry, RequestResult
 from outfall.capabilities import Metrics
 from outfall.dead_letter import DeadLetter
@@ -62,12 +62,12 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         self._events = events or EventQueue()
         self._counters = Counters(self.metrics)
         self._host = sink.host_state()
-        self._dead_letters: DeadLetters[E] = DeadLetters(self.text_of, sink.context, self._counters)
+        self._refusals: RefusalHandler[E] = RefusalHandler(self.text_of, sink.context, self._counters)
         self._buffer: EntryBuffer[E] = EntryBuffer(ordered=options.max_in_flight_requests == 1)
         self._loop = RequestLoop(
             options,
             self.submit_request_entries,
-            OutcomeHandler(sink, self._buffer, self._host, self._dead_letters, jitter),
+            OutcomeHandler(sink, self._buffer, self._host, self._refusals, jitter),
             buffer=self._buffer,
             host=self._host,
             events=self._events,
@@ -185,7 +185,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         Args:
             take: keeps them; when it raises, the query stops.
         """
-        self._dead_letters.take = take
+        self._refusals.take = take
 
     def stop(self, error: BaseException) -> None:
         """Make the task's thread raise `error` instead of waiting any longer. Any thread may call it."""
@@ -224,8 +224,8 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         try:
             return self.convert(batch)
         except ValueRefusedError as error:
-            if self._dead_letters.take is None or batch.num_rows <= 1:
-                self._dead_letters.put_row("".join(row_texts(batch)), error)
+            if self._refusals.take is None or batch.num_rows <= 1:
+                self._refusals.put_row("".join(row_texts(batch)), error)
                 return ()
         half = batch.num_rows // 2
         return [*self._converted(batch.slice(0, half)), *self._converted(batch.slice(half))]
@@ -235,7 +235,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
             try:
                 entry = self.convert_row(value)
             except ValueRefusedError as error:
-                self._dead_letters.put_row(json.dumps(value, ensure_ascii=False, default=str), error)
+                self._refusals.put_row(json.dumps(value, ensure_ascii=False, default=str), error)
             else:
                 yield entry
 
@@ -247,7 +247,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
                 size = self.size_in_bytes(entry)
                 if size > largest:
                     reason = f"it has {size} bytes, and max_record_size_in_bytes is {largest}"
-                    self._dead_letters.put([RefusedEntry(entry, reason, "too_large")])
+                    self._refusals.put([RefusedEntry(entry, reason, "too_large")])
                 else:
                     self._loop.add(entry, size, self.ordering_key(entry) if self._has_keys else None, since)
 

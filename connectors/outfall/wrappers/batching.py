@@ -114,16 +114,17 @@ class BatchedPartition(StatefulSinkPartition[Any, Any], StatelessSinkPartition[A
         self._inner = inner
         self._clock = clock
         self._buffer = Buffer(options)
-        self._takes_arrow = supports(inner, SupportsArrow)
+        passed_on = (SupportsArrow, SupportsDeadLetters, CommittingSinkPartition, SnapshotsWriterState)
+        self._capabilities = [SupportsFlush, *(feature for feature in passed_on if supports(inner, feature))]
+        # Values come from an engine without Arrow only, which brings nothing else.
+        self._takes_values = SupportsArrow not in self._capabilities or callable(getattr(inner, "write_batch", None))
 
     def capabilities(self) -> Collection[type]:
-        found = (SupportsArrow, SupportsDeadLetters, CommittingSinkPartition, SnapshotsWriterState)
-        return [SupportsFlush, *(feature for feature in found if supports(self._inner, feature))]
+        return self._capabilities
 
     def write_batch(self, values: list[Any]) -> None:
-        """Take values. To a partition of Arrow batches only an engine without Arrow brings them, and nothing else."""
-        takes_values = not self._takes_arrow or callable(getattr(self._inner, "write_batch", None))
-        self._add(ValueChunk(list(values)) if takes_values else ArrowChunk(rows_to_batch(values)))
+        """Take values."""
+        self._add(ValueChunk(list(values)) if self._takes_values else ArrowChunk(rows_to_batch(values)))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Take rows."""

@@ -71,11 +71,12 @@ class ChildPartition:
             except CapabilityError:
                 self.partition.close()
                 raise
+        self._takes_arrow = supports(self.partition, SupportsArrow)
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Write rows."""
         with of_child(self.name):
-            if supports(self.partition, SupportsArrow):
+            if self._takes_arrow:
                 self.partition.write_record_batch(batch)
             else:
                 # Made anew for each child, so that none can change what another one gets.
