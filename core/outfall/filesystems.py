@@ -78,7 +78,7 @@ def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
     return filesystem, path
 
 
-def explain_client(error: Exception, what: str) -> OutfallError:
+def _explain_client(error: Exception, what: str) -> OutfallError:
     """Make the error that says what to do about one of a client.
 
     Args:
@@ -113,7 +113,7 @@ class ExplainedClient:
             except (OSError, OutfallError, *_MISTAKES):
                 raise
             except Exception as error:
-                raise explain_client(error, f"the object store's client failed at {self._where}") from error
+                raise _explain_client(error, f"the object store's client failed at {self._where}") from error
 
         return call
 

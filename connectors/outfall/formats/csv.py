@@ -53,7 +53,7 @@ class CsvEncoder(Encoder):
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         super().__init__(options, schema, start=start)
         self._sep = options.sep
-        self._quoting = Quoting.of(options)
+        self._quoting = _Quoting.of(options)
         self._scalars = Scalars.of(options, quote="")
         patterns = (options.date_format, options.timestamp_format, options.timestamp_ntz_format)
         special = {options.sep, options.quote, options.escape}
@@ -77,7 +77,7 @@ class CsvEncoder(Encoder):
     def check_options(cls, options: FormatOptions, schema: pa.Schema) -> None:
         if options.header:
             try:
-                Quoting.of(options).quoted(pa.array(schema.names, TEXT), "header", first=True)
+                _Quoting.of(options).quoted(pa.array(schema.names, TEXT), "header", first=True)
             except ValueRefusedError as error:
                 raise ConfigurationError(
                     "a column's name cannot stand in the header", why=str(error), do="rename it, or leave header out"
@@ -137,7 +137,7 @@ class CsvEncoder(Encoder):
 
 
 @dataclass(frozen=True)
-class Quoting:
+class _Quoting:
     """How values of text are written."""
 
     sep: str

@@ -72,9 +72,9 @@ class JsonlEncoder(Encoder):
             return ColumnText("[", _joined(array, self._elements(values, f"{path}.element")), "]")
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             check_utf8(array, path)
-            return ColumnText('"', escaped(array.cast(TEXT)), '"')
+            return ColumnText('"', _escaped(array.cast(TEXT)), '"')
         if is_bytes(kind):
-            return ColumnText('"', base64_text(array), '"')
+            return ColumnText('"', _base64_text(array), '"')
         return self._scalars.piece(array, path)
 
     def _structs(self, array: pa.Array, path: str) -> pa.Array:
@@ -143,7 +143,7 @@ def _null_like(array: pa.Array, text: pa.Array) -> pa.Array:
     return text if array.null_count == 0 else pc.if_else(array.is_valid(), text, pa.scalar(None, TEXT))
 
 
-def base64_text(array: pa.Array) -> pa.Array:
+def _base64_text(array: pa.Array) -> pa.Array:
     """Encode each value as RFC 4648 base64 with padding; NULL stays NULL."""
     array = array.cast(_BINARY)
     sizes = pc.fill_null(pc.binary_length(array), 0)
@@ -174,7 +174,7 @@ def _padded(array: pa.Array, missing: pa.Array) -> pa.Buffer:
     return data.slice(first, last - first) if data is not None else pa.py_buffer(b"")
 
 
-def escaped(array: pa.Array) -> pa.Array:
+def _escaped(array: pa.Array) -> pa.Array:
     """Escape strings for JSON as Jackson does: quote, backslash and control characters, nothing else."""
     data = data_of(array)
     if data.size == 0:

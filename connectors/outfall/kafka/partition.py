@@ -26,12 +26,12 @@ CHUNK = 512 * 1024
 """Bytes of an entry or a state that go into one record; more are split. Brokers take 1 MiB by default."""
 _KEY = 4096
 """Bytes that a record takes beside its value, at most."""
-TOMBSTONES = 3_600_000
+_TOMBSTONES = 3_600_000
 """Milliseconds for which tombstones are kept in topics made here: longer than any reading takes, and no longer, since
 all of them are read by who comes new."""
 _MADE_WITH = {
     "cleanup.policy": "compact",
-    "delete.retention.ms": f"{TOMBSTONES}",
+    "delete.retention.ms": f"{_TOMBSTONES}",
     # Only closed segments are compacted: small ones keep what a new reader has to read short.
     "segment.ms": "600000",
     "segment.bytes": f"{16 << 20}",
@@ -345,7 +345,7 @@ class Topic:
         limit = int(settings.get("max.message.bytes", CHUNK + _KEY))
         if limit < CHUNK + _KEY:
             raise self._unfit(f"its max.message.bytes is {limit}, and records have up to {CHUNK + _KEY} bytes")
-        kept = int(settings.get("delete.retention.ms", TOMBSTONES))
+        kept = int(settings.get("delete.retention.ms", _TOMBSTONES))
         longest = int(2000 * self._clients.timeout)
         if kept < longest:
             raise self._unfit(

@@ -104,7 +104,7 @@ class FileLog(RecoveryLog):
                 self._remove(self._path(entry_name(number)))
                 reached("log: entry erased")
             for name in listed:
-                if temporary_number(name) is not None:
+                if _temporary_number(name) is not None:
                     self._remove(self._path(name))
             for name in self._list(f"{self._directory}/{STATES}"):
                 if state_generation(name) is not None:
@@ -201,7 +201,7 @@ class FileLog(RecoveryLog):
                 reached("log: entry swept")
         for name in listed:
             # Their writers died, or wake up fenced: the number is taken, or was and is swept.
-            meant = temporary_number(name)
+            meant = _temporary_number(name)
             if meant is not None and meant <= max(numbers, default=0):
                 self._remove(self._path(name))
                 reached("log: temporary swept")
@@ -233,7 +233,7 @@ def temporary_name(number: int) -> str:
     return f".tmp-{number:020d}-{uuid.uuid4().hex}"
 
 
-def temporary_number(name: str) -> int | None:
+def _temporary_number(name: str) -> int | None:
     """Return the number of the entry that a file was to become; `None` for any other file."""
     return _number(_TEMPORARY, name)
 

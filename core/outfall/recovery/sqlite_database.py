@@ -33,14 +33,14 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 _PLACE_IS_WRONG = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 
-RESTORE = "restore the database from a copy that was made with its -wal file, or start the query with a new checkpoint"
+_RESTORE = "restore the database from a copy that was made with its -wal file, or start the query with a new checkpoint"
 
 _PATIENCE = 1.0
 """Seconds for which the marking of an open database waits for who is in its way; once they are over, for nobody."""
 
 _PAUSE = 0.005
 
-APPLICATION_ID = 0x4F757466
+_APPLICATION_ID = 0x4F757466
 """`Outf`, in the header of every database."""
 
 SYNCHRONOUS = "FULL"
@@ -74,7 +74,7 @@ class SqliteDatabase:
         self._marked = False
         self._patience = min(_PATIENCE, deadline)
         # Looked at before SQLite makes an empty one.
-        self._had_wal = wal_size(path) > 0
+        self._had_wal = _wal_size(path) > 0
         uri = f"{Path(path).as_uri()}?mode=rwc"
         self._connection = sqlite3.connect(
             uri, timeout=deadline, isolation_level=None, uri=True, check_same_thread=False
@@ -139,7 +139,7 @@ class SqliteDatabase:
 
     def checkpoint(self, above: int) -> None:
         """Move the WAL's content over once it has more than `above` bytes, or it would grow for as long as we live."""
-        if wal_size(self._path) > above:
+        if _wal_size(self._path) > above:
             self._marked = False
             self.mark_behind()
 
@@ -229,7 +229,7 @@ class SqliteDatabase:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if (version or tables) and application != APPLICATION_ID:
+        if (version or tables) and application != _APPLICATION_ID:
             raise damaged(self._path, self._step_id, "it is not a database of Outfall's")
         if version > len(MIGRATIONS):
             raise RecordError(
@@ -246,7 +246,7 @@ class SqliteDatabase:
             for statements in MIGRATIONS[version:]:
                 for statement in statements:
                     connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
     def _check_whole(self) -> None:
@@ -255,7 +255,7 @@ class SqliteDatabase:
             raise damaged(self._path, self._step_id, f"SQLite's check says: {found[0]}")
         behind = self._is_behind()
         # A WAL that has come since we looked is that of another process, which marks the file just now.
-        if behind and not self._had_wal and wal_size(self._path) == 0:
+        if behind and not self._had_wal and _wal_size(self._path) == 0:
             raise damaged(
                 self._path, self._step_id, "its newest entries were in the -wal file beside it, which is not there"
             )
@@ -264,7 +264,7 @@ class SqliteDatabase:
             self._set_behind(0)
 
 
-def wal_size(path: str) -> int:
+def _wal_size(path: str) -> int:
     """Return the length of a database's WAL; 0 when there is none."""
     try:
         return os.stat(f"{path}-wal").st_size
@@ -309,7 +309,7 @@ def _explanation(error: sqlite3.Error, what: str, step_id: str, deadline: float)
         why = f"{why}; it was waited for {deadline:g} seconds"
         return TransientError(what, step=step_id, why=why, do="end the process that holds the database locked")
     if code in _DAMAGED:
-        return RecordError(what, step=step_id, why=why, do=RESTORE)
+        return RecordError(what, step=step_id, why=why, do=_RESTORE)
     if code in _PLACE_IS_WRONG:
         do = "make the database, its directory and the -wal and -shm files beside it writable for the driver"
         return ConfigurationError(what, step=step_id, why=why, do=do)
@@ -325,4 +325,4 @@ def _is_busy(error: BaseException) -> bool:
 
 def damaged(path: str, step_id: str, why: str) -> RecordError:
     """Make the error for a database that must not be gone on from."""
-    return RecordError(f"the recovery database {path!r} is damaged", step=step_id, why=why, do=RESTORE)
+    return RecordError(f"the recovery database {path!r} is damaged", step=step_id, why=why, do=_RESTORE)

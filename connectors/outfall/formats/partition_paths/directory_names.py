@@ -21,7 +21,7 @@ NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 MAX_BYTES = 255
 """Of a directory's name, on every file system in use."""
 
-SKIPPED_END = "._COPYING_"
+_SKIPPED_END = "._COPYING_"
 """Spark's readers skip every directory whose name ends so: Hadoop copies into such ones."""
 
 # ExternalCatalogUtils.charToEscape. NUL is not in it, and no path can hold one.
@@ -110,10 +110,10 @@ def _of_strings(values: Distinct, column: pa.Array, name: str) -> Distinct:
             pc.equal(texts, literal(NULL_NAME)), values, name,
             why="this name stands for NULL, and the value would come back as NULL", do="use another value",
         )  # fmt: skip
-    if SKIPPED_END.encode() in whole:
+    if _SKIPPED_END.encode() in whole:
         _refuse(
-            pc.ends_with(texts, SKIPPED_END), values, name,
-            why=f"Spark's readers skip directories whose names end with {SKIPPED_END}", do="use another value",
+            pc.ends_with(texts, _SKIPPED_END), values, name,
+            why=f"Spark's readers skip directories whose names end with {_SKIPPED_END}", do="use another value",
         )  # fmt: skip
     lengths = pc.binary_length(names)
     if pc.max(lengths).as_py() > MAX_BYTES:
@@ -209,8 +209,8 @@ def check_level(name: str | None, sample: str) -> None:
         raise ValueError(f"the level {sample!r} is no directory of its own")
     if sample.startswith(".") or (name is None and sample.startswith("_")):
         raise ValueError(f"the level {sample!r} begins with {sample[0]!r}, and Spark's readers skip such directories")
-    if sample.endswith(SKIPPED_END):
-        raise ValueError(f"the level {sample!r} ends with {SKIPPED_END!r}, and Spark's readers skip such directories")
+    if sample.endswith(_SKIPPED_END):
+        raise ValueError(f"the level {sample!r} ends with {_SKIPPED_END!r}, and Spark's readers skip such directories")
     if len(sample.encode()) > MAX_BYTES:
         raise ValueError(f"the level {sample[:40]!r}… is longer than the {MAX_BYTES} bytes of a directory's name")
 

@@ -122,7 +122,7 @@ class PartitionPaths:
             ConfigurationError: a column is missing, ambiguous or of a type that no directory's name gives back; the
                 pattern does not fit its column; or nothing would be left for the files.
         """
-        columns = PartitionColumns.of(self.options, schema)
+        columns = _PartitionColumns.of(self.options, schema)
         return pa.schema([schema.field(index) for index in columns.kept], metadata=schema.metadata)
 
     def split(self, batch: pa.RecordBatch, now: datetime) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -141,7 +141,7 @@ class PartitionPaths:
         """
         if batch.num_rows == 0:
             return
-        columns = PartitionColumns.of(self.options, batch.schema)
+        columns = _PartitionColumns.of(self.options, batch.schema)
         # The directory is called as the option calls the column, whatever the column's case: Spark does so too.
         named = zip(columns.partition, self.options.partition_by, strict=True)
         parts = [column_directories(batch.column(index), name) for index, name in named]
@@ -178,7 +178,7 @@ def _paths(parts: list[Distinct], rows: pa.Array) -> list[str]:
 
 
 @dataclass(frozen=True)
-class PartitionColumns:
+class _PartitionColumns:
     """Columns by their index in a schema.
 
     Args:
@@ -194,7 +194,7 @@ class PartitionColumns:
     levels: tuple[Level, ...]
 
     @classmethod
-    def of(cls, options: PartitionOptions, schema: pa.Schema) -> PartitionColumns:
+    def of(cls, options: PartitionOptions, schema: pa.Schema) -> _PartitionColumns:
         """Find and check the columns.
 
         Raises:
