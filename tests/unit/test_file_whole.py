@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import CommitRequest, Guarantee
-from outfall.capability_checks import check_sink, guarantee_of
+from outfall.capability_checks import check_output_mode, check_sink, guarantee_of
 from outfall.errors import (
     CommitRefusedError,
+    ConfigurationError,
     LostCommittableError,
     TransientError,
 )
@@ -63,6 +64,15 @@ def test_a_sink_without_parts_is_a_whole_one_and_survives_pickling(out: Path) ->
     assert back.options == sink.options
     check_sink(sink)
     assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
+
+
+@pytest.mark.parametrize("options", [{}, {"parts": 2}, {"path": "memory://out"}], ids=["whole", "growing", "remote"])
+def test_what_a_user_writes_is_what_a_user_sees(out: Path, options: dict[str, Any]) -> None:
+    sink = FileSink(**{"path": out, **options})
+    assert type(sink) is FileSink
+    assert "FileSink" in repr(sink)
+    with pytest.raises(ConfigurationError, match="FileSink"):
+        check_output_mode(sink, "complete")
 
 
 def test_rows_are_invisible_until_their_commit(driver: WholeDriver, out: Path) -> None:

@@ -28,7 +28,7 @@ _OPEN_LOCK = f"{SIDECAR}/open.lock"
 class LocalStore(FileStore):
     """A directory on one filesystem with locks and an atomic rename."""
 
-    share = "write to a path that driver and all executors share (NFS, a mounted volume)"
+    share = "give driver and all executors the same directories under this path (NFS, a mounted volume)"
 
     def __init__(self, path: str, patience: Patience) -> None:
         """Name the directory, which may be missing.
