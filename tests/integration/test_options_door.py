@@ -17,7 +17,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 from outfall.errors import ConfigurationError, TargetNotEmptyError, reason
 from outfall.recovery import history
 from outfall.spark import register
-from outfall.spark.data_source import OutfallDataSource
 from outfall.spark.version_check import pyspark_version
 from tests.integration.support.reading import forget_commit, found_ids, read_stream, run, visible, write_source
 
@@ -215,6 +214,8 @@ def test_a_continuous_trigger_is_refused_before_anything_is_committed(spark: Spa
 
 def test_an_epoch_that_no_task_answered_for_is_no_empty_one(tmp_path: Path) -> None:
     """So it comes with a continuous trigger where the checkpoint could not be looked into."""
+    from outfall.spark.data_source import OutfallDataSource  # only Spark 4.1 has what it needs
+
     options = {"sink": "file", "path": str(tmp_path / "out"), "recovery": str(tmp_path / "log")}
     source = OutfallDataSource(options)
     made = source.streamWriter(StructType([StructField("id", LongType())]), overwrite=False)
@@ -242,6 +243,8 @@ def test_a_session_can_register_the_format_by_hand(spark: SparkSession, tmp_path
 
 def test_a_batch_job_that_cannot_begin_leaves_no_temporary_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark aborts nothing when making the writer fails."""
+    from outfall.spark.data_source import OutfallDataSource  # only Spark 4.1 has what it needs
+
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     (tmp_path / "out").mkdir()

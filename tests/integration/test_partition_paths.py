@@ -42,7 +42,9 @@ def arrow(df: DataFrame) -> pa.RecordBatch:
             yield pa.record_batch({"stream": [sink.getvalue().to_pybytes()]})
 
     sent = df.coalesce(1).mapInArrow(send, "stream binary").collect()
-    return pa.concat_batches([batch for row in sent for batch in pa.ipc.open_stream(bytes(row["stream"]))])
+    batches = [batch for row in sent for batch in pa.ipc.open_stream(bytes(row["stream"]))]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def write(df: DataFrame, root: Path, partition_by: list[str]) -> None:
