@@ -51,9 +51,7 @@ def test_a_sink_that_does_what_it_claims_passes(harness: type[SinkHarness], tmp_
 
 
 def test_an_engine_that_forgets_parts_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(
-        "outfall.protocol.coordinator.listed_parts", lambda step, sink, recorded: tuple(sink.list_parts())
-    )
+    monkeypatch.setattr("outfall.protocol.takeover.listed_parts", lambda step, sink, recorded: tuple(sink.list_parts()))
     (result,) = run_conformance(conforming.InPlace(), tmp_path, checks=["parts_removed"]).results
     assert result.outcome == "failed"
     assert "vanished from list_parts()" in result.text

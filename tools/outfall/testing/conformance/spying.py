@@ -149,6 +149,13 @@ class SpiedSink(DelegatingSink):
         return _around("sweep", (context,), lambda: self.worker.sweep(context))
 
 
+def worker_of(sink: Any) -> Any:
+    """Return the sink that does the work, behind those that stand before it."""
+    while isinstance(sink, DelegatingSink):
+        sink = sink.worker
+    return sink
+
+
 class SpiedPartition(DeclaresCapabilities):
     """Stands before a partition, with those of the contract's methods that it has, and with their signatures."""
 

@@ -9,7 +9,8 @@ import os
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from outfall.recovery.log import RecoveryConfig
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows, result_of_child
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
-from outfall.testing.conformance.spying import SpiedSink
+from outfall.testing.conformance.spying import SpiedSink, worker_of
 from outfall.testing.crash_points import crash_at
 from outfall.testing.memory_log import MemoryRecoveryConfig
 
@@ -140,6 +141,7 @@ class Trial:
         self._epochs: dict[int, int] = {}
         self._first_number = 0
         self._drained = -1
+        self._change_parts: Callable[[list[str]], list[str]] | None = None
 
     def beside(self) -> Trial:
         """Make another query with recovery data and rows of its own, on the same target."""
@@ -151,7 +153,19 @@ class Trial:
 
     def sink(self) -> Any:
         """Make the sink anew, as each process does, and observe it."""
-        return SpiedSink(self.harness.make_sink(self.target))
+        sink = self.harness.make_sink(self.target)
+        if self._change_parts is not None:
+            _list_parts_changed(sink, self._change_parts)
+        return SpiedSink(sink)
+
+    @contextmanager
+    def listing(self, change: Callable[[list[str]], list[str]]) -> Iterator[None]:
+        """Have the sinks that are made within the block list their parts in another way."""
+        self._change_parts = change
+        try:
+            yield
+        finally:
+            self._change_parts = None
 
     def driver(self, **options: Any) -> RemoteTasks:
         """Start a driver that remembers nothing."""
@@ -383,6 +397,21 @@ class Begun:
         result = self._coordinator.finish(self.ticket, list(self.answers.values()))
         self.trial.note(result, self.content)
         return result
+
+
+class _Listing:
+    """Stands in place of a sink's `list_parts`."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self._parts = parts
+
+    def __call__(self) -> list[str]:
+        return list(self._parts)
+
+
+def _list_parts_changed(sink: Any, change: Callable[[list[str]], list[str]]) -> None:
+    # On the sink that does the work, whose own calls must find the same parts as the engine.
+    object.__setattr__(worker_of(sink), "list_parts", _Listing(change(list(sink.list_parts()))))
 
 
 def claim_of(harness: SinkHarness, sink: Any) -> Guarantee:

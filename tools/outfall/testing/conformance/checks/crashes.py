@@ -8,11 +8,10 @@ from typing import Any
 
 from outfall.capabilities import SupportsCommitter
 from outfall.capability_checks import supports
-from outfall.delegating_sink import DelegatingSink
 from outfall.protocol.messages import TaskResponse
 from outfall.testing.conformance.driver import result_of_child, status_of_child_killed_at
 from outfall.testing.conformance.faults import check, when
-from outfall.testing.conformance.spying import OPENING, Probe, probing
+from outfall.testing.conformance.spying import OPENING, Probe, probing, worker_of
 from outfall.testing.conformance.stepping import files_of, steps_of, watched
 from outfall.testing.conformance.trial import Content, Trial, Trials
 from outfall.testing.crash_points import crash_at
@@ -93,10 +92,7 @@ def _files(trials: Trials) -> set[str]:
     trial = trials.new()
     with probing(_Objects()) as probe:
         trial.run_epochs(2)
-    sinks = [trials.sink]
-    while isinstance(sinks[-1], DelegatingSink):
-        sinks.append(sinks[-1].worker)
-    return files_of([*sinks, *probe.made])
+    return files_of([trials.sink, worker_of(trials.sink), *probe.made])
 
 
 @check

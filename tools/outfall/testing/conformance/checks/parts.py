@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from outfall.errors import PartsChangedError
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
-from outfall.testing.conformance.spying import Probe, probing
 from outfall.testing.conformance.trial import Trials
 
 
@@ -27,17 +23,6 @@ def rescaling(trials: Trials) -> None:
             trial.finish()
 
 
-class _Listing(Probe):
-    """Has the sink list its parts in another way."""
-
-    def __init__(self, change: Callable[[list[str]], list[str]]) -> None:
-        self._change = change
-
-    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        result = super().around(method, args, call)
-        return self._change(list(result)) if method == "list_parts" else result
-
-
 def _without_last(parts: list[str]) -> list[str]:
     return parts[:-1]
 
@@ -52,7 +37,7 @@ def parts_added(trials: Trials) -> None:
     _needs_parts(trials)
     trial = trials.new()
     try:
-        with probing(_Listing(_without_last)):
+        with trial.listing(_without_last):
             trial.run_epochs(2)
     except PartsChangedError:
         raise NotApplicableError("the sink knows its parts not from list_parts() alone, so none can be added") from None
@@ -67,7 +52,7 @@ def parts_removed(trials: Trials) -> None:
     _needs_parts(trials)
     trial = trials.new()
     trial.run(trial.driver(), trial.bring(0, rows=24))
-    with when("a part was removed at a restart"), probing(_Listing(_without_last)):
+    with when("a part was removed at a restart"), trial.listing(_without_last):
         try:
             trial.run(trial.driver(), trial.bring(1))
         except PartsChangedError:
@@ -85,7 +70,7 @@ def parts_reordered(trials: Trials) -> None:
     trial = trials.new()
     trial.run_epochs(2)
     with when("the parts were listed in reverse after a restart"):
-        with probing(_Listing(_reversed)):
+        with trial.listing(_reversed):
             trial.run_epochs(1)
             trial.run_until("before PREPARED", trial.bring(trial.epoch))
         trial.finish()

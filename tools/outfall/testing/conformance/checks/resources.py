@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import SupportsTarget
-from outfall.capability_checks import supports
+from outfall.capability_checks import children_of, supports
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
-from outfall.testing.conformance.spying import CLOSING, Probe, probing
+from outfall.testing.conformance.spying import CLOSING, Probe, probing, worker_of
 from outfall.testing.conformance.stepping import at_step
 from outfall.testing.conformance.trial import Trial, Trials
 
@@ -221,7 +221,7 @@ def _size(batch: list[Any]) -> int:
 @check
 def leftovers_are_swept(trials: Trials) -> None:
     """What lost attempts leave in the target stays there for ever, or what others use is removed."""
-    trials.needs(supports(trials.sink, SupportsTarget), "the sink has no SupportsTarget")
+    trials.needs(_sweeps(trials.sink), "the sink sweeps nothing: it has no SupportsTarget, or no sweep() of its own")
     trials.needs_from_author("leftovers")
     trial = trials.new()
     trial.run_epochs(1)
@@ -234,3 +234,11 @@ def leftovers_are_swept(trials: Trials) -> None:
             f"{left - clean} leftovers of lost attempts are in the target, two epochs after they were lost",
             do="remove in SupportsTarget.sweep what carries the context's incarnation and a lower generation",
         )
+
+
+def _sweeps(sink: Any) -> bool:
+    """Whether a sink, or one that it consists of, removes what lost attempts left."""
+    sink = worker_of(sink)
+    if children := children_of(sink):
+        return any(map(_sweeps, children.values()))
+    return supports(sink, SupportsTarget) and type(sink).sweep is not SupportsTarget.sweep
