@@ -19,7 +19,7 @@ from outfall.capability_checks import supports
 from outfall.contexts import WriterInitContext
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.file import FileSink
-from outfall.http import Answer, HttpSink
+from outfall.http import HttpSink, Response
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.kinesis.aws import AwsSink
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig
@@ -128,8 +128,8 @@ BAD_ROWS: list[tuple[dict[str, Any], list[dict[str, Any]], str]] = [
 ]
 
 
-def accept(now: float) -> Answer:
-    return Answer(200, {}, b"")
+def accept(now: float) -> Response:
+    return Response(200, {}, b"")
 
 
 def by_record(**options: Any) -> Any:

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError, HTTPClientError
 from botocore.httpsession import URLLib3Session
 from pydantic import SecretStr
 
-from outfall.kinesis.clients import Access as KinesisAccess
+from outfall.kinesis.aws import KinesisAccess
 from outfall.s3.store import S3Access
 
 KEY = base64.b64encode(b"0123456789hunter+3456789012345").decode()

@@ -14,7 +14,7 @@ import pytest
 from outfall.async_sink import FixedLimiter, HostState
 from outfall.contexts import WriterInitContext
 from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.http import Answer, HttpSink
+from outfall.http import HttpSink, Response
 from outfall.http.transport import ExchangeError, Fault
 from outfall.testing.virtual_time import VirtualEventQueue
 from tests.unit.support.http_in_time import TimedSink, opened
@@ -22,8 +22,8 @@ from tests.unit.support.http_in_time import TimedSink, opened
 ROWS = [{"id": number} for number in range(20)]
 
 
-def busy(asks: str) -> Answer:
-    return Answer(429, {"retry-after": asks}, b"try later")
+def busy(asks: str) -> Response:
+    return Response(429, {"retry-after": asks}, b"try later")
 
 
 def ids(bodies: list[bytes]) -> list[int]:
@@ -43,7 +43,7 @@ def ids(bodies: list[bytes]) -> list[int]:
 )
 def test_a_pause_that_a_server_asks_for_is_capped_and_waited_for(asks: str, longest: str, again: float) -> None:
     partition, server = opened(
-        lambda now: busy(asks) if now == 0 else Answer(200, {}, b""), retry_after_longest=longest
+        lambda now: busy(asks) if now == 0 else Response(200, {}, b""), retry_after_longest=longest
     )
     partition.write_batch(ROWS)
     partition.flush(True)
@@ -69,7 +69,7 @@ def test_who_comes_after_an_error_keeps_the_pause_too() -> None:
     assert server.times == [0.0]
 
     again, server = opened(
-        lambda now: Answer(200, {}, b""),
+        lambda now: Response(200, {}, b""),
         sink=TimedSink(state, **options),
         events=partition._events,  # type: ignore[arg-type]
     )
@@ -84,7 +84,7 @@ def test_tasks_that_were_asked_to_wait_do_not_come_back_in_a_herd() -> None:
     moments: list[float] = []
     for _ in range(40):
         partition, server = opened(
-            lambda now: busy("30") if now < 30.25 else Answer(200, {}, b""),
+            lambda now: busy("30") if now < 30.25 else Response(200, {}, b""),
             max_batch_size=5, max_in_flight_requests=1, chance=chance,
         )  # fmt: skip
         partition.write_batch(ROWS)
@@ -120,7 +120,7 @@ def test_the_next_task_keeps_the_pause_that_one_was_asked_for_and_other_hosts_do
     times: dict[str, list[float]] = {}
     for name, address in (("other host", f"{host()}/events"), ("same host", url.replace("events", "others"))):
         sink = pickle.loads(pickle.dumps(HttpSink(address, **options).worker))  # type: ignore[arg-type]
-        task, server = opened(lambda now: Answer(200, {}, b""), sink=sink, events=events)
+        task, server = opened(lambda now: Response(200, {}, b""), sink=sink, events=events)
         task.write_batch(ROWS)
         task.flush(True)
         times[name] = server.times
@@ -128,8 +128,8 @@ def test_the_next_task_keeps_the_pause_that_one_was_asked_for_and_other_hosts_do
 
 
 def test_the_next_task_goes_on_with_the_limit_that_one_has_learned() -> None:
-    def accept(now: float) -> Answer:
-        return Answer(200, {}, b"")
+    def accept(now: float) -> Response:
+        return Response(200, {}, b"")
 
     options: dict[str, Any] = {"max_batch_size": 1, "max_in_flight_requests": 20}
     sink = HttpSink(f"{host()}/events", **options).worker
@@ -153,15 +153,15 @@ CONTEXT = WriterInitContext("events", "i" * 16, generation=1, epoch=7, part=None
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (Answer(400, {}, b"distance is below nought"), "refused .400.*says 'distance is below nought'"),
-        (Answer(403, {}, b"not yours"), "answered 403.*it says 'not yours'"),
-        (Answer(503, {}, b"maintenance until noon"), "answered 503, and says 'maintenance until noon'"),
+        (Response(400, {}, b"distance is below nought"), "refused .400.*says 'distance is below nought'"),
+        (Response(403, {}, b"not yours"), "answered 403.*it says 'not yours'"),
+        (Response(503, {}, b"maintenance until noon"), "answered 503, and says 'maintenance until noon'"),
         (ExchangeError(Fault.CONFIGURATION, "no such host"), "no such host"),
         (ConfigurationError("no token"), "no token"),
     ],
 )
-def test_errors_have_the_place_and_what_the_server_says(answer: Answer | Exception, text: str) -> None:
-    def behave(now: float) -> Answer:
+def test_errors_have_the_place_and_what_the_server_says(answer: Response | Exception, text: str) -> None:
+    def behave(now: float) -> Response:
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -174,7 +174,7 @@ def test_errors_have_the_place_and_what_the_server_says(answer: Answer | Excepti
 
 
 def test_a_request_that_may_not_time_out_says_where() -> None:
-    partition, _ = opened(lambda now: Answer(200, {}, b""), sink=TimedSink(fail_on_timeout=True).bind(CONTEXT))
+    partition, _ = opened(lambda now: Response(200, {}, b""), sink=TimedSink(fail_on_timeout=True).bind(CONTEXT))
     partition.submit_request_entries = lambda entries, result: None  # type: ignore[method-assign]
     partition._loop._submit = partition.submit_request_entries
     partition.write_batch(ROWS)

@@ -18,10 +18,16 @@ from hypothesis import strategies as st
 
 from outfall.contexts import WriterInitContext
 from outfall.errors import SerializationError, ValueRefusedError
-from outfall.http.keys import ContentKeys, header_value, user_key
 from outfall.http.options import HttpOptions
-from outfall.http.payload import BodyMaker
-from outfall.http.records import Record, RecordMaker, RecordSerializer
+from outfall.http.records import (
+    BodyMaker,
+    ContentKeys,
+    HttpRecord,
+    HttpRecordSerializer,
+    RecordMaker,
+    header_value,
+    user_key,
+)
 from outfall.http.templates import UrlTemplate
 
 URL = "https://api.example/events"
@@ -223,8 +229,8 @@ def test_keys_by_content_differ_between_epochs_checkpoints_urls_and_methods() ->
 
 
 def test_a_record_survives_being_stored() -> None:
-    serializer = RecordSerializer()
-    for record in (Record('{"ä":1}'.encode(), URL, "k"), Record(b"{}", URL)):
+    serializer = HttpRecordSerializer()
+    for record in (HttpRecord('{"ä":1}'.encode(), URL, "k"), HttpRecord(b"{}", URL)):
         assert serializer.deserialize(1, serializer.serialize(record)) == record
     with pytest.raises(SerializationError, match="damaged"):
         serializer.deserialize(1, b'[1, "x", null]')

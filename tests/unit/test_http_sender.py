@@ -16,29 +16,29 @@ from outfall.async_sink import RequestOutcome
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.auth import Anonymous, Credentials, OAuth2, TokenCache, _Fetch, credentials
 from outfall.http.options import HttpOptions
-from outfall.http.records import Record
+from outfall.http.records import HttpRecord
 from outfall.http.response_mapping import AnswerReader
 from outfall.http.sender import Sender
 from outfall.http.statuses import Statuses
-from outfall.http.transport import Answer, Call, ExchangeError, Fault, Headers
+from outfall.http.transport import Call, ExchangeError, Fault, Headers, Response, Transport
 
 URL = "https://api.example/events"
 LATER = float("inf")
-RECORDS = [Record(b'{"id":%d}' % number, URL) for number in range(3)]
+RECORDS = [HttpRecord(b'{"id":%d}' % number, URL) for number in range(3)]
 
 
 def options(**given: Any) -> HttpOptions:
     return HttpOptions(**({"url": URL} | given))
 
 
-class Server:
+class Server(Transport):
     """Answers by script, and keeps what it was sent."""
 
-    def __init__(self, *answers: Answer | int) -> None:
-        self.answers = [Answer(answer, {}, b"") if isinstance(answer, int) else answer for answer in answers]
+    def __init__(self, *answers: Response | int) -> None:
+        self.answers = [Response(answer, {}, b"") if isinstance(answer, int) else answer for answer in answers]
         self.calls: list[Call] = []
 
-    def exchange(self, call: Call) -> Answer:
+    def exchange(self, call: Call) -> Response:
         self.calls.append(call)
         return self.answers.pop(0)
 
@@ -53,8 +53,8 @@ def sender(server: Server, given: HttpOptions, who: Credentials | None = None) -
     )
 
 
-def redirect(status: int, location: str) -> Answer:
-    return Answer(status, {"location": location}, b"")
+def redirect(status: int, location: str) -> Response:
+    return Response(status, {"location": location}, b"")
 
 
 def test_a_request_carries_what_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,8 +400,10 @@ def reader(**given: Any) -> AnswerReader:
     return AnswerReader(options(**given), Statuses(keyed=True, template=False), per_item)
 
 
-def read(status: int, body: bytes = b"", headers: dict[str, str] | None = None, **given: Any) -> RequestOutcome[Record]:
-    return reader(**given).read(Answer(status, headers or {}, body), RECORDS)
+def read(
+    status: int, body: bytes = b"", headers: dict[str, str] | None = None, **given: Any
+) -> RequestOutcome[HttpRecord]:
+    return reader(**given).read(Response(status, headers or {}, body), RECORDS)
 
 
 def test_accepted_records_are_accepted() -> None:
@@ -434,7 +436,7 @@ def test_what_every_request_would_meet_stops_the_query(status: int, do: str) -> 
 
 
 def test_items_are_taken_one_by_one() -> None:
-    def statuses(answer: Answer, count: int) -> list[int]:
+    def statuses(answer: Response, count: int) -> list[int]:
         return [int(text) for text in answer.body.split()]
 
     outcome = read(207, b"201 429 400", {"retry-after": "3"}, per_item=statuses)
@@ -450,7 +452,7 @@ def test_items_are_taken_one_by_one() -> None:
 
 
 def test_answers_that_have_no_body_by_their_status_are_not_asked_for_items() -> None:
-    def never(answer: Answer, count: int) -> list[int]:
+    def never(answer: Response, count: int) -> list[int]:
         raise AssertionError
 
     assert read(204, per_item=never) == read(205, per_item=never) == RequestOutcome()
@@ -467,8 +469,8 @@ def test_a_per_item_that_raises_is_named_with_what_it_could_not_read() -> None:
 
 def test_items_of_an_answer_that_was_cut_are_not_guessed() -> None:
     made = reader(per_item=lambda answer, count: [200] * count)
-    assert isinstance(made.read(Answer(200, {}, b"", whole=False), RECORDS).error, TargetError)
-    assert reader().read(Answer(200, {}, b"", whole=False), RECORDS) == RequestOutcome()
+    assert isinstance(made.read(Response(200, {}, b"", whole=False), RECORDS).error, TargetError)
+    assert reader().read(Response(200, {}, b"", whole=False), RECORDS) == RequestOutcome()
 
 
 @pytest.mark.parametrize(

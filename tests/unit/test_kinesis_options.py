@@ -26,7 +26,7 @@ from outfall.errors import ConfigurationError, SerializationError, TransientErro
 from outfall.kinesis import FirehoseSink, KinesisSink, sink_from_options
 from outfall.kinesis.aws import AwsPartition
 from outfall.kinesis.firehose import FirehoseOptions
-from outfall.kinesis.records import RecordSerializer
+from outfall.kinesis.records import AwsRecordSerializer
 from outfall.kinesis.stream import KinesisOptions
 from outfall.options import options_table
 from outfall.source_options import make_sink
@@ -224,7 +224,7 @@ def test_what_an_error_of_aws_means(error: Exception, action: ErrorAction) -> No
 
 
 def test_a_held_record_comes_back_as_it_was() -> None:
-    serializer = RecordSerializer()
+    serializer = AwsRecordSerializer()
     for entry, _ in entries(stream(partition_key="key", explicit_hash_key="id")):
         assert serializer.deserialize(1, serializer.serialize(entry)) == entry
     with pytest.raises(SerializationError, match="damaged"):

@@ -11,12 +11,14 @@ from outfall.options import parse_options
 
 if find_spec("requests") is None:
     raise missing_extra("requests", "http")
+if find_spec("aiohttp") is None:
+    raise missing_extra("aiohttp", "http")
 
 from outfall.http.options import HttpOptions
 from outfall.http.sink import HttpSink
-from outfall.http.transport import Answer
+from outfall.http.transport import Response
 
-__all__ = ["Answer", "HttpSink", "sink_from_options"]
+__all__ = ["HttpSink", "Response", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> HttpSink:

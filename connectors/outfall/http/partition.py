@@ -13,23 +13,21 @@ import requests
 from outfall.async_sink import BlockingSinkPartition, Request, RequestOutcome, RequestResult
 from outfall.errors import OutfallError, TargetError
 from outfall.http.auth import credentials
-from outfall.http.direct import DirectTransport, Work
-from outfall.http.keys import ContentKeys, fresh_key
-from outfall.http.payload import BodyMaker
-from outfall.http.records import Record, RecordMaker
+from outfall.http.client import ClientTransport
+from outfall.http.records import BodyMaker, ContentKeys, HttpRecord, RecordMaker, fresh_key
 from outfall.http.redaction import in_proxies, in_session
 from outfall.http.response_mapping import AnswerReader
 from outfall.http.sender import Sender
 from outfall.http.session import SessionTransport
 from outfall.http.statuses import Statuses
-from outfall.http.transport import Answer, Call, ExchangeError, Transport
+from outfall.http.transport import Call, ExchangeError, Response, Transport
 from outfall.trace_points import reached
 
 if TYPE_CHECKING:
     from outfall.http.sink import HttpRequestSink
 
 
-class HttpPartition(BlockingSinkPartition[Record]):
+class HttpPartition(BlockingSinkPartition[HttpRecord]):
     """Sends requests, each in a thread of its own.
 
     A request that is sent again keeps its key: the base gives it the same id, or the record carries the key.
@@ -54,9 +52,8 @@ class HttpPartition(BlockingSinkPartition[Record]):
             exceptions=options.statuses,
         )
         self._transport = transport or _transport(sink)
-        simple = options.compression == "none" and sink.per_item is None
-        self._simple = self._transport if simple and isinstance(self._transport, DirectTransport) else None
-        """Where requests may go without a thread each, since nothing about them takes long."""
+        self._quick = options.compression == "none" and sink.per_item is None
+        """Whether requests may go without a thread each, since nothing about them takes long."""
         self._sender = Sender(
             options,
             self._transport,
@@ -67,32 +64,32 @@ class HttpPartition(BlockingSinkPartition[Record]):
         )
         self._reader = AnswerReader(options, statuses, sink.per_item, self._sender.hide)
 
-    def convert(self, batch: pa.RecordBatch) -> Sequence[Record]:
+    def convert(self, batch: pa.RecordBatch) -> Sequence[HttpRecord]:
         return self._records.make(batch)
 
-    def size_in_bytes(self, entry: Record) -> int:
+    def size_in_bytes(self, entry: HttpRecord) -> int:
         return len(entry.body) + 1
 
-    def text_of(self, entry: Record) -> str:
+    def text_of(self, entry: HttpRecord) -> str:
         return entry.body.decode()
 
-    def submit_request_entries(self, entries: Sequence[Record], result: RequestResult[Record]) -> None:
+    def submit_request_entries(self, entries: Sequence[HttpRecord], result: RequestResult[HttpRecord]) -> None:
         reached("http: before request")
-        if self._simple is None:
+        if not self._quick:
             super().submit_request_entries(entries, result)
             return
         request = self._request(entries, result.request)
         call = self._sender.ready_call(*request)
-        if call is None or not self._simple.start(call, partial(self._arrived, entries, result, call)):
+        if call is None or not self._transport.start(call, partial(self._arrived, entries, result, call)):
             self._block(entries, result, lambda: self._sender.send(*request))
 
-    def send(self, entries: Sequence[Record]) -> RequestOutcome[Record]:
+    def send(self, entries: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
         return self._outcome_of(entries, lambda: self._sender.send(*self._request(entries, None)))
 
-    def send_request(self, entries: Sequence[Record], request: Request) -> RequestOutcome[Record]:
+    def send_request(self, entries: Sequence[HttpRecord], request: Request) -> RequestOutcome[HttpRecord]:
         return self._outcome_of(entries, lambda: self._sender.send(*self._request(entries, request)))
 
-    def _request(self, entries: Sequence[Record], request: Request | None) -> tuple[str, bytes, str | None]:
+    def _request(self, entries: Sequence[HttpRecord], request: Request | None) -> tuple[str, bytes, str | None]:
         key = entries[0].key
         if self._keyed:
             key = fresh_key() if request is None else f"{self._random}-{request.id}"
@@ -100,22 +97,20 @@ class HttpPartition(BlockingSinkPartition[Record]):
 
     def _arrived(
         self,
-        entries: Sequence[Record],
-        result: RequestResult[Record],
+        entries: Sequence[HttpRecord],
+        result: RequestResult[HttpRecord],
         call: Call,
-        end: Answer | ExchangeError | Work,
+        end: Response | ExchangeError,
     ) -> None:
         """Take what came of a request that had no thread. Called where all answers are read, so it must not block."""
         if isinstance(end, ExchangeError):
             result.finish(self._reader.failed(end, entries))
-        elif not isinstance(end, Answer):
-            self._block(entries, result, lambda: self._sender.go_on(call, end()))
         elif self._sender.ends(end):
             self._finish(entries, result, lambda: end)
         else:
             self._block(entries, result, lambda: self._sender.go_on(call, end))
 
-    def _failed(self, entries: Sequence[Record], error: Exception) -> RequestOutcome[Record]:
+    def _failed(self, entries: Sequence[HttpRecord], error: Exception) -> RequestOutcome[HttpRecord]:
         """What an auth object or a session raises may quote what it sends, and so may its cause."""
         outcome = super()._failed(entries, error)
         if outcome.error is not None and not isinstance(error, OutfallError):
@@ -127,17 +122,21 @@ class HttpPartition(BlockingSinkPartition[Record]):
             return replace(outcome, error=stopped)
         return replace(outcome, reason=outcome.reason and self._sender.hide(outcome.reason))
 
-    def _block(self, entries: Sequence[Record], result: RequestResult[Record], work: Callable[[], Answer]) -> None:
+    def _block(
+        self, entries: Sequence[HttpRecord], result: RequestResult[HttpRecord], work: Callable[[], Response]
+    ) -> None:
         self._workers.run(lambda: self._finish(entries, result, work))
 
-    def _finish(self, entries: Sequence[Record], result: RequestResult[Record], work: Callable[[], Answer]) -> None:
+    def _finish(
+        self, entries: Sequence[HttpRecord], result: RequestResult[HttpRecord], work: Callable[[], Response]
+    ) -> None:
         try:
             outcome = self._outcome_of(entries, work)
         except Exception as error:
             outcome = self._failed(entries, error)
         result.finish(outcome)
 
-    def _outcome_of(self, entries: Sequence[Record], work: Callable[[], Answer]) -> RequestOutcome[Record]:
+    def _outcome_of(self, entries: Sequence[HttpRecord], work: Callable[[], Response]) -> RequestOutcome[HttpRecord]:
         try:
             answer = work()
         except (ExchangeError, OutfallError) as error:
@@ -160,4 +159,4 @@ def _secrets(sink: HttpRequestSink) -> Sequence[str]:
 def _transport(sink: HttpRequestSink) -> Transport:
     if sink.session is not None or sink.auth is not None or sink.needs_proxy():
         return SessionTransport(sink.http, session=sink.session, auth=sink.auth)
-    return DirectTransport(sink.http)
+    return ClientTransport(sink.http)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from outfall.errors import SerializationError
-from outfall.formats import Encoder, FormatOptions, encoder
-from outfall.http.columns import texts
-from outfall.http.keys import ContentKeys, user_key
-from outfall.http.options import HttpOptions
-from outfall.http.templates import UrlTemplate
+from outfall.contexts import WriterInitContext
+from outfall.errors import SerializationError, ValueRefusedError
+from outfall.formats import Encoder, FormatOptions, encoder, member
+from outfall.http.options import HttpOptions, Shape
+from outfall.http.templates import UrlTemplate, texts
 from outfall.serde import SimpleVersionedSerializer
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-class Record(NamedTuple):
+
+class HttpRecord(NamedTuple):
     """One row: a JSON object in UTF-8, its URL, and its own idempotency key where it has one."""
 
     body: bytes
@@ -42,7 +46,7 @@ class RecordMaker:
         self._format = FormatOptions(format="jsonl", ignore_null_fields=options.ignore_null_fields)
         self._encoder: Encoder | None = None
 
-    def make(self, batch: pa.RecordBatch) -> list[Record]:
+    def make(self, batch: pa.RecordBatch) -> list[HttpRecord]:
         """Return the batch's rows in their order.
 
         Raises:
@@ -56,7 +60,7 @@ class RecordMaker:
         urls = self._template.expand(batch) or repeat(self._template.url)
         if self._item is not None:
             texts(batch, self._item, "the name of an item")
-        return list(map(Record, bodies, urls, self._keys(batch, bodies, urls)))
+        return list(map(HttpRecord, bodies, urls, self._keys(batch, bodies, urls)))
 
     def _keys(
         self, batch: pa.RecordBatch, bodies: list[bytes], urls: list[str] | repeat[str]
@@ -70,20 +74,152 @@ class RecordMaker:
         return repeat(None)
 
 
-class RecordSerializer(SimpleVersionedSerializer[Record]):
+class HttpRecordSerializer(SimpleVersionedSerializer[HttpRecord]):
     """JSON: body and url as text, and the key."""
 
     @property
     def version(self) -> int:
         return 1
 
-    def serialize(self, value: Record) -> bytes:
+    def serialize(self, value: HttpRecord) -> bytes:
         return json.dumps([value.body.decode(), value.url, value.key], ensure_ascii=False).encode()
 
-    def deserialize(self, version: int, data: bytes) -> Record:
+    def deserialize(self, version: int, data: bytes) -> HttpRecord:
         self.check_version(version)
         try:
             body, url, key = json.loads(data)
-            return Record(body.encode(), url, key)
+            return HttpRecord(body.encode(), url, key)
         except (ValueError, TypeError, AttributeError) as error:
             raise SerializationError("a stored record is damaged", why=type(error).__name__) from error
+
+
+_TYPES: dict[Shape, str] = {"ndjson": "application/x-ndjson"}
+
+
+class BodyMaker:
+    """Puts records together. Equal records make equal bytes, on every host.
+
+    Args:
+        options: shape and compression.
+    """
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._codec = options.compression
+        self._shape = options.body
+        name = json.dumps(options.wrap_key, ensure_ascii=False).encode()
+        start, end = {"wrapped": (b"{" + name + b":[", b"]}"), "array": (b"[", b"]")}.get(options.body, (b"", b""))
+        self._start, self._end = start, end
+        self.content_type = options.content_type or _TYPES.get(options.body, "application/json")
+
+    def make(self, records: Sequence[bytes]) -> bytes:
+        """Return the body for records, each a JSON object in UTF-8.
+
+        Raises:
+            ValueError: the shape takes one record, and there are more.
+        """
+        return self._compressed(self._joined(records))
+
+    def _joined(self, records: Sequence[bytes]) -> bytes:
+        if self._shape == "record":
+            (record,) = records
+            return record
+        if self._shape == "ndjson":
+            return b"\n".join(records) + b"\n"
+        return self._start + b",".join(records) + self._end
+
+    def _compressed(self, body: bytes) -> bytes:
+        if self._codec == "none":
+            return body
+        (buffer,) = member(self._codec, [pa.py_buffer(body)])
+        return bytes(buffer)
+
+
+LONGEST_KEY = 255
+"""Characters; receivers keep keys in columns of about that width."""
+
+
+def fresh_key() -> str:
+    """Return a key that nobody has seen: a random UUID, as the draft recommends (§2.2)."""
+    return str(uuid.uuid4())
+
+
+def user_key(text: str, column: str) -> str:
+    """Make a key of a user's value: printable ASCII as it is, all else and `%` as percent-encoded UTF-8.
+
+    Different values make different keys.
+
+    Raises:
+        ValueRefusedError: it is too long.
+    """
+    key = "".join(
+        character if " " <= character <= "~" and character != "%" else _encoded(character) for character in text
+    )
+    if len(key) > LONGEST_KEY:
+        raise ValueRefusedError(
+            f"column {column!r} holds a value that makes an idempotency key of {len(key)} characters",
+            why=f"receivers take {LONGEST_KEY}",
+            do="take a shorter column, or a hash of this one",
+        )
+    return key
+
+
+def header_value(key: str) -> str:
+    """Return the header's value: a string of structured fields (RFC 8941 §3.3.3), in quotes."""
+    return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class ContentKeys:
+    """Names each record of one task by what it says: the n-th record that says it has the n-th key of it.
+
+    The digest is of (incarnation, step, epoch, method, url, body, n). Equal records are interchangeable, so that it
+    does not matter which is the n-th; but all of an epoch must meet in one task, or two would be the first. The sink
+    routes them so. A replay of the epoch, cut and ordered in any way, then makes the same keys again, and another epoch
+    or another checkpoint makes none of them.
+
+    Memory: some 150 bytes for each record of the task that differs from all others.
+    """
+
+    def __init__(self, context: WriterInitContext, method: str) -> None:
+        self._start = hashlib.blake2b(digest_size=16, person=b"outfall.http")
+        for text in (context.incarnation, context.step_id, str(context.epoch), method):
+            self._start.update(_sized(text.encode()))
+        self._seen: dict[bytes, int] = {}
+
+    def key(self, url: str, body: bytes) -> str:
+        """Return the key of the next record that says this."""
+        digest = self._start.copy()
+        digest.update(_sized(url.encode()))
+        digest.update(_sized(body))
+        said = digest.digest()
+        n = self._seen.get(said, 0)
+        self._seen[said] = n + 1
+        return f"{said.hex()}-{n}"
+
+
+def _sized(data: bytes) -> bytes:
+    """Prefixed by its length, so that no two lists of fields run into the same bytes."""
+    return len(data).to_bytes(8, "big") + data
+
+
+def _encoded(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode())
+
+
+_COLUMN = "__outfall_content"
+
+
+def by_content(df: DataFrame) -> DataFrame:
+    """Repartition so that equal rows meet: by a hash of all columns, which Spark makes in the JVM.
+
+    Records whose JSON is equal come from equal rows, since JSON leaves nothing of them out; and Spark gives equal
+    values equal hashes. Maps, which it does not hash, count as their JSON. How many partitions there are is Spark's
+    choice (`spark.sql.shuffle.partitions`), and may change from run to run.
+    """
+    values = ", ".join(_value(field) for field in df.schema.fields)
+    hashed = df.selectExpr("*", f"xxhash64({values}) AS {_COLUMN}")
+    return hashed.repartition(_COLUMN).drop(_COLUMN)
+
+
+def _value(field: Any) -> str:
+    name = "`" + field.name.replace("`", "``") + "`"
+    return f"to_json({name})" if "map<" in field.dataType.simpleString() else name

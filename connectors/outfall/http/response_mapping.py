@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from traceback import extract_tb
 
 from outfall.async_sink import RefusedEntry, RequestOutcome
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.options import HttpOptions
-from outfall.http.records import Record
+from outfall.http.records import HttpRecord
 from outfall.http.redaction import shown_location
-from outfall.http.retry_after import retry_after
 from outfall.http.statuses import Statuses, Verdict
-from outfall.http.transport import Answer, ExchangeError, Fault
+from outfall.http.transport import ExchangeError, Fault, Response
 from outfall.location import masked
 
-PerItem = Callable[[Answer, int], Sequence[int]]
+PerItem = Callable[[Response, int], Sequence[int]]
 """Reads the answer to a request of so many records: one HTTP status for each of them, in their order."""
 
 _HINTS = {
@@ -51,7 +53,7 @@ class AnswerReader:
         self._hide = hide
         self._longest_pause = options.retry_after_longest.total_seconds()
 
-    def read(self, answer: Answer, records: Sequence[Record]) -> RequestOutcome[Record]:
+    def read(self, answer: Response, records: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
         """Return what an answer means."""
         verdict = self._statuses.verdict(answer.status)
         asked = verdict in (Verdict.COMPLETE, Verdict.PER_ITEM) and answer.status not in _BODILESS
@@ -76,7 +78,7 @@ class AnswerReader:
             return RequestOutcome(dead=[RefusedEntry(record, reason, code, excerpt) for record in records])
         return RequestOutcome(error=self._stop(answer, reason))
 
-    def failed(self, error: ExchangeError | OutfallError, records: Sequence[Record]) -> RequestOutcome[Record]:
+    def failed(self, error: ExchangeError | OutfallError, records: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
         """Return what it means that there is no answer."""
         if isinstance(error, TransientError):
             return RequestOutcome(retry=records, reason=str(error), together=True)
@@ -92,7 +94,7 @@ class AnswerReader:
             )
         return RequestOutcome(retry=records, reason=f"{self._place()}: {error.why}", together=True)
 
-    def _items(self, per_item: PerItem, answer: Answer, records: Sequence[Record]) -> RequestOutcome[Record]:
+    def _items(self, per_item: PerItem, answer: Response, records: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
         if not answer.whole:
             return RequestOutcome(
                 error=TargetError(
@@ -141,7 +143,7 @@ class AnswerReader:
             hold_host=after is not None,
         )
 
-    def _stop(self, answer: Answer, reason: str) -> TargetError:
+    def _stop(self, answer: Response, reason: str) -> TargetError:
         location = answer.headers.get("location")
         do = _HINTS.get(answer.status, "correct the options or the server; statuses= makes exceptions from the table")
         if answer.status == 207:
@@ -151,11 +153,11 @@ class AnswerReader:
             do = f"correct the url, if it is {shown[:200]!r} by now"
         return TargetError(reason, why=self._says(answer), do=do)
 
-    def _excerpt(self, answer: Answer) -> str:
+    def _excerpt(self, answer: Response) -> str:
         # More is looked at than is shown, or the beginning of a secret would stand at the end.
         return self._hide(answer.body[: 2 * _SHOWN].decode("utf-8", "replace"))[:_SHOWN]
 
-    def _says(self, answer: Answer) -> str:
+    def _says(self, answer: Response) -> str:
         excerpt = self._excerpt(answer)[:300].strip()
         return f"it says {excerpt!r}" if excerpt else "it says nothing more"
 
@@ -168,3 +170,29 @@ _SHOWN = 4000
 _BODILESS = (204, 205)
 """RFC 9110 §15.3.5 and §15.3.6: they say nothing of single records."""
 _STOPPING = (Verdict.STOP, Verdict.FOLLOW, Verdict.PER_ITEM)
+
+
+def retry_after(
+    value: str | None, *, longest: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> float | None:
+    """Read the header.
+
+    Args:
+        value: a number of seconds or a date; `None` when the header is absent.
+        longest: seconds that are waited at most, whatever the server asks for.
+        now: the time.
+
+    Returns:
+        Seconds from 0 to `longest`; `None` when the header is absent or makes no sense, a negative number among that.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        return min(float(text), longest)
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return min(max((date - now()).total_seconds(), 0.0), longest)

@@ -9,14 +9,13 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 import requests.utils
 
 from outfall.errors import TargetError
-from outfall.http.auth import Credentials
-from outfall.http.headers import checked
-from outfall.http.keys import header_value
+from outfall.http.auth import Credentials, checked
 from outfall.http.options import HttpOptions
+from outfall.http.records import header_value
 from outfall.http.redaction import in_header, in_url, shown_location
 from outfall.http.statuses import Statuses, Verdict
 from outfall.http.templates import origin
-from outfall.http.transport import Answer, Call, ExchangeError, Fault, Headers, Transport
+from outfall.http.transport import Call, ExchangeError, Fault, Headers, Response, Transport
 from outfall.options import resolve_secret
 from outfall.redaction import Redaction
 
@@ -76,7 +75,7 @@ class Sender:
         self._proofs: dict[str, None] = {}
         """The last values of `Authorization` that were sent: what comes back may name one that was renewed since."""
 
-    def send(self, url: str, body: bytes, key: str | None) -> Answer:
+    def send(self, url: str, body: bytes, key: str | None) -> Response:
         """Send a request and return its last answer.
 
         Args:
@@ -97,11 +96,11 @@ class Sender:
         proof = self._credentials.ready()
         return None if proof is None else self._call(url, body, key, proof, self._clock() + self._timeout)
 
-    def ends(self, answer: Answer) -> bool:
+    def ends(self, answer: Response) -> bool:
         """Whether an answer is the last one, so that `go_on` would return it."""
         return answer.status != 401 and self._statuses.verdict(answer.status) is not Verdict.FOLLOW
 
-    def go_on(self, call: Call, answer: Answer) -> Answer:
+    def go_on(self, call: Call, answer: Response) -> Response:
         """Renew credentials and follow redirects, as long as answers ask for it. As `send`."""
         renewed, hops = False, 0
         while not self.ends(answer):
@@ -127,7 +126,7 @@ class Sender:
         """Send nothing more, whatever waits for a token or an answer in some thread."""
         self._closed = True
 
-    def _exchange(self, call: Call) -> Answer:
+    def _exchange(self, call: Call) -> Response:
         if self._closed:
             raise ExchangeError(Fault.NOT_SENT, "its writer is closed")
         return self._transport.exchange(call)
@@ -161,7 +160,7 @@ class Sender:
             return url
         return f"{url}{'&' if '?' in url else '?'}{self._query}"
 
-    def _followed(self, place: str, answer: Answer) -> tuple[str, bool]:
+    def _followed(self, place: str, answer: Response) -> tuple[str, bool]:
         """Return where a redirect leads, and whether credentials may go there."""
         location = answer.headers.get("location", "")
         try:

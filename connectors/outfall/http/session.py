@@ -12,14 +12,13 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
-from outfall.http.connection import causes_of, explained
+from outfall.http.connecting import causes_of, client_certificate, explained, trusted
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
-from outfall.http.tls import client_certificate, trusted
-from outfall.http.transport import Answer, Call, ExchangeError, Fault
+from outfall.http.transport import Call, ExchangeError, Fault, Response, Transport
 
 
-class SessionTransport:
+class SessionTransport(Transport):
     """Sends through `requests`, which costs more than the direct way and can do all that it can do.
 
     The session is shared by the threads of a task. What is trusted goes with the session's own headers and auth; what
@@ -53,7 +52,7 @@ class SessionTransport:
         self._read = options.read_timeout.total_seconds()
         self._longest = int(options.max_response_bytes)
 
-    def exchange(self, call: Call) -> Answer:
+    def exchange(self, call: Call) -> Response:
         left = call.deadline - self._clock()
         if left <= 0:
             raise ExchangeError(Fault.LATE, "the time for one request is over")
@@ -74,7 +73,7 @@ class SessionTransport:
         with response:
             body, whole = self._body(response, call)
             headers = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status_code, headers, body, whole)
+            return Response(response.status_code, headers, body, whole)
 
     def close(self) -> None:
         self._stranger.close()

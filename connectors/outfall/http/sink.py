@@ -18,13 +18,12 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions, check_schema
-from outfall.http.columns import check_column
+from outfall.http.connecting import reach
 from outfall.http.options import HttpArguments, HttpOptions
 from outfall.http.partition import HttpPartition
-from outfall.http.preflight import reach
-from outfall.http.records import Record, RecordSerializer
+from outfall.http.records import HttpRecord, HttpRecordSerializer, by_content
 from outfall.http.response_mapping import PerItem
-from outfall.http.templates import UrlTemplate, origin
+from outfall.http.templates import UrlTemplate, check_column, origin
 from outfall.location import masked
 from outfall.options import make_options
 from outfall.wrappers import WithDeadLetters
@@ -81,7 +80,7 @@ class HttpSink(WithDeadLetters):
         super().__init__(sink, dead_letter)
 
 
-class HttpRequestSink(AsyncSink[Record], SupportsTarget[Any]):
+class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
     """Makes the requests of an `HttpSink`."""
 
     shown_as = "HttpSink"
@@ -150,8 +149,8 @@ class HttpRequestSink(AsyncSink[Record], SupportsTarget[Any]):
             return GradientLimiter(most)
         return AimdLimiter(self.http.max_batch_size * most) if self.http.limiter == "aimd" else FixedLimiter(most)
 
-    def entry_serializer(self) -> RecordSerializer:
-        return RecordSerializer()
+    def entry_serializer(self) -> HttpRecordSerializer:
+        return HttpRecordSerializer()
 
     def open(self) -> HttpPartition:
         return HttpPartition(self)
@@ -193,8 +192,6 @@ class ContentRequestSink(HttpRequestSink, SupportsPreWriteTopology):
 
     def add_pre_write_topology(self, df: DataFrame) -> DataFrame:
         """Bring equal rows together. Where to matters not: a replay may do it in another way."""
-        from outfall.http.routing import by_content
-
         return by_content(df)
 
 

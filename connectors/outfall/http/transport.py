@@ -1,11 +1,12 @@
-"""One request and its answer, whatever carries them."""
+"""One request and its response, and the small interface of what carries them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values, in their order."""
@@ -31,7 +32,7 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What came back."""
 
     status: int
@@ -73,15 +74,34 @@ class ExchangeError(Exception):
         self.why = why
 
 
-class Transport(Protocol):
-    """Carries requests. Used by many threads at once."""
+class Transport(ABC):
+    """Carries requests: all that the sink needs of a client library. Used by many threads at once.
 
-    def exchange(self, call: Call) -> Answer:
-        """Send a request and wait for its answer. Follows nothing, repeats nothing.
+    transport = ClientTransport(options)
+    response = transport.exchange(call)
+    transport.close()
+    """
+
+    @abstractmethod
+    def exchange(self, call: Call) -> Response:
+        """Send a request and wait for its response. Follows no redirect; repeats at most what `call.repeatable` allows.
 
         Raises:
             ExchangeError: there is none.
         """
 
+    def start(self, call: Call, done: Callable[[Response | ExchangeError], None]) -> bool:
+        """Send a request without waiting for its response.
+
+        Args:
+            call: the request.
+            done: is told what came of it; not after `close`. Called once, by another thread, and must not block.
+
+        Returns:
+            Whether this transport can do that. If not, `exchange` is the way.
+        """
+        return False
+
+    @abstractmethod
     def close(self) -> None:
-        """Let go of connections that nobody uses."""
+        """End what is under way, and let go of connections that nobody uses."""

@@ -1,24 +1,100 @@
-"""What the sinks of this package have in common: options, checks and a client."""
+"""What the sinks of this package have in common: options, checks, a client, and what AWS's errors mean."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import boto3
 import pyarrow as pa
 import pyarrow.compute as pc
-from botocore.exceptions import BotoCoreError
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    SSLError,
+    TokenRetrievalError,
+)
+from botocore.exceptions import ConnectionError as AwsConnectionError
+from botocore.parsers import ResponseParserError
 from pydantic import Field, field_validator
 
-from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter, RequestOutcome
+from outfall.async_sink import (
+    AimdLimiter,
+    AsyncSink,
+    BlockingSinkPartition,
+    ErrorAction,
+    Limiter,
+    RequestOutcome,
+    by_type,
+    first_of,
+)
+from outfall.async_sink.retrying import outfall_errors
 from outfall.capabilities import SupportsTarget
 from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.kinesis.answers import classify, code_of, is_stale
-from outfall.kinesis.clients import Access
-from outfall.kinesis.records import Record, RecordSerializer
+from outfall.kinesis.records import AwsRecord, AwsRecordSerializer
 from outfall.location import masked
 from outfall.options import Duration, SinkOptions, parse_endpoint
+from outfall.process_clients import ProcessClients, hide_secrets
+
+FAILURES = (ClientError, BotoCoreError, ResponseParserError)
+"""What boto3 raises."""
+
+_AT_FAULT = {"ValidationException", "InvalidArgumentException", "SerializationException"}
+"""Codes for a request that holds something wrong, perhaps in one record."""
+
+_MAY_PASS = {
+    "InternalFailure", "InternalFailureException", "InternalServerError", "KMSThrottlingException",
+    "LimitExceededException", "ProvisionedThroughputExceededException", "RequestTimeout", "RequestTimeoutException",
+    "ServiceUnavailable", "ServiceUnavailableException", "SlowDown", "Throttling", "ThrottlingException",
+}  # fmt: skip
+
+
+_STALE = {
+    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired", "UnrecognizedClientException",
+}  # fmt: skip
+"""Codes for credentials that are over, or that AWS does not know: any more, or yet (keys that were made just now)."""
+
+
+def code_of(error: BaseException) -> str:
+    """Return AWS's code; empty for an error that is not AWS's."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def is_stale(error: BaseException) -> bool:
+    """Whether an error says that other credentials are needed, or that where they come from does not answer."""
+    return code_of(error) in _STALE or isinstance(error, CredentialRetrievalError | TokenRetrievalError)
+
+
+def stale(error: BaseException) -> ErrorAction | None:
+    """Classify errors of credentials: who tries again with new ones may have better luck."""
+    return ErrorAction.RETRY if is_stale(error) else None
+
+
+def codes(error: BaseException) -> ErrorAction | None:
+    """Classify AWS's error codes (the "Errors" of each action in the API references)."""
+    if not isinstance(error, ClientError):
+        return None
+    if code_of(error) in _AT_FAULT:
+        return ErrorAction.DEAD_LETTER
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    may_pass = code_of(error) in _MAY_PASS or status == 429 or status >= 500
+    return ErrorAction.RETRY if may_pass else ErrorAction.FATAL
+
+
+classify = first_of(
+    stale,
+    codes,
+    by_type(ErrorAction.FATAL, SSLError),
+    by_type(ErrorAction.RETRY, HTTPClientError, AwsConnectionError, IncompleteReadError, ResponseParserError),
+    outfall_errors,
+)
+"""Tell what a failed call means for its records."""
 
 
 class AwsOptions(SinkOptions):
@@ -40,7 +116,7 @@ class AwsOptions(SinkOptions):
     _address = field_validator("endpoint_url")(parse_endpoint)
 
 
-class AwsSink(AsyncSink[Record], SupportsTarget[Any]):
+class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
     """A sink of records with bytes."""
 
     service: str
@@ -73,8 +149,8 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any]):
         # In part, since the shards of a stream fail one by one: a hot key must not hold up all others.
         return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests, proportional=True)
 
-    def entry_serializer(self) -> RecordSerializer:
-        return RecordSerializer()
+    def entry_serializer(self) -> AwsRecordSerializer:
+        return AwsRecordSerializer()
 
     def check_schema(self, schema: pa.Schema) -> None:
         for option, column in self.columns().items():
@@ -125,9 +201,9 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any]):
         if error is not None and is_stale(error):
             self._access().renew(client)
 
-    def _access(self) -> Access:
+    def _access(self) -> KinesisAccess:
         options = self.options
-        return Access(
+        return KinesisAccess(
             self.service,
             options.region,
             options.endpoint_url,
@@ -137,7 +213,7 @@ class AwsSink(AsyncSink[Record], SupportsTarget[Any]):
         )
 
 
-class AwsPartition(BlockingSinkPartition[Record]):
+class AwsPartition(BlockingSinkPartition[AwsRecord]):
     """Sends records by one call, whose answer names those that failed."""
 
     options: Any
@@ -163,10 +239,10 @@ class AwsPartition(BlockingSinkPartition[Record]):
     def code_of(self, error: Exception) -> str:
         return code_of(error) or super().code_of(error)
 
-    def text_of(self, entry: Record) -> str:
+    def text_of(self, entry: AwsRecord) -> str:
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")
 
-    def outcome(self, entries: Sequence[Record], answers: Sequence[dict[str, Any]]) -> RequestOutcome[Record]:
+    def outcome(self, entries: Sequence[AwsRecord], answers: Sequence[dict[str, Any]]) -> RequestOutcome[AwsRecord]:
         """Retry the records whose answer holds an error; the service names none that would never pass."""
         failed = [(entry, answer) for entry, answer in zip(entries, answers, strict=True) if answer.get("ErrorCode")]
         if not failed:
@@ -186,3 +262,48 @@ def _has_text(kind: pa.DataType) -> bool:
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+@dataclass(frozen=True)
+class KinesisAccess:
+    """How a process reaches a service. Holds no client."""
+
+    service: str
+    region: str | None
+    endpoint_url: str | None
+    connect_timeout: float
+    read_timeout: float
+    connections: int
+
+    def client(self) -> Any:
+        """Return this process's client. Credentials come from boto3's own chain.
+
+        Raises:
+            BotoCoreError: none can be made.
+            ValueError: likewise.
+        """
+        return _clients.get(self)
+
+    def renew(self, client: Any) -> None:
+        """Have the next call of `client` make a new one, with new credentials, unless that has happened already.
+
+        boto3 renews by itself what expires, where the source says when. Keys in a file it reads once.
+        """
+        _clients.drop(self, client)
+
+    def make(self) -> Any:
+        """Make a client of its own."""
+        config = Config(
+            connect_timeout=self.connect_timeout,
+            read_timeout=self.read_timeout,
+            max_pool_connections=self.connections,
+            retries={"total_max_attempts": 1},  # the base retries, and counts
+        )
+        client = boto3.session.Session().client(
+            self.service, region_name=self.region, endpoint_url=self.endpoint_url, config=config
+        )
+        hide_secrets(client)
+        return client
+
+
+_clients = ProcessClients[KinesisAccess]()

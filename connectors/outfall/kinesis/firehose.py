@@ -12,7 +12,7 @@ from pydantic import ByteSize, Field
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutcome
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import look_at_delivery_stream
-from outfall.kinesis.records import Record, data_of
+from outfall.kinesis.records import AwsRecord, data_of
 from outfall.options import SinkOptions, make_options
 from outfall.wrappers import WithDeadLetters
 
@@ -92,13 +92,13 @@ class FirehoseRequestSink(AwsSink):
 class FirehosePartition(AwsPartition):
     """Puts records."""
 
-    def convert(self, batch: pa.RecordBatch) -> Sequence[Record]:
-        return [Record(Data=data) for data in data_of(batch, self.options.data, end=b"\n")]
+    def convert(self, batch: pa.RecordBatch) -> Sequence[AwsRecord]:
+        return [AwsRecord(Data=data) for data in data_of(batch, self.options.data, end=b"\n")]
 
-    def size_in_bytes(self, entry: Record) -> int:
+    def size_in_bytes(self, entry: AwsRecord) -> int:
         return len(entry["Data"])
 
-    def send(self, entries: Sequence[Record]) -> RequestOutcome[Record]:
+    def send(self, entries: Sequence[AwsRecord]) -> RequestOutcome[AwsRecord]:
         stream = self.options.delivery_stream
         answer = self.put("put_record_batch", DeliveryStreamName=stream, Records=list(entries))
         return self.outcome(entries, answer["RequestResponses"])

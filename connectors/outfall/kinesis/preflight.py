@@ -7,7 +7,7 @@ from typing import Any
 
 from outfall.async_sink import ErrorAction
 from outfall.errors import OutfallError, TargetError, TransientError
-from outfall.kinesis.answers import FAILURES, classify, code_of, is_stale
+from outfall.kinesis.aws import FAILURES, classify, code_of, is_stale
 
 _FORBIDDEN = ("AccessDeniedException", "AccessDenied")
 

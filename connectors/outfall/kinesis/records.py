@@ -15,7 +15,7 @@ from outfall.formats import FormatOptions, encoder
 from outfall.serde import SimpleVersionedSerializer
 
 
-class Record(TypedDict):
+class AwsRecord(TypedDict):
     """An entry of PutRecords, or with its data alone of PutRecordBatch."""
 
     Data: bytes
@@ -75,17 +75,17 @@ def partition_keys(keys: Iterable[Any]) -> list[str]:
 _LONGEST_KEY = 256
 
 
-class RecordSerializer(SimpleVersionedSerializer[Record]):
+class AwsRecordSerializer(SimpleVersionedSerializer[AwsRecord]):
     """JSON, with the data in base64."""
 
     @property
     def version(self) -> int:
         return 1
 
-    def serialize(self, value: Record) -> bytes:
+    def serialize(self, value: AwsRecord) -> bytes:
         return json.dumps(value | {"Data": base64.b64encode(value["Data"]).decode()}).encode()
 
-    def deserialize(self, version: int, data: bytes) -> Record:
+    def deserialize(self, version: int, data: bytes) -> AwsRecord:
         self.check_version(version)
         try:
             stored = json.loads(data)

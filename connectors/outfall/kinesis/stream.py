@@ -13,7 +13,7 @@ from pydantic import ByteSize, Field
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutcome
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import addressed, look_at_stream
-from outfall.kinesis.records import Record, data_of, partition_keys, texts_of
+from outfall.kinesis.records import AwsRecord, data_of, partition_keys, texts_of
 from outfall.options import SinkOptions, make_options
 from outfall.values import to_values
 from outfall.wrappers import WithDeadLetters
@@ -122,22 +122,22 @@ class KinesisPartition(AwsPartition):
 
     sink: KinesisRequestSink
 
-    def convert(self, batch: pa.RecordBatch) -> Sequence[Record]:
+    def convert(self, batch: pa.RecordBatch) -> Sequence[AwsRecord]:
         options = self.options
         data = data_of(batch, options.data)
-        records = [Record(Data=item, PartitionKey=key) for item, key in zip(data, self._keys(batch), strict=True)]
+        records = [AwsRecord(Data=item, PartitionKey=key) for item, key in zip(data, self._keys(batch), strict=True)]
         if options.explicit_hash_key is not None:
             for record, place in zip(records, texts_of(batch, options.explicit_hash_key), strict=True):
                 record["ExplicitHashKey"] = place
         return records
 
-    def size_in_bytes(self, entry: Record) -> int:
+    def size_in_bytes(self, entry: AwsRecord) -> int:
         return len(entry["Data"]) + len(entry["PartitionKey"].encode())
 
-    def ordering_key(self, entry: Record) -> Hashable:
+    def ordering_key(self, entry: AwsRecord) -> Hashable:
         return entry["PartitionKey"] if self.options.ordered else None
 
-    def send(self, entries: Sequence[Record]) -> RequestOutcome[Record]:
+    def send(self, entries: Sequence[AwsRecord]) -> RequestOutcome[AwsRecord]:
         answer = self.put("put_records", **addressed(self.options.stream), Records=list(entries))
         return self.outcome(entries, answer["Records"])
 

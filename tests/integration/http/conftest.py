@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outfall.http.direct import close_idle_connections
+from outfall.http.client import close_idle_connections
 from tests.integration.support.http_receiver import HttpReceiver, receiver_process
 
 

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
@@ -26,7 +26,8 @@ from urllib3.util import Retry
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.file import FileSink
-from outfall.http import Answer, HttpSink
+from outfall.http import HttpSink, Response
+from outfall.http.client import close_idle_connections
 from outfall.testing import LocalDriver
 from tests.integration.support.http_receiver import Behaviour, HttpReceiver, Received, Reply, Target
 
@@ -69,7 +70,7 @@ def trial(receiver: HttpReceiver, tmp_path: Path) -> Trial:
 
 
 def first(*replies: Reply) -> Behaviour:
-    """Answer the first requests so, and accept the others."""
+    """Response the first requests so, and accept the others."""
     return lambda request: replies[request.number] if request.number < len(replies) else Reply()
 
 
@@ -330,7 +331,7 @@ def test_a_server_that_echoes_credentials_brings_them_into_no_error_dead_letter_
 
         return behave
 
-    def per_item(answer: Answer, count: int) -> list[int]:
+    def per_item(answer: Response, count: int) -> list[int]:
         raise ValueError(f"cannot read {answer.body.decode()}")
 
     letters = FileSink(tmp_path / "dead")
@@ -370,7 +371,7 @@ def test_of_a_request_that_was_accepted_in_part_only_the_rest_is_sent_again(tria
         found = [201 if takes(record) else 429 for record in request.records]
         return Reply(status, accepts=takes, body=" ".join(map(str, found)).encode())
 
-    def per_item(answer: Answer, count: int) -> list[int]:
+    def per_item(answer: Response, count: int) -> list[int]:
         return [int(text) for text in answer.body.split()]
 
     trial.run(behave, per_item=per_item)
@@ -542,3 +543,76 @@ def test_a_server_without_tls_is_a_mistake_and_not_an_outage(way: dict[str, Any]
         sink = HttpSink(f"https://127.0.0.1:{port}/x", **(QUICK | options_of(way)))
         with pytest.raises(TargetError, match="does not speak TLS"):
             LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
+
+
+def _request(connection: socket.socket) -> bytes:
+    """Read one request: its body. Empty when there is none."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            return b""
+        received += piece
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+    while len(body) < length:
+        body += connection.recv(1 << 16)
+    return body
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seconds", [None, 0.05])
+def test_a_second_response_that_nobody_asked_for_accepts_no_other_request(
+    way: dict[str, Any], seconds: float | None, tmp_path: Path
+) -> None:
+    """It comes right behind the first one, or while the connection is idle."""
+    ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    accepted: list[bytes] = []
+    said = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        with suppress(OSError):
+            while body := _request(connection):
+                if accepted:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno")
+                    continue
+                accepted.append(body)
+                connection.sendall(ok if seconds else ok + ok)
+                if seconds:
+                    time.sleep(seconds)
+                    connection.sendall(ok)
+                said.set()
+
+    with listener(serve) as port:
+        options = options_of(way)
+        driver = LocalDriver(HttpSink(f"http://127.0.0.1:{port}/x", **(QUICK | options)), str(tmp_path))
+        driver.run_epoch(0, [[{"id": 0}]])
+        assert said.wait(60)
+        time.sleep(0.05)
+        with pytest.raises(ValueRefusedError, match=r"is refused \(400\)"):
+            driver.run_epoch(1, [[{"id": 1}]])
+        if "session" in options:
+            options["session"].close()
+        close_idle_connections()
+    assert len(accepted) == 1
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_a_head_that_comes_byte_by_byte_has_the_bound_of_the_exchange(way: dict[str, Any], tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        with suppress(OSError):
+            while _request(connection):
+                for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 2000:
+                    connection.sendall(bytes([byte]))
+                    if over.wait(0.02):
+                        return
+
+    with listener(serve) as port:
+        sink = HttpSink(f"http://127.0.0.1:{port}/x", **(QUICK | {"max_retries": 1, "request_timeout_ms": 400} | way))
+        started = time.monotonic()
+        with pytest.raises(TransientError, match="the server was silent, or too slow"):
+            LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
+        assert time.monotonic() - started < 20
+        over.set()

@@ -15,7 +15,7 @@ import requests
 
 from outfall.errors import ConfigurationError, TargetError
 from outfall.http import HttpSink
-from outfall.http.direct import DirectTransport, close_idle_connections
+from outfall.http.client import ClientTransport, close_idle_connections
 from outfall.http.options import HttpOptions
 from outfall.http.transport import Call
 from outfall.testing import LocalDriver
@@ -99,7 +99,7 @@ def test_a_refusal_of_a_large_body_that_nobody_reads_is_heard_through_tls(certif
         server = threading.Thread(target=refuse, args=(listening,))
         server.start()
         url = f"https://127.0.0.1:{listening.getsockname()[1]}/x"
-        transport = DirectTransport(HttpOptions(url=url, ca_bundle=str(certificate)))
+        transport = ClientTransport(HttpOptions(url=url, ca_bundle=str(certificate)))
         body = b"A" * 20_000_000  # more than the sockets hold
         answer = transport.exchange(Call("POST", url, body, (), (), True, time.monotonic() + 60, False))
         over.set()

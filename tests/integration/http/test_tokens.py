@@ -13,8 +13,8 @@ import pytest
 
 from outfall.errors import ConfigurationError, TransientError
 from outfall.http import HttpSink
+from outfall.http.auth import TokenRequest
 from outfall.http.options import HttpOptions
-from outfall.http.tokens import TokenRequest
 from outfall.testing import LocalDriver
 from tests.integration.support.http_receiver import HttpReceiver, Received, Reply
 

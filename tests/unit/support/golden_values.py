@@ -15,7 +15,7 @@ from outfall.file import FileSink
 from outfall.file.growing.part_files import FileState
 from outfall.file.storage.store import StagedFile
 from outfall.http import HttpSink
-from outfall.http.records import Record
+from outfall.http.records import HttpRecord
 from outfall.kinesis import KinesisSink
 from outfall.postgres import PostgresSink
 from outfall.postgres.offsets.part_writer import PartState
@@ -62,7 +62,7 @@ def _of_wrappers() -> Kept:
 
 
 def _of_requests() -> Kept:
-    bodies = [Record(b'{"id":1}', "https://host/1", "key"), Record('{"ä":2}'.encode(), "https://host/2")]
+    bodies = [HttpRecord(b'{"id":1}', "https://host/1", "key"), HttpRecord('{"ä":2}'.encode(), "https://host/2")]
     records = [{"Data": b"\xff\x00", "PartitionKey": "ä", "ExplicitHashKey": "12"}, {"Data": b"x", "PartitionKey": "k"}]
     http, kinesis = HttpSink("https://host/x"), KinesisSink("s", region="us-east-1")
     return {

@@ -8,21 +8,21 @@ from typing import Any
 
 from outfall.async_sink import FixedLimiter, HostState
 from outfall.async_sink.blocking import Job
-from outfall.http import Answer
+from outfall.http import Response
 from outfall.http.options import HttpOptions
 from outfall.http.partition import HttpPartition
 from outfall.http.sink import HttpRequestSink
-from outfall.http.transport import Call
+from outfall.http.transport import Call, Transport
 from outfall.options import make_options
 from outfall.testing.virtual_time import VirtualEventQueue
 
 URL = "https://api.example/events"
 
-Behaviour = Callable[[float], Answer]
+Behaviour = Callable[[float], Response]
 """Answers a request by the moment at which it comes."""
 
 
-class Server:
+class Server(Transport):
     """Answers after a quarter of a second, and notes when it was asked."""
 
     def __init__(self, behave: Behaviour, events: VirtualEventQueue) -> None:
@@ -31,7 +31,7 @@ class Server:
         self._behave = behave
         self._events = events
 
-    def exchange(self, call: Call) -> Answer:
+    def exchange(self, call: Call) -> Response:
         self.times.append(self._events.now())
         self.bodies.append(call.body)
         answer = self._behave(self._events.now())

@@ -1,0 +1,446 @@
+"""The client: requests side by side on one event loop, which aiohttp serves.
+
+The loop, its thread and its connections belong to the process: they are made when it first sends, so never before a
+fork, and are kept from one epoch to the next.
+
+A response belongs to a request only if it came after it. So a connection on which the server has said something that
+nobody asked for is closed, and carries no further request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from functools import lru_cache
+from queue import SimpleQueue
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from outfall.http.connecting import explained, tls_context, trusted
+from outfall.http.options import HttpOptions
+from outfall.http.session import SessionTransport
+from outfall.http.templates import origin
+from outfall.http.transport import Call, ExchangeError, Fault, Headers, Response, Transport
+
+T = TypeVar("T")
+Done = Callable[[Response | ExchangeError], None]
+
+_IDLE_SECONDS = 50.0
+"""Servers and balancers close what was silent for a minute or so; a connection is better closed before."""
+_LONGEST_LINE = 1 << 16
+_SWITCHING_PROTOCOLS = 101
+_PIECE = 1 << 16
+"""Bytes of a body that are sent at a time. What is not longer goes out with the head."""
+_LONGEST_SLEEP = 0.25
+"""Seconds by which a timeout may be noticed late."""
+
+
+class ClientTransport(Transport):
+    """Sends over connections that the process keeps from one epoch to the next.
+
+    Each exchange has a bound as a whole, and one on the server's silence: a head that comes byte by byte is silence.
+
+    Args:
+        options: timeouts, TLS, bounds.
+
+    Raises:
+        ConfigurationError: certificates cannot be read here.
+    """
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._silence = options.read_timeout.total_seconds()
+        self._longest = int(options.max_response_bytes)
+        self._network = _network()
+        self._session = self._network.session(options)
+        self._latin: Transport = SessionTransport(options)
+        self._flights: dict[_Flight, asyncio.Task[None]] = {}
+        self._watching = False
+        self._closed = False
+
+    def exchange(self, call: Call) -> Response:
+        if not _is_plain(call.headers):
+            return self._latin.exchange(call)
+        ends: SimpleQueue[Response | ExchangeError] = SimpleQueue()
+        self.start(call, ends.put)
+        end = ends.get()
+        if isinstance(end, ExchangeError):
+            raise end
+        return end
+
+    def start(self, call: Call, done: Done) -> bool:
+        if not _is_plain(call.headers):
+            return False
+        self._network.soon(lambda: self._begin(call, done))
+        return True
+
+    def close(self) -> None:
+        """End what is under way: nothing more is sent when this returns. The process keeps idle connections."""
+        self._network.run(self._end())
+        self._latin.close()
+
+    # All that follows runs in the thread of the event loop.
+
+    def _begin(self, call: Call, done: Done) -> None:
+        flight = _Flight(call, done, self._silence)
+        if self._closed:
+            flight.end(_closed())
+            return
+        self._flights[flight] = asyncio.create_task(self._carry(flight))
+        self._watch_later()
+
+    def _watch_later(self) -> None:
+        if self._flights and not self._watching:
+            self._watching = True
+            asyncio.get_running_loop().call_later(_LONGEST_SLEEP, self._watch)
+
+    def _watch(self) -> None:
+        """End what takes too long. One timer looks after all: one for each request would cost a fifth of its time."""
+        now = asyncio.get_running_loop().time()
+        for flight, task in self._flights.items():
+            if flight.is_over(now):
+                flight.expired = True
+                task.cancel()
+            elif flight.transport is not None and flight.transport.is_closing():
+                # The server has ended its side, and asyncio waits for it to take the rest of the request.
+                flight.transport.abort()
+        self._watching = False
+        self._watch_later()
+
+    async def _end(self) -> None:
+        self._closed = True
+        flights, self._flights = self._flights, {}
+        for task in flights.values():
+            task.cancel()
+        if flights:
+            await asyncio.wait(flights.values())
+        for flight in flights:
+            flight.end(_closed())
+
+    async def _carry(self, flight: _Flight) -> None:
+        try:
+            flight.end(await self._exchange(flight))
+        except ExchangeError as error:
+            flight.end(error)
+        finally:
+            self._flights.pop(flight, None)
+
+    async def _exchange(self, flight: _Flight) -> Response:
+        try:
+            return await self._try(flight)
+        except ExchangeError as error:
+            # The server closed the connection in the moment in which we sent. Whether it had read the request nobody
+            # knows.
+            if error.fault is not Fault.LOST or not flight.reused or not flight.call.repeatable:
+                raise
+        return await self._try(flight)
+
+    async def _try(self, flight: _Flight) -> Response:
+        _flight.set(flight)
+        flight.begin()
+        try:
+            return await self._talk(flight)
+        except (asyncio.CancelledError, TimeoutError) as error:
+            if isinstance(error, asyncio.CancelledError) and not flight.expired:
+                raise
+            if flight.transport is None:
+                raise ExchangeError(Fault.NOT_SENT, "the server does not accept a connection in time") from error
+            raise ExchangeError(Fault.LATE, "the server was silent, or too slow") from error
+        except aiohttp.ClientConnectorError as error:
+            _, host, port = origin(flight.call.url)
+            raise ExchangeError(*explained(error.__cause__ or error, f"{host}:{port}")) from error
+        except (aiohttp.InvalidURL, UnicodeError) as error:
+            raise ExchangeError(Fault.CONFIGURATION, "its url leads to no host") from error
+        except Exception as error:
+            raise ExchangeError(Fault.LOST, f"the connection broke ({type(error).__name__})") from error
+
+    async def _talk(self, flight: _Flight) -> Response:
+        call = flight.call
+        upload = _Upload(call.body, flight) if len(call.body) > _PIECE else None
+        headers = _multidict(call.headers)
+        if call.key:
+            headers = CIMultiDict(headers)
+            headers.extend(call.key)
+        try:
+            response = await self._session.request(
+                call.method, _parsed(call.url), data=upload or call.body, headers=headers, allow_redirects=False
+            )
+        except BaseException:
+            if upload is not None:
+                upload.goes_on.set_result(False)
+            raise
+        accepted = 200 <= response.status < 300
+        if upload is not None:
+            upload.goes_on.set_result(accepted)
+        body, whole = await self._body(response, flight)
+        if upload is not None and accepted and not await upload.sent:
+            raise ExchangeError(Fault.LOST, "the connection broke before all was sent")
+        return Response(response.status, _joined(response.headers), body[: self._longest], whole)
+
+    async def _body(self, response: aiohttp.ClientResponse, flight: _Flight) -> tuple[bytes, bool]:
+        """Read what is kept of the body, and whether that is all of it. Then, and only then, aiohttp keeps the line."""
+        body = b""
+        try:
+            while len(body) <= self._longest and response.status != _SWITCHING_PROTOCOLS:
+                flight.touch()
+                piece = await response.content.readany()
+                if not piece:
+                    return body, True
+                body = body + piece if body else piece
+        except (aiohttp.ClientError, OSError, asyncio.CancelledError) as error:
+            # The status has come, and it decides.
+            if isinstance(error, asyncio.CancelledError) and not flight.expired:
+                raise
+        response.close()
+        return body, False
+
+
+def _closed() -> ExchangeError:
+    return ExchangeError(Fault.LOST, "its writer is closed")
+
+
+class _Flight:
+    """One request on its way."""
+
+    __slots__ = ("_active_at", "_done", "_silence", "call", "expired", "reused", "transport")
+
+    def __init__(self, call: Call, done: Done, silence: float) -> None:
+        self.call = call
+        self._done: Done | None = done
+        self.expired = False
+        """Whether it was ended because it took too long."""
+        self._silence = silence
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a try. Its connection tells the flight which one it is."""
+        self.transport: asyncio.Transport | None = None
+        """What carries it; `None` until there is a connection."""
+        self.reused = False
+        """Whether that has carried another request before."""
+        self.touch()
+
+    def end(self, end: Response | ExchangeError) -> None:
+        """Tell what came of it, once."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(end)
+
+    def touch(self) -> None:
+        """Note that the server has said or taken something."""
+        self._active_at = asyncio.get_running_loop().time()
+
+    def is_over(self, now: float) -> bool:
+        """Whether its time is over; only once."""
+        return not self.expired and now >= min(self.call.deadline, self._active_at + self._silence)
+
+
+_flight: ContextVar[_Flight] = ContextVar("_flight")
+"""Of the task that runs: aiohttp asks for a connection without saying for whom."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Gives out no connection that the server has closed, or on which it has spoken unasked, while it was idle."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._used: WeakSet[Any] = WeakSet()
+
+    async def connect(self, *request: Any, **more: Any) -> Any:
+        flight = _flight.get()
+        while True:
+            connection: Any = await super().connect(*request, **more)
+            flight.reused = connection.protocol in self._used
+            if flight.reused and (connection.protocol.should_close or _is_busy(connection.transport)):
+                connection.close()
+                continue
+            self._used.add(connection.protocol)
+            flight.transport = connection.transport
+            return connection
+
+
+def _is_busy(transport: asyncio.Transport) -> bool:
+    """Whether something has come that the loop has not read yet, or the last request has not gone out as a whole.
+
+    Its server has refused that one, and may take no more bytes, or take the next request for its rest.
+    """
+    if transport.get_write_buffer_size():
+        return True
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class _Upload(aiohttp.Payload):
+    """A large body, sent in pieces.
+
+    aiohttp stops it when the response is there, even one that accepts. One that refuses does stop it, since a server
+    may answer so before it has the whole body and take no more bytes (RFC 9112 §9.5), and the connection is closed. One
+    that accepts does not, or what the server has accepted would be cut off.
+    """
+
+    def __init__(self, body: bytes, flight: _Flight) -> None:
+        super().__init__(body)
+        self._size = len(body)
+        self._flight = flight
+        loop = asyncio.get_running_loop()
+        self.goes_on: asyncio.Future[bool] = loop.create_future()
+        """Whether the response, which has come, accepts."""
+        self.sent: asyncio.Future[bool] = loop.create_future()
+        """Whether all of it went out."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        raise TypeError("a body is bytes")
+
+    async def write(self, writer: Any) -> None:
+        body = memoryview(self._value)
+        whole = False
+        try:
+            for start in range(0, len(body), _PIECE):
+                await self._write(writer, body[start : start + _PIECE])
+            whole = True
+        finally:
+            self.sent.set_result(whole)
+
+    async def _write(self, writer: Any, piece: memoryview) -> None:
+        try:
+            await writer.write(piece)
+            # Before more is sent the loop looks for a response.
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            # Once it is with the writer a piece goes out, whether anybody waits for that or not.
+            if not await self.goes_on:
+                raise
+        self._flight.touch()
+
+
+class _Network:
+    """The event loop of one process, in a thread of its own, and the sessions with their connections."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._jobs: deque[Callable[[], Any]] = deque()
+        self._woken = False
+        threading.Thread(target=self.loop.run_forever, name="outfall-http", daemon=True).start()
+
+    def soon(self, job: Callable[[], Any]) -> None:
+        """Run something in the loop. Waking it costs a system call, so many jobs share one."""
+        self._jobs.append(job)
+        if not self._woken:
+            self._woken = True
+            self.loop.call_soon_threadsafe(self._work)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in the loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def session(self, options: HttpOptions) -> aiohttp.ClientSession:
+        """Return the session that sinks share which trust and authenticate alike.
+
+        Raises:
+            ConfigurationError: certificates cannot be read here.
+        """
+        files = (trusted(options), options.client_certificate, options.client_key)
+        identity = repr((options.verify, options.connect_timeout, [_version(file) for file in files]))
+        with self._lock:
+            found = self._sessions.get(identity)
+            if found is None:
+                found = self._sessions[identity] = self.run(_open(options))
+            return found
+
+    def close_sessions(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            self.run(session.close())
+
+    def _work(self) -> None:
+        self._woken = False
+        while self._jobs:
+            self._jobs.popleft()()
+
+
+async def _open(options: HttpOptions) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=_Connector(
+            limit=0,
+            keepalive_timeout=_IDLE_SECONDS,
+            ssl=tls_context(options),
+            resolver=aiohttp.ThreadedResolver(),  # what Python resolves, whatever else is installed
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        skip_auto_headers=("Accept", "Content-Type", "User-Agent"),
+        timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout.total_seconds()),
+        max_line_size=_LONGEST_LINE,
+        max_field_size=_LONGEST_LINE,
+    )
+
+
+def _version(file: str | None) -> tuple[str, int] | None:
+    """Name a file and its content: one that was renewed makes another client."""
+    if file is None:
+        return None
+    try:
+        return file, os.stat(file).st_mtime_ns
+    except OSError:
+        return file, 0
+
+
+_networks: dict[int, _Network] = {}
+"""By process. One that a fork has copied is left alone: its sockets are the parent's."""
+_lock = threading.Lock()
+
+
+def _network() -> _Network:
+    with _lock:
+        return _networks.get(os.getpid()) or _networks.setdefault(os.getpid(), _Network())
+
+
+# A child must not find it held by a thread that it does not have.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+def close_idle_connections() -> None:
+    """Close the connections that this process keeps for later requests."""
+    if os.getpid() in _networks:
+        _network().close_sessions()
+
+
+atexit.register(close_idle_connections)
+
+
+@lru_cache(maxsize=256)
+def _parsed(url: str) -> URL:
+    return URL(url, encoded=True)
+
+
+@lru_cache(maxsize=64)
+def _multidict(headers: Headers) -> CIMultiDict[str]:
+    return CIMultiDict(headers)
+
+
+@lru_cache(maxsize=64)
+def _is_plain(headers: Headers) -> bool:
+    """Whether all is ASCII. What is not is Latin-1 in a header, and aiohttp knows only how to write UTF-8."""
+    return all(value.isascii() for _, value in headers)
+
+
+def _joined(headers: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        name = name.lower()
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
