@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from outfall.capabilities import WriterInitContext
 from outfall.errors import FencedError, OutfallError, ReplayDiffersError, TargetAheadError, TargetLostError
-from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step, missing_parts
+from outfall.part_ledger.checks import (
+    PartCount,
+    PartPlace,
+    PartRow,
+    check_sealed,
+    check_states,
+    check_step,
+    missing_parts,
+)
 from outfall.target_record import TargetRecord
 
 PLACE = PartPlace("t", "sink", epoch=5)
@@ -21,6 +30,27 @@ AFTER = PartRow("0", generation=9, epoch=5, attempt=1, next_offset=12, rows=2, h
 def missing(found: PartRow | None, step: TargetRecord | None = STEP, wanted: PartRow = AFTER) -> bool:
     parts = {} if found is None else {"0": found}
     return bool(missing_parts(PLACE, check_step("t", step, WRITER), parts, {"0": wanted}))
+
+
+def test_a_count_says_what_the_ledger_is_to_hold() -> None:
+    count = PartCount("0", 10)
+    assert (count.next_offset, count.row(WRITER).rows) == (10, 0)
+    batch = pa.RecordBatch.from_pydict({"id": [1, 2]})
+    count.hash.add(batch)
+    row = count.row(WRITER)
+    assert (row.part, row.generation, row.epoch, row.attempt, row.next_offset, row.rows) == ("0", 9, 5, 1, 12, 2)
+    other = PartCount("0", 10)
+    other.hash.add(batch.take(pa.array([1, 0])))
+    assert row.same_rows(other.row(WRITER))
+    other.hash.add(batch)
+    assert not row.same_rows(other.row(WRITER))
+
+
+def test_what_else_can_be_done_about_other_rows_is_the_sinks_to_say() -> None:
+    place = replace(PLACE, alternative="; or take another sink")
+    step = TargetRecord(generation=9, token="ours", epoch=4)
+    with pytest.raises(ReplayDiffersError, match="former rows again; or take another sink"):
+        missing_parts(place, step, {"0": replace(AFTER, hash=8)}, {"0": AFTER})
 
 
 def test_rows_that_come_for_the_first_time_are_missing() -> None:

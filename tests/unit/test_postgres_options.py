@@ -132,6 +132,7 @@ def test_each_delivery_is_a_sink_of_its_own(options: dict[str, Any], kind: str, 
     back = pickle.loads(pickle.dumps(sink))
     assert (kind_of(sink), is_fixed(sink), guarantee_of(sink)) == (kind, fixed, Guarantee.EXACTLY_ONCE)
     assert (type(back), back.options) == (type(sink), sink.options)
+    assert (type(sink), repr(sink)) == (PostgresSink, "PostgresSink(table='t', write_mode='append')")
     assert ("a source" in str(requirements_of(sink))) is bool(options)
 
 

@@ -1,4 +1,18 @@
-"""PostgreSQL: rows in a table, each in it once, at the speed of COPY."""
+"""PostgreSQL: rows in a table, each in it once, at the speed of COPY.
+
+```
+sink, options       what a user writes; the sink holds one of the three deliveries
+delivery            what they share: the table, checked and opened before an epoch
+staging/            by epochs: tasks copy into a staging table (`staging_writer`), the driver moves the rows (`publish`)
+offsets/            by offsets: tasks publish by themselves, by `parts` or by the offsets of their `source`
+target              the table as the recovery data knows it
+tables              the tables of one step: target, ledger, staging, dead letters
+ledger              which epoch of which step, and of which part, is in the table
+copy/               values made fit for columns, and the COPY that they go by
+catalogue/          the server's columns and types, what goes into them, who may write
+connection/         connections, transactions that are tried again, errors explained
+```
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from outfall.capabilities import WriterInitContext
 from outfall.errors import (
     CapabilityError,
     ConfigurationError,
@@ -19,6 +20,7 @@ from outfall.errors import (
     TargetAheadError,
     TargetLostError,
     TargetNotEmptyError,
+    TerminalError,
     TransientError,
 )
 from outfall.postgres import PostgresSink
@@ -217,6 +219,49 @@ def test_an_attempt_that_was_overtaken_by_half_is_tried_again(target: Target, re
     assert target.ids() == [1]
     one_task(driver, ticket, 0, {"0": [1], "1": [2]}, retries=1)
     assert target.ids() == [1, 2]
+
+
+def opened(sink: PostgresSink, ticket: Any, part: str) -> Any:
+    """One part of a task, as the engine opens it."""
+    given = {"part": part, "attempt": 0, "token": ticket.token}
+    context = WriterInitContext(ticket.step_id, ticket.incarnation, ticket.generation, 0, **given)
+    return sink.bind(context).build_part(ticket.step_id, part, None)
+
+
+def test_the_flush_of_the_last_part_publishes_and_a_state_is_given_only_then(target: Target, recovery: str) -> None:
+    sink = parts_sink(target)
+    ticket = LocalDriver(sink, recovery).coordinator().begin(0)
+    first, second = opened(sink, ticket, "0"), opened(sink, ticket, "1")
+    first.write_batch([{"id": 1, "name": "a"}])
+    second.write_batch([{"id": 2, "name": "b"}, {"id": 3, "name": "c"}])
+    first.flush(True)
+    assert target.ids() == []
+    with pytest.raises(TerminalError, match="not published"):
+        first.snapshot()
+    second.flush(True)
+    assert target.ids() == [1, 2, 3]
+    assert (first.snapshot().next_offset, second.snapshot().next_offset) == (1, 2)
+    with pytest.raises(TerminalError, match="after their part was flushed"):
+        first.write_batch([{"id": 4, "name": "d"}])
+    for part in (first, second):
+        part.close()
+    assert target.ids() == [1, 2, 3]
+
+
+def test_a_part_that_is_opened_after_the_others_were_published_is_published_too(target: Target, recovery: str) -> None:
+    """As one for dead letters, which are refused while another part is flushed."""
+    sink = parts_sink(target)
+    ticket = LocalDriver(sink, recovery).coordinator().begin(0)
+    first = opened(sink, ticket, "0")
+    first.write_batch([{"id": 1, "name": "a"}])
+    first.flush(True)
+    late = opened(sink, ticket, "1")
+    late.write_batch([{"id": 2, "name": "b"}])
+    assert target.ids() == [1]
+    late.flush(True)
+    assert (target.ids(), late.snapshot().next_offset, first.snapshot().next_offset) == ([1, 2], 1, 1)
+    for part in (first, late):
+        part.close()
 
 
 # --- zombies

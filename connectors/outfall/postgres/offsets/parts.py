@@ -73,8 +73,25 @@ class PartDelivery(
         return ModelSerializer(PartState)
 
     def seal(self, context: SealContext, parts: Sequence[PartSeal[PartState]]) -> None:
+        """Close the epoch against every writer, once each part is what its state says. Idempotent.
+
+        Raises:
+            FencedError, ReplayDiffersError, TargetLostError: see `check_step` and `check_sealed`.
+        """
+        tables = self._tables(context)
+        ledger = PartLedger(tables.ledger)
+        place = PartPlace(str(self.table), context.step_id, context.epoch, ALTERNATIVE)
         offsets = {part.part: part.state.next_offset for part in parts}
-        seal_parts(self._tables(context), context, offsets)
+
+        def seal(connection: PostgresConnection) -> None:
+            step = tables.ledger.read(connection, lock=True)
+            check_step(place.target, step.record() if step else None, context)
+            rows = check_sealed(place, ledger.read(connection), offsets)
+            reached("postgres: sealing")
+            if step is not None and not step.holds(context.epoch):
+                tables.ledger.published(connection, step, context, rows)
+
+        tables.run("sealing", seal)
 
     @property
     def _table_options(self) -> PostgresOptions:
@@ -196,23 +213,3 @@ class PartTarget(OffsetTarget):
             table=self._name.identifier(),
         )
         return dict(connection.execute(query).fetchall())
-
-
-def seal_parts(tables: StepTables, context: SealContext, offsets: Mapping[str, int]) -> None:
-    """Close an epoch of all parts against every writer, once they are what their states say. Idempotent.
-
-    Raises:
-        FencedError, ReplayDiffersError, TargetLostError: see `check_sealed`.
-    """
-    ledger, parts = tables.ledger, PartLedger(tables.ledger)
-    place = PartPlace(str(tables.target), context.step_id, context.epoch, ALTERNATIVE)
-
-    def seal(connection: PostgresConnection) -> None:
-        step = ledger.read(connection, lock=True)
-        check_step(place.target, step.record() if step else None, context)
-        rows = check_sealed(place, parts.read(connection), offsets)
-        reached("postgres: sealing")
-        if step is not None and not step.holds(context.epoch):
-            ledger.published(connection, step, context, rows)
-
-    tables.run("sealing", seal)
