@@ -241,21 +241,16 @@ class Journal:
     def sweep(self) -> None:
         """Drop what no longer counts: all but the last epoch's entries and the counts of the last hundred epochs.
 
-        Only the newest entries are looked at, and read where that was not done before. Older ones carry counts, since
-        earlier sweeps left nothing else; what a sweep that never ran left among them goes when it is older than a
-        hundred epochs.
+        Only what this driver has read or written is looked at, which is the epoch before with all its entries at least.
+        Older ones carry counts, since earlier sweeps left nothing else; what a sweep that never ran left among them
+        goes when it is older than a hundred epochs.
         """
-        # The epoch before has as many entries as this one, more or less: some have one for each child that committed.
-        size = max(TAIL, 2 * (self.view.last - self.view.kept_from + 1))
-        numbers = self._log.numbers()
-        if not self._known.keys() >= set(numbers[-size:]):
-            self._decoded(self._log.read(last=size))
         spent = {
             number
             for number, (_, entry) in self._known.items()
             if number < self.view.kept_from and not isinstance(entry, Completed | Skipped)
         }
-        numbers = [number for number in numbers if number not in spent]
+        numbers = [number for number in self._log.numbers() if number not in spent]
         tail = [number for number in numbers if number >= self.view.kept_from]
         counts = [number for number in numbers if number < self.view.kept_from][-KEPT_EPOCHS:]
         states = {s.blob.name for s in (*self.view.states.values(), *self.view.writer_states) if s.blob}
