@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import outfall.testing.conformance.schedules as act
 from outfall.errors import missing_extra
-from outfall.testing.conformance import schedules as act
 from outfall.testing.conformance.harness import SinkHarness
 from outfall.testing.conformance.schedules import play
 

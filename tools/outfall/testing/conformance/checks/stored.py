@@ -149,21 +149,24 @@ def _note(action: Callable[[], Any], texts: list[tuple[str, str]]) -> None:
             cause = cause.__cause__ or cause.__context__
 
 
+class _Collecting(logging.Handler):
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
 @contextmanager
 def _logged() -> Iterator[list[str]]:
     """Everything that is logged within the block, on every level."""
-    lines: list[str] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(self.format(record))
-
-    root, handler = logging.getLogger(), Handler(logging.DEBUG)
+    root, handler = logging.getLogger(), _Collecting(logging.DEBUG)
     before = root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
     try:
-        yield lines
+        yield handler.lines
     finally:
         root.removeHandler(handler)
         root.setLevel(before)
