@@ -1,13 +1,15 @@
 """`HttpSink` in one worker process, against a service of 20 ms: requests/s, rows/s, and the limiter at a knee.
 
-    python -m benchmarks.bench_http --rows 20000 --pairs 3
+    python -m benchmarks.bench_http --rows 20000 --pairs 3 [--former CHECKOUT]
 
 Runs on the local engine, without Spark; the service is a process of its own. `--rows` is how many rows, and so
 requests, the first line sends. The peer of the second is what `foreach` does for each row, without what Spark adds.
+With `--former` the sink of another revision, which lies there, sends the same rows in turn, and is a peer of both.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ from typing import Any
 import requests
 
 from benchmarks.common import Given, finish, known, machine, parse
+from benchmarks.http_rate import Rate, made, rate
 from benchmarks.http_service import http_service
 from benchmarks.results import Figure, Line, Result, now
 from outfall.http import HttpSink
@@ -27,27 +30,29 @@ DEFAULT = Given(rows=20_000, pairs=3)
 SERVICE, IN_FLIGHT, KNEE, BATCH = 0.02, 64, 40, 500
 ONE, MANY, LIMIT = "one row per request", "500 rows per request", "gradient limiter"
 IDEAL, POST, AT = f"ideal {IN_FLIGHT / SERVICE:,.0f}/s", "requests.post per row", f"knee {KNEE}"
+FORMER = "former client"
 WANTED = {IDEAL: "≥ 0.8", POST: "≥ 10", AT: "0.8 to 1.2"}
+WANTED_OF_FORMER = {FORMER: "≥ 0.6 with one row, ≥ 0.95 with 500"}
 
 
-def measure(given: Given, scratch: Scratch) -> Result:
+def measure(given: Given, scratch: Scratch, former: str | None = None) -> Result:
     started = now()
     with http_service(SERVICE) as url:
-        ones = [_speed(url, given.rows, scratch, body="record", limiter="fixed") for _ in range(given.pairs)]
+        ones = [_rates(url, given.rows, former, body="record", limiter="fixed") for _ in range(given.pairs)]
         posts = [_timed(lambda: _post(url, max(given.rows // 100, 10))) for _ in range(given.pairs)]
-        many = [_speed(url, given.rows * 10, scratch, max_batch_size=BATCH) for _ in range(given.pairs)]
+        many = [_rates(url, given.rows * 10, former, max_batch_size=BATCH) for _ in range(given.pairs)]
     limits = [_limit(given.rows, scratch) for _ in range(given.pairs)]
     post = [max(given.rows // 100, 10) / seconds for seconds in posts]
     return Result(
         benchmark="http",
         title="The HTTP sink against a service of 20 ms",
         unit="requests/s, rows/s, requests in flight",
-        wanted=WANTED,
+        wanted=WANTED | (WANTED_OF_FORMER if former else {}),
         lines=[
-            _line("requests/s", ONE, ones, IDEAL, [IN_FLIGHT / SERVICE] * given.pairs),
-            _line("rows/s", POST, post, POST, post),
-            _line("rows/s", MANY, many, POST, post),
-            _line("requests in flight", LIMIT, limits, AT, [float(KNEE)] * given.pairs),
+            _sent("requests/s", ONE, ones, {IDEAL: [IN_FLIGHT / SERVICE] * given.pairs}),
+            _line("rows/s", POST, post, {POST: post}),
+            _sent("rows/s", MANY, many, {POST: post}),
+            _line("requests in flight", LIMIT, limits, {AT: [float(KNEE)] * given.pairs}),
         ],
         pairs=given.pairs,
         started=started,
@@ -55,26 +60,33 @@ def measure(given: Given, scratch: Scratch) -> Result:
     )
 
 
-def _line(group: str, label: str, figures: list[float], peer: str, to: list[float]) -> Line:
-    ratios = {peer: known(Figure.of([own / other for own, other in zip(figures, to, strict=True)]))}
+def _rates(url: str, rows: int, former: str | None, **options: Any) -> list[Rate]:
+    """What ours reaches, and the former one right after it."""
+    checkouts = [None] if former is None else [None, former]
+    return [rate(url, rows, {"max_in_flight_requests": IN_FLIGHT} | options, checkout) for checkout in checkouts]
+
+
+def _sent(group: str, label: str, pairs: list[list[Rate]], to: dict[str, list[float]]) -> Line:
+    former = [pair[1] for pair in pairs if len(pair) > 1]
+    ours = [pair[0] for pair in pairs]
+    peers = {FORMER: [found.rows_per_second for found in former]} if former else {}
+    line = _line(group, label, [found.rows_per_second for found in ours], to | peers)
+    if former:
+        cpu = [own.rows_per_cpu_second / other.rows_per_cpu_second for own, other in zip(ours, former, strict=True)]
+        line.cpu_ratios = {FORMER: known(Figure.of(cpu))}
+    return line
+
+
+def _line(group: str, label: str, figures: list[float], peers: dict[str, list[float]]) -> Line:
+    ratios = {
+        peer: known(Figure.of([own / other for own, other in zip(figures, to, strict=True)]))
+        for peer, to in peers.items()
+    }
     return Line(group=group, label=label, figure=known(Figure.of(figures)), ratios=ratios)
 
 
-def _rows(count: int) -> list[Any]:
-    return [{"id": number, "text": "some text of a row", "amount": number / 7} for number in range(count)]
-
-
-def _speed(url: str, rows: int, scratch: Scratch, **options: Any) -> float:
-    """Rows per second of an epoch, after one that opens the connections and finds the limit."""
-    sink = HttpSink(url, max_in_flight_requests=IN_FLIGHT, **options)
-    driver = LocalDriver(sink, str(scratch.new()))
-    driver.run_epoch(0, [_rows(max(rows // 4, 1))])
-    values = _rows(rows)
-    return rows / _timed(lambda: driver.run_epoch(1, [values]))
-
-
 def _post(url: str, rows: int) -> None:
-    for row in _rows(rows):
+    for row in made(rows):
         requests.post(url, json=row, timeout=30).raise_for_status()
 
 
@@ -92,7 +104,7 @@ def _limit(rows: int, scratch: Scratch) -> float:
 
         looking = threading.Thread(target=look)
         looking.start()
-        driver.run_epoch(0, [_rows(rows)])
+        driver.run_epoch(0, [made(rows)])
         over.set()
         looking.join()
         late = found[len(found) // 2 :] or [sink.worker.host_state().limiter.limit]
@@ -106,9 +118,12 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def run() -> None:
-    given = parse(__doc__.splitlines()[0] if __doc__ else "", DEFAULT, sys.argv[1:])
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--former")
+    own, rest = parser.parse_known_args(sys.argv[1:])
+    given = parse(f"{(__doc__ or '').splitlines()[0]} --former CHECKOUT: see above.", DEFAULT, rest)
     with Scratch() as scratch:
-        finish(measure(given, scratch))
+        finish(measure(given, scratch, own.former))
 
 
 if __name__ == "__main__":
