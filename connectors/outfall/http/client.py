@@ -441,6 +441,6 @@ def _is_plain(headers: Headers) -> bool:
 def _joined(headers: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in headers.items():
-        name = name.lower()
+        name, value = name.lower(), value.strip()
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
