@@ -1,4 +1,7 @@
-"""Who we are: what requests carry to say so, and what is done when the server does not believe it."""
+"""Who we are: what requests carry to say so, and what is done when the server does not believe it.
+
+A token of OAuth2 is asked for once, whoever waits for it (RFC 6749 §4.4.2).
+"""
 
 from __future__ import annotations
 

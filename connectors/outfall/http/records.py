@@ -1,4 +1,7 @@
-"""Arrow batches as records that are ready to be sent."""
+"""Rows as records that are ready to be sent, each with its key, and records as the body of a request.
+
+The keys are those of draft-ietf-httpapi-idempotency-key-header-07.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer means for the records of its request."""
+"""What a response means for the records of its request, and how long its server asks to be left alone."""
 
 from __future__ import annotations
 

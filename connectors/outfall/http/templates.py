@@ -1,4 +1,4 @@
-"""Addresses that depend on the record: `https://host/users/{user}/events`."""
+"""Columns whose values stand outside the body: as keys, or in addresses as `https://host/users/{user}/events`."""
 
 from __future__ import annotations
 
