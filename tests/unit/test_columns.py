@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+pytest.importorskip("pyspark")
+
 from outfall.errors import ConfigurationError
 from outfall.spark.columns import RowColumns, named
 from outfall.values import to_values

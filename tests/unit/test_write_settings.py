@@ -9,6 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
+pytest.importorskip("pyspark")
+
 from pyspark.sql.types import LongType, StructField, StructType
 
 from outfall.capabilities import SupportsTarget
