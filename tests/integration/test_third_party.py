@@ -77,7 +77,7 @@ def test_a_sink_of_another_distribution_is_written_by_executors_that_have_the_co
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for name in ("job", "stream"):
