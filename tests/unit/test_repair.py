@@ -417,6 +417,17 @@ def test_what_was_begun_and_skipped_was_the_batch_before(tmp_path: Path) -> None
     assert parsed("repair", query.root, "--yes")["moved"] == ["offsets/3"]
 
 
+def test_a_move_is_durable_where_a_file_was_and_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(tmp_path)
+    query.checkpoint.tear("commits/2")
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    (moved,) = parsed("repair", query.root, "--yes")["moved"]
+    (aside,) = Path(query.root).glob("outfall-repair/*/commits")
+    assert moved == "commits/2"
+    assert {str(aside), str(Path(query.root) / "commits")} <= set(synced)
+
+
 def test_logs_elsewhere_are_named_and_those_of_other_queries_there_left_alone(tmp_path: Path) -> None:
     query = Query(tmp_path, batches=0)
     elsewhere = f"sqlite://{tmp_path}/recovery"
