@@ -73,7 +73,8 @@ def supports(thing: object, capability: type[T]) -> TypeGuard[T]:
         capability: a class of `outfall.capabilities`, or `FixedPartitionedSink` or `DynamicSink`.
     """
     if isinstance(thing, DeclaresCapabilities):
-        return any(issubclass(found, capability) for found in thing.capabilities())
+        declared = thing.capabilities()
+        return capability in declared or any(issubclass(found, capability) for found in declared)
     if capability is FixedPartitionedSink:
         return callable(getattr(thing, "list_parts", None)) and callable(getattr(thing, "build_part", None))
     if capability is DynamicSink:

@@ -100,15 +100,17 @@ class DelegatingSink(
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker
+        # Asked many times per epoch, and the same each time.
+        self._capabilities = frozenset(feature for feature in _FEATURES if supports(worker, feature))
 
     def with_worker(self, worker: Any) -> Self:
         """Return a copy that stands for another sink."""
         changed = copy.copy(self)
-        changed.worker = worker
+        DelegatingSink.__init__(changed, worker)
         return changed
 
     def capabilities(self) -> Collection[type]:
-        return [feature for feature in _FEATURES if supports(self.worker, feature)]
+        return self._capabilities
 
     def list_parts(self) -> list[str]:
         return self.worker.list_parts()  # type: ignore[no-any-return]
