@@ -38,7 +38,8 @@ def test_everything_but_the_spark_package_works_without_pyspark() -> None:
 def test_versions_are_compared_as_numbers(
     monkeypatch: pytest.MonkeyPatch, found: str, oldest: tuple[int, int], refused: bool
 ) -> None:
-    requirement = pytest.importorskip("outfall.spark.version_check", reason="the other tests need no pyspark at all")
+    reason = "the other tests need no pyspark at all"
+    requirement = pytest.importorskip("outfall.spark.version_check", reason=reason, exc_type=ImportError)
     fake = types.ModuleType("pyspark")
     fake.__version__ = found  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pyspark", fake)
