@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -14,7 +14,8 @@ import pytest
 from outfall import trace_points
 from outfall.errors import RecordError, TransientError
 from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, LogEntry
-from tests.unit.support.logs import files, filled, numbers, once_at, opened
+from outfall.testing.recovery_contract import once_at, run_all
+from tests.unit.support.logs import files, filled, numbers, opened
 
 
 def test_a_log_that_nobody_wrote_is_empty_and_reading_it_makes_nothing(location: str) -> None:
@@ -185,25 +186,6 @@ def test_a_reader_beside_writer_and_sweeper_never_goes_back(location: str) -> No
             newest = max((entry.number for entry in found), default=0)
 
     run_all([write, read])
-
-
-def run_all(jobs: list[Callable[[], None]]) -> None:
-    """Run in threads, and raise what one of them raised."""
-    failures: list[BaseException] = []
-
-    def guarded(job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(job,), daemon=True) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    assert not failures, failures
 
 
 def test_an_entry_swept_while_it_is_read_is_left_out_and_newer_ones_are_not_missed(

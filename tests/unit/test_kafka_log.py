@@ -13,8 +13,8 @@ from outfall.kafka.recovery_log import KafkaLog
 from outfall.recovery import EntryExistsError, LogEntry
 from outfall.testing.local_engine import LocalDriver
 from outfall.testing.memory_log import ByReference
+from outfall.testing.recovery_contract import once_at
 from tests.unit.support.kafka_partition import Faults, MemoryKafka, MemoryPartition, Time, Topic, memory_log
-from tests.unit.support.logs import once_at
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from outfall.recovery import EntryExistsError, LogEntry
-from tests.unit.support.logs import files, filled, numbers, once_at, opened
+from outfall.testing.recovery_contract import once_at
+from tests.unit.support.logs import files, filled, numbers, opened
 
 
 def test_a_writer_that_slept_through_many_epochs_and_a_sweep_is_fenced(location: str) -> None:

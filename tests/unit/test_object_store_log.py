@@ -16,7 +16,8 @@ from outfall.errors import ConfigurationError, TransientError
 from outfall.filesystems import _UNSET
 from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, RecoveryLog
 from outfall.recovery.log import state_name
-from tests.unit.support.logs import once_at, opened
+from outfall.testing.recovery_contract import once_at
+from tests.unit.support.logs import opened
 
 
 class Store(MemoryFileSystem):  # type: ignore[misc]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import fsspec
 
-from outfall import trace_points
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryLog
 
 
@@ -32,20 +29,3 @@ def files(location: str) -> list[str]:
     fs, path = fsspec.core.url_to_fs(location)
     root = f"{path}/outfall/sink/"
     return sorted(name.removeprefix(root) for name in fs.find(root))
-
-
-@contextmanager
-def once_at(step: str, act: Callable[[], object]) -> Iterator[None]:
-    """Let somebody else act when a writer reaches a step for the first time."""
-    pending = [act]
-
-    def listener(reached: str) -> None:
-        if reached == step and pending:
-            pending.pop()()
-
-    remove = trace_points.listen(listener)
-    try:
-        yield
-    finally:
-        remove()
-    assert not pending, f"{step!r} was not reached"
