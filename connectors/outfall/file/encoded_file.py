@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from outfall.capabilities import Metrics
-from outfall.errors import TransientError, ValueRefusedError
-from outfall.formats import Encoder, FormatOptions, encoder, member
-from outfall.formats.options import Compression
+from outfall.errors import TransientError
+from outfall.formats import FormatOptions
+from outfall.formats.stream import EncodedStream
 from outfall.values import rows_to_batch
 
 _PART_BYTES = 1 << 20
@@ -29,14 +29,8 @@ class EncodedFile(ABC):
 
     def __init__(self, options: FormatOptions, metrics: Metrics, *, start: bool) -> None:
         self._options = options
-        # A format that compresses inside its files is not compressed again.
-        self._codec: Compression = "none" if options.format == "parquet" else options.codec
-        self._start = start
+        self._stream = EncodedStream(options, start=start)
         self._metrics = metrics
-        self._encoder: Encoder | None = None
-        self._buffers: list[pa.Buffer] = []
-        self._held = 0
-        self._rows = 0
         self._broken = False
         self._closed = False
         EncodedFile._open += 1
@@ -49,32 +43,28 @@ class EncodedFile(ABC):
         if batch.num_rows == 0:
             return
         with self._all_or_broken():
-            self._hold(self._encoder_of(batch.schema).encode(batch))
-            self._rows += batch.num_rows
-            if self._held >= min(_PART_BYTES, _PROCESS_BYTES // EncodedFile._open):
-                self._drain()
+            piece = min(_PART_BYTES, _PROCESS_BYTES // EncodedFile._open)
+            self._hand_on(self._stream.encode(batch, piece=piece))
 
     @property
     def rows(self) -> int:
         """Rows written so far."""
-        return self._rows
+        return self._stream.rows
 
     @property
     def held(self) -> int:
         """Bytes that are still to be written, as far as their number is known."""
-        return self._held + (self._encoder.expected if self._encoder is not None else 0)
+        return self._stream.held + self._stream.expected
 
     @property
     def kept(self) -> int:
         """Bytes of memory that the format keeps for later."""
-        return self._encoder.kept if self._encoder is not None else 0
+        return self._stream.kept
 
     def spill(self) -> None:
         """Write what the format keeps for later."""
         with self._all_or_broken():
-            if self._encoder is not None:
-                self._hold(self._encoder.spill())
-            self._drain()
+            self._hand_on(self._stream.spill())
 
     def finish(self) -> None:
         """Write the rest and make everything durable."""
@@ -85,10 +75,7 @@ class EncodedFile(ABC):
     def write_rest(self) -> None:
         """Write what is held back, to the end of the file's format."""
         with self._all_or_broken():
-            if self._encoder is not None:
-                self._hold(self._encoder.finish())
-                self._encoder = None
-            self._drain()
+            self._hand_on(self._stream.finish())
 
     def close(self) -> None:
         """Release the file. What is held back is lost on purpose: its epoch does not count."""
@@ -96,21 +83,6 @@ class EncodedFile(ABC):
             self._closed = True
             EncodedFile._open -= 1
             self._release()
-
-    def _encoder_of(self, schema: pa.Schema) -> Encoder:
-        if self._encoder is not None and not self._encoder.schema.equals(schema):
-            if self._encoder.one_schema:
-                raise ValueRefusedError(
-                    f"the columns change from ({_columns(self._encoder.schema)}) to ({_columns(schema)})",
-                    why=f"all rows of a {self._options.format} file have the same columns",
-                    do='give all rows the same columns, or use format="jsonl"',
-                )
-            self._hold(self._encoder.finish())
-            self._encoder = None
-        if self._encoder is None:
-            self._encoder = encoder(self._options, schema, start=self._start)
-            self._start = False
-        return self._encoder
 
     @abstractmethod
     def _append(self, buffers: list[pa.Buffer]) -> None:
@@ -124,16 +96,8 @@ class EncodedFile(ABC):
     def _release(self) -> None:
         """Close file descriptors."""
 
-    def _hold(self, buffer: pa.Buffer) -> None:
-        if buffer.size:
-            self._buffers.append(buffer)
-            self._held += buffer.size
-
-    def _drain(self) -> None:
-        if self._buffers:
-            # Every piece is a whole member, so a growing file can be cut wherever a piece, and so an epoch, ended.
-            buffers, self._buffers = member(self._codec, self._buffers), []
-            self._held = 0
+    def _hand_on(self, buffers: list[pa.Buffer]) -> None:
+        if buffers:
             self._metrics.add("bytes", sum(buffer.size for buffer in buffers))
             self._append(buffers)
 
@@ -149,7 +113,3 @@ class EncodedFile(ABC):
         self._broken = True
         yield
         self._broken = False
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -94,12 +94,31 @@ class EncodedStream:
         return self._held
 
     @property
+    def expected(self) -> int:
+        """Bytes that the format is going to make of what it keeps, as far as their number is known."""
+        return self._encoder.expected if self._encoder is not None else 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether the format's own state is open: rows came, and `finish` was not called since."""
+        return self._encoder is not None
+
+    @property
+    def empty(self) -> bool:
+        """Whether the file is empty so far."""
+        return self._start
+
+    @property
     def kept(self) -> int:
         """Bytes of memory that the format keeps for later."""
         return self._encoder.kept if self._encoder is not None else 0
 
-    def encode(self, batch: pa.RecordBatch) -> list[pa.Buffer]:
+    def encode(self, batch: pa.RecordBatch, *, piece: int = _PIECE_BYTES) -> list[pa.Buffer]:
         """Encode the rows of a batch in their order; return what is ready to be stored.
+
+        Args:
+            batch: the rows.
+            piece: how many encoded bytes are enough to be compressed and returned.
 
         Raises:
             ValueRefusedError: a value cannot be written, or the columns change within a file of one schema.
@@ -107,20 +126,20 @@ class EncodedStream:
         """
         self._hold(self._encoder_of(batch.schema).encode(batch))
         self.rows += batch.num_rows
-        return self._drained() if self._held >= _PIECE_BYTES else []
+        return self.drain() if self._held >= piece else []
 
     def spill(self) -> list[pa.Buffer]:
         """Encode and return all that is held back, although it would be better off together with more."""
         if self._encoder is not None:
             self._hold(self._encoder.spill())
-        return self._drained()
+        return self.drain()
 
     def finish(self) -> list[pa.Buffer]:
-        """Return the rest of the file. Called once, after the last batch."""
+        """Return the rest of the file. Of formats that grow more rows may follow."""
         if self._encoder is not None:
             self._hold(self._encoder.finish())
             self._encoder = None
-        return self._drained()
+        return self.drain()
 
     def _encoder_of(self, schema: pa.Schema) -> Encoder:
         if self._encoder is not None and not self._encoder.schema.equals(schema):
@@ -142,7 +161,8 @@ class EncodedStream:
             self._buffers.append(buffer)
             self._held += buffer.size
 
-    def _drained(self) -> list[pa.Buffer]:
+    def drain(self) -> list[pa.Buffer]:
+        """Return what is encoded and held back, as a whole member: a file that grows can be cut wherever one ended."""
         if not self._buffers:
             return []
         buffers, self._buffers, self._held = self._buffers, [], 0

@@ -17,6 +17,7 @@ from outfall.file.growing.registry import Register, RegisterEntry
 from outfall.file.storage.disk import explained, write_all
 from outfall.filesystems import sync_directory
 from outfall.formats import FormatOptions, shape
+from outfall.formats.stream import EncodedStream
 from outfall.sinks import StatefulSinkPartition
 from outfall.storage.rolling import RollBounds
 from outfall.trace_points import reached
@@ -61,15 +62,15 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Encode a batch, into the next segment if the one that is written is to be closed."""
-        if batch.num_rows and self._rolling.due(self._offset + self._held, self._since or 0.0):
+        if batch.num_rows and self._rolling.due(self._offset + self._stream.held, self._since or 0.0):
             self._roll()
-        if batch.num_rows and self._encoder is None:
+        if batch.num_rows and not self._stream.begun:
             self._fit(batch.schema)
         super().write_record_batch(batch)
-        if self._rolling.size is not None and self._offset + self._held >= self._rolling.size:
+        if self._rolling.size is not None and self._offset + self._stream.held >= self._rolling.size:
             # What is held back may be smaller when it is compressed; only then it shows whether the segment is full.
             with self._all_or_broken():
-                self._drain()
+                self._hand_on(self._stream.drain())
 
     def flush(self, end_of_input: bool) -> None:
         """Write what is held back. A task does so for all its parts before it syncs the first: that is faster."""
@@ -109,7 +110,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
     def _fit(self, schema: pa.Schema) -> None:
         """Let rows follow those of earlier runs, or begin the next file for them."""
         found = shape(self._options, schema)
-        if not self._start and self._shape is not None and found != self._shape:
+        if not self._stream.empty and self._shape is not None and found != self._shape:
             if not self._rolling.bounded:
                 raise ConfigurationError(
                     f"{self._path} was written with other columns or other options of {self._options.format}",
@@ -143,7 +144,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
                 raise
         os.close(self._fd)
         self._fd, self._segment, self._offset, self._since = fd, segment, 0, self._begun()
-        self._start = True
+        self._stream = EncodedStream(self._options)
 
     def _append(self, buffers: list[pa.Buffer]) -> None:
         with explained("writing", self._path, self._files.part), self._register.writing(self._files.part) as held:
