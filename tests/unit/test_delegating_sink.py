@@ -108,3 +108,9 @@ def test_a_sink_that_only_names_its_target_does_not_own_it() -> None:
     assert (Named().owns_target(), Sweeping().owns_target()) == (False, True)
     assert (Named().find_leftovers(context), Sweeping().find_leftovers(context)) == ((), None)
     assert not supports(Named(), SupportsCommitter)
+
+
+def test_a_copy_that_stands_for_another_sink_has_the_features_of_that_one() -> None:
+    sink = DelegatingSink(FileSink("/a"))
+    other = sink.with_worker(FileSink("/a", parts=1))
+    assert (is_fixed(sink), is_fixed(other), supports(other, SupportsCommitter)) == (False, True, False)
