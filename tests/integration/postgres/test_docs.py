@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.documents import ROOT, blocks
-from tests.integration.test_docs import ROWS, SCHEMA, finish_queries, runs_here
+from tests.integration.project.test_docs import ROWS, SCHEMA, finish_queries, runs_here
 
 pytestmark = pytest.mark.spark
 

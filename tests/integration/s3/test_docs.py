@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.documents import ROOT, blocks
+from tests.integration.project.test_docs import ROWS, SCHEMA, finish_queries, runs_here
 from tests.integration.s3.support import Target, credentials_file
 from tests.integration.support.s3 import S3
-from tests.integration.test_docs import ROWS, SCHEMA, finish_queries, runs_here
 
 pytestmark = pytest.mark.spark
 

@@ -1,6 +1,6 @@
 """Writes recovery data as this version does, to be read by every later one. Run once per release:
 
-python -m tests.unit.support.golden tests/unit/golden/0.1.0
+python -m tests.unit.support.golden tests/unit/recovery/golden/0.1.0
 """
 
 from __future__ import annotations

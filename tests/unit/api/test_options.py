@@ -1,0 +1,209 @@
+"""Options: one model for constructor, options door and documentation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field, SecretStr
+
+from outfall.errors import ConfigurationError
+from outfall.file import FileSink, sink_from_options
+from outfall.file.options import FileOptions
+from outfall.file.whole.sink import WholeFiles
+from outfall.http import HttpSink
+from outfall.http.options import HttpOptions
+from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
+from outfall.postgres import PostgresSink
+from outfall.postgres.options import PostgresOptions
+from outfall.s3 import S3Sink
+from outfall.s3.options import S3Options
+from outfall.wrappers import BatchingSink, ExactlyOnceSink
+
+
+class Options(SinkOptions):
+    max_bytes: int = Field(default=10, ge=1, description="How many.")
+    mode: Literal["a", "b"] = Field(default="a", description="Which | way.")
+    flush: bool = Field(default=False, description="Whether.")
+    token: SecretStr | None = Field(default=None, min_length=3, description="Secret.")
+    address: str = Field(description="Where.")
+    keys: Names = Field(default=(), description="Whose.")
+
+
+@pytest.mark.parametrize("name", ["maxBytes", "max_bytes", "maxbytes", "MAX_BYTES"])
+def test_an_option_may_be_spelled_in_four_ways(name: str) -> None:
+    assert parse_options(Options, {name: "7", "address": "x"}).max_bytes == 7
+
+
+def test_text_becomes_what_the_option_needs() -> None:
+    parsed = parse_options(Options, {"flush": "true", "mode": "b", "address": "x", "token": "abc"})
+    assert (parsed.flush, parsed.mode, parsed.address) == (True, "b", "x")
+
+
+def test_names_are_a_list_or_text_with_commas() -> None:
+    assert parse_options(Options, {"address": "x", "keys": " a,b "}).keys == ("a", "b")
+    assert make_options(Options, {"address": "x", "keys": ["a,b"]}).keys == ("a,b",)
+    for wrong in ("a,,b", [""], {"a", "b"}, 1):
+        with pytest.raises(ConfigurationError, match="keys: must"):
+            make_options(Options, {"address": "x", "keys": wrong})
+
+
+class Reached(SinkOptions):
+    """How something with secrets is reached."""
+
+    url: str = ""
+    token: SecretStr = SecretStr("")
+    headers: dict[str, SecretStr] = {}
+
+
+def test_a_repr_shows_no_secret_and_of_a_url_only_the_place() -> None:
+    made = Reached(
+        url="https://me:hunter2@h/p?k=hunter2",
+        token=SecretStr("hunter2"),
+        headers={"X-Api-Key": SecretStr("hunter2")},
+    )
+    for text in (repr(made), str(made)):
+        assert "https://***@h/p" in text
+        assert "hunter2" not in text
+
+
+def test_every_wrong_option_is_named_at_once_and_no_secret() -> None:
+    options = {"maxbites": "1", "flush": "perhaps", "mode": "c", "token": "se", "zzz": "topsecret"}
+    with pytest.raises(ConfigurationError) as caught:
+        parse_options(Options, options)
+    message = str(caught.value)
+    assert "maxbites: unknown, did you mean max_bytes?" in message
+    assert "not 'perhaps'" in message
+    assert "mode: " in message
+    assert "address: " in message
+    assert "token: " in message
+    assert "zzz: unknown;" in message
+    assert "'se'" not in message
+    assert "topsecret" not in message
+    assert caught.value.__context__ is None or "'se'" not in str(caught.value.__context__)
+
+
+def test_one_option_in_two_spellings_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="maxbytes: given twice"):
+        parse_options(Options, {"max_bytes": "1", "maxbytes": "2", "address": "x"})
+
+
+def test_a_constructor_takes_the_names_of_the_model_only() -> None:
+    with pytest.raises(ConfigurationError, match="maxBytes: unknown, did you mean max_bytes"):
+        make_options(Options, {"maxBytes": 1, "address": "x"})
+
+
+def test_the_table_has_a_line_for_each_option() -> None:
+    assert options_table(Options).splitlines()[2:] == [
+        "| `max_bytes` | whole number | `10` | How many. |",
+        "| `mode` | `a`, `b` | `a` | Which \\| way. |",
+        "| `flush` | `true`, `false` | `false` | Whether. |",
+        "| `token` | secret | none | Secret. |",
+        "| `address` | text | required | Where. |",
+        "| `keys` | list of text | empty | Whose. |",
+    ]
+
+
+def test_secrets_are_read_where_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTFALL_SECRET", "from the environment")
+    (tmp_path / "secret").write_text("from a file\n")
+    assert resolve_secret(SecretStr("env:OUTFALL_SECRET")) == "from the environment"
+    assert resolve_secret(SecretStr(f"file:{tmp_path / 'secret'}")) == "from a file"
+    assert resolve_secret(SecretStr("itself")) == "itself"
+    with pytest.raises(ConfigurationError, match="NOT_SET"):
+        resolve_secret(SecretStr("env:NOT_SET"))
+    with pytest.raises(ConfigurationError, match="no/such"):
+        resolve_secret(SecretStr("file:/no/such"))
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/a/b", "/a/b"),
+        ("/a/../b/", "/b"),
+        ("file:/a/b", "/a/b"),
+        ("file:///a%20b", "/a%20b"),
+        ("file://localhost/a", "/a"),
+        (Path("/a"), "/a"),
+        ("/odd:name/x", "/odd:name/x"),
+        ("rel/x", os.path.abspath("rel/x")),
+    ],
+)
+def test_paths_become_absolute_where_the_sink_is_made(given: Any, path: str) -> None:
+    assert FileSink(given).options.path == path
+    assert FileSink(given).target() == f"file:{path}"
+
+
+@pytest.mark.parametrize("path", ["ftp://host/x", "dbfs:/x", "https://host/x"])
+def test_other_schemes_are_refused_with_what_is_supported(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is not supported; a path, file: and s3, "):
+        FileSink(path)
+
+
+@pytest.mark.parametrize("path", ["", "file:", "file://host/x", "a\0b", None, 3])
+def test_paths_that_name_nothing_are_refused(path: Any) -> None:
+    with pytest.raises(ConfigurationError, match="path: "):
+        FileSink(path)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"format": "xml"}, {"parts": 0}, {"parts": "many"}, {"on_existing": "append"}, {"on_rewind": "x"}]
+)
+def test_wrong_values_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))}: "):
+        FileSink("/x", **wrong)
+
+
+def test_the_options_door_makes_whole_files() -> None:
+    sink = sink_from_options({"path": "/x", "format": "text", "onExisting": "resume", "on_rewind": "truncate"})
+    assert isinstance(sink.worker, WholeFiles)
+    assert sink.options == FileOptions(path="/x", format="text", on_existing="resume", on_rewind="truncate")
+
+
+def test_the_options_door_refuses_parts_with_the_line_to_use_instead() -> None:
+    with pytest.raises(ConfigurationError, match=r"write_stream\(df, FileSink\('/x', format='jsonl', parts=4\)"):
+        sink_from_options({"path": "/x", "parts": "4"})
+
+
+@pytest.mark.parametrize(
+    ("sink", "arguments", "given", "meant"),
+    [
+        (FileSink, {"path": "/x"}, "on_exsting", "on_existing"),
+        (PostgresSink, {"dsn": "postgresql:///x", "table": "t"}, "on_exsting", "on_existing"),
+        (S3Sink, {"bucket": "b"}, "on_exsting", "on_existing"),
+        (HttpSink, {"url": "http://127.0.0.1:9"}, "max_batchsiz", "max_batch_size"),
+        (BatchingSink, {"sink": FileSink("/x")}, "batchsizes", "batch_size"),
+        (ExactlyOnceSink, {"target": FileSink("/x"), "offset": "o", "source_partition": "p"}, "windw", "window"),
+    ],
+)
+def test_constructors_name_the_nearest_option(sink: Any, arguments: dict[str, Any], given: str, meant: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"{given}: unknown, did you mean {meant}\? What to do: correct them\."
+    ):
+        sink(**arguments, **{given: 1})
+
+
+def test_one_wrong_value_does_not_list_the_names_of_all_options() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        FileSink("/x", parts=0)
+    assert str(caught.value).endswith("not 0. What to do: correct them.")
+    with pytest.raises(ConfigurationError) as caught:
+        PostgresSink("postgresql:///x", "t", write_mode="upsert")
+    assert "options are wrong: write_mode upsert needs key_columns. What" in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"qqq: unknown\. What to do: correct them; the options are path, "):
+        sink_from_options({"path": "/x", "qqq": "1"})
+
+
+def test_the_options_door_names_the_nearest_option() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean on_existing"):
+        sink_from_options({"path": "/x", "onexistin": "error"})
+
+
+@pytest.mark.parametrize("model", [FileOptions, PostgresOptions, S3Options, HttpOptions])
+def test_the_documentation_holds_the_table_of_the_model(model: type[SinkOptions]) -> None:
+    name = model.__name__.removesuffix("Options").lower()
+    page = Path(__file__).parents[3].joinpath("docs", f"{name}.md").read_text()
+    table = page.partition("<!-- options -->\n")[2].partition("<!-- /options -->")[0]
+    assert table == options_table(model), f"replace it by outfall.options.options_table({model.__name__})"

@@ -1,0 +1,163 @@
+"""Arrows point one way: tools to connectors to core, and within core from spark to protocol to recovery to the rest."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CORE = ROOT / "core" / "outfall"
+CONNECTORS = ROOT / "connectors" / "outfall"
+TOOLS = ROOT / "tools" / "outfall"
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Every module that a file imports when it runs; not what it imports for the type checker only."""
+    tree = ast.parse(file.read_text())
+    unseen: list[ast.AST] = [tree]
+    while unseen:
+        node = unseen.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            unseen.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        unseen.extend(ast.iter_child_nodes(node))
+
+
+BENCHMARK = TOOLS / "testing" / "benchmark"
+"""Measures sinks on Spark, and so knows it where the rest of the test support runs without."""
+
+
+def sources(place: Path) -> list[Path]:
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+
+
+def offences(place: Path, forbidden: tuple[str, ...]) -> list[str]:
+    """Imports in a package or module of what it may not know."""
+    return [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in sources(place)
+        if not file.is_relative_to(BENCHMARK) or place.is_relative_to(BENCHMARK)
+        for module in imported(file)
+        if any(module == name or module.startswith(f"{name}.") for name in forbidden)
+    ]
+
+
+def packages(root: Path) -> tuple[str, ...]:
+    return tuple(
+        f"outfall.{path.stem}" for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith("_")
+    )
+
+
+SPARK = ("pyspark", "py4j", "outfall.spark", "pyspark_outfall")
+SHARED = (
+    "outfall.async_sink",
+    "outfall.formats",
+    "outfall.part_ledger",
+    "outfall.storage",
+    "outfall.wrappers",
+)
+"""Bases that connectors share."""
+DESTINATIONS = tuple(name for name in packages(CONNECTORS) if name not in SHARED)
+
+
+def test_the_core_knows_nothing_above_it() -> None:
+    assert offences(CORE, (*packages(CONNECTORS), *packages(TOOLS))) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "forbidden"),
+    [
+        ("protocol", SPARK),
+        ("recovery", (*SPARK, "outfall.protocol", "outfall.sinks")),
+        ("capabilities", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.sinks")),
+        ("sinks", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.capabilities")),
+        ("serde", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
+        ("errors", (*SPARK, "outfall")),
+        ("trace_points", (*SPARK, "outfall")),
+    ],
+)
+def test_within_the_core_each_package_knows_only_what_lies_below(place: str, forbidden: tuple[str, ...]) -> None:
+    assert sources(CORE / place)
+    assert offences(CORE / place, forbidden) == []
+
+
+@pytest.mark.parametrize("name", [*SHARED, *DESTINATIONS])
+def test_connectors_know_neither_spark_nor_tools_nor_each_other(name: str) -> None:
+    others = tuple(module for module in DESTINATIONS if module != name)
+    assert offences(CONNECTORS / name.removeprefix("outfall."), (*SPARK, *packages(TOOLS), *others)) == []
+
+
+def test_formats_and_the_asynchronous_base_know_no_protocol() -> None:
+    above = ("outfall.protocol", "outfall.recovery", "outfall.wrappers")
+    assert offences(CONNECTORS / "formats", (*above, "outfall.async_sink")) == []
+    assert offences(CONNECTORS / "async_sink", above) == []
+
+
+def test_tools_know_spark_in_the_benchmark_kit_only() -> None:
+    assert offences(TOOLS, SPARK) == []
+    assert [line for place in (CORE, CONNECTORS) for line in offences(place, ("outfall.testing.benchmark",))] == []
+
+
+def test_pandas_is_never_needed() -> None:
+    assert [line for root in (CORE, CONNECTORS, TOOLS) for line in offences(root, ("pandas",))] == []
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the distribution by its name."""
+    found = {}
+    for root in (CORE, CONNECTORS, TOOLS):
+        for file in root.rglob("*.py"):
+            found[".".join(file.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")] = file
+    return found
+
+
+def test_no_imports_are_circular() -> None:
+    # Not in a function either: there they hide that two modules are one.
+    files = modules()
+    left = {name: set(imported(file)) & files.keys() - {name} for name, file in files.items()}
+    size = None
+    while size != (size := len(left)):
+        # What imports nothing that is left, and what nothing that is left imports, is in no circle.
+        needed = set().union(*left.values())
+        left = {name: needs & left.keys() for name, needs in left.items() if needs & left.keys() and name in needed}
+    assert left == {}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    names = [
+        node.name
+        for file in modules().values()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
+def test_no_class_is_made_or_exchanged_while_the_program_runs() -> None:
+    def offends(node: ast.AST) -> bool:
+        if isinstance(node, ast.ClassDef):
+            return any(word.arg == "metaclass" for word in node.keywords) or "ABCMeta" in map(ast.unparse, node.bases)
+        if isinstance(node, ast.FunctionDef):
+            return node.name == "__new__" or any(isinstance(inner, ast.ClassDef) for inner in ast.walk(node))
+        if isinstance(node, ast.Assign):
+            return any(ast.unparse(target).endswith(".__class__") for target in node.targets)
+        if isinstance(node, ast.Call):
+            makes = ast.unparse(node.func) in {"type", "types.new_class"} and len(node.args) > 1
+            return makes or any(isinstance(given, ast.Constant) and given.value == "__class__" for given in node.args)
+        return False
+
+    found = [
+        f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        for file in modules().values()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if offends(node)
+    ]
+    assert found == []
