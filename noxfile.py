@@ -26,6 +26,20 @@ SPARKS = {
     "4.3": ("pyspark==4.3.0",),
 }
 
+AREAS = {
+    # Each connector with the base that it alone stands on. What no line names is the core's.
+    "file": ("file", "formats"),
+    "postgres": ("postgres",),
+    "s3": ("s3",),
+    "http": ("http", "async_sink"),
+    "kinesis": ("kinesis",),
+    "kafka": ("kafka",),
+    "wrappers": ("wrappers",),
+    "spark": ("spark", "project"),
+    "core": ("api", "protocol", "recovery", "cli", "testing"),
+}
+"""The folders of tests/unit and tests/integration that `thorough` takes together."""
+
 SERVERS = {
     "OUTFALL_TEST_POSTGRES_DSN": "postgresql://postgres:outfall@127.0.0.1:15432/outfall",
     "OUTFALL_TEST_S3_ENDPOINT": "http://127.0.0.1:18333",
@@ -37,6 +51,9 @@ SERVERS = {
 
 IN_PARALLEL = ("-n", str(min(4, os.cpu_count() or 1)), "--dist", "worksteal")
 """Not a process for each core of a large machine: each has a Spark of its own. `-- -n 0 --pdb` runs in this one."""
+
+DEFAULT = ("-m", "not thorough and not long")
+"""The tests that find most per second."""
 
 
 def shares_environment(session: nox.Session) -> bool:
@@ -83,16 +100,16 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    """Run the tests that start no server and no Spark."""
-    session.run(python(session), "-m", "pytest", "tests/unit", "-m", "not long", *IN_PARALLEL, *_for_pytest(session))
+    """Run the tests that start no server and no Spark, as far as they take a moment."""
+    session.run(python(session), "-m", "pytest", "tests/unit", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """Run the tests with Spark; `-- --docker` has compose.yaml bring the servers."""
+    """Run the tests with Spark and servers, as `unit`; `-- --docker` has compose.yaml bring the servers."""
     need_java(session)
     interpreter = python(session)
-    tests = ("-m", "pytest", "tests/integration", "-m", "not long", *IN_PARALLEL, *_for_pytest(session))
+    tests = ("-m", "pytest", "tests/integration", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
     if "--docker" not in session.posargs:
         session.run(interpreter, *tests)
         return
@@ -102,6 +119,16 @@ def integration(session: nox.Session) -> None:
         session.run(interpreter, *tests, env=SERVERS)
     finally:
         session.run(*compose, "down", "--volumes", external=True)
+
+
+@nox.session
+@nox.parametrize("area", list(AREAS), ids=list(AREAS))
+def thorough(session: nox.Session, area: str) -> None:
+    """Run what `unit` and `integration` leave out: every combination, type, crash and schedule of one part."""
+    need_java(session)
+    folders = [ROOT / "tests" / kind / name for kind in ("unit", "integration") for name in AREAS[area]]
+    tests = [str(folder) for folder in folders if folder.is_dir()]
+    session.run(python(session), "-m", "pytest", *tests, "-m", "thorough", *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session
@@ -164,15 +191,36 @@ def lowest(session: nox.Session) -> None:
     oldest = sorted(bound.replace(">=", "==") for bound in bounds if not bound.startswith("pytest"))
     session.install(*oldest, "packaging", "pytest>=9,<10")
     session.install("--no-deps", "-e", ".")
-    session.run("python", "-m", "pytest", "tests/unit", "-m", "not long", *_for_pytest(session))
+    session.run("python", "-m", "pytest", "tests/unit", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
+
+
+@nox.session(python=["3.11", "3.12", "3.13", "3.14"])
+def pythons(session: nox.Session) -> None:
+    """Run the unit tests on one supported Python."""
+    own_environment(session)
+    session.install("-e", ".[dev]")
+    session.run("python", "-m", "pytest", "tests/unit", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
 
 
 def spark(session: nox.Session) -> None:
-    """Run the integration tests on one supported Spark."""
+    """Run the integration tests on one supported Spark, with all facts about Spark that the protocol stands on."""
     own_environment(session)
     need_java(session)
     session.install("-e", ".[dev]", *SPARKS[session.name.removeprefix("spark-")])
-    session.run("python", "-m", "pytest", "tests/integration", *_for_pytest(session))
+    session.run("python", "-m", "pytest", "tests/integration", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
+    session.run("python", "-m", "pytest", "tests/integration/spark", "-m", "thorough or long", *_for_pytest(session))
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Measure which lines and branches `unit` and `integration` reach, in Spark's workers too."""
+    need_java(session)
+    interpreter = python(session)
+    for kind in ("unit", "integration"):
+        tests = ("-m", "pytest", f"tests/{kind}", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
+        session.run(interpreter, "-m", "coverage", "run", *tests)
+    session.run(interpreter, "-m", "coverage", "combine", "--quiet")
+    session.run(interpreter, "-m", "coverage", "report", "--format=total")
 
 
 for _minor in SPARKS:
