@@ -56,12 +56,12 @@ class Files(SinkConformance):
             os.rename(target / "away", target / "out")
 
 
-class TestGrowingFiles(Files):
+class GrowingFiles(Files):
     def file_options(self) -> dict[str, Any]:
         return {"parts": 3}
 
 
-class TestWholeFiles(Files):
+class WholeFiles(Files):
     def lose(self, target: Any, committable: Any) -> None:
         os.unlink(target / "out" / "_outfall" / "staging" / committable.name)
 
@@ -69,8 +69,36 @@ class TestWholeFiles(Files):
         return len(list((target / "out" / "_outfall" / "staging").iterdir()))
 
 
+class InShort(Files):
+    """Most checks, each over some of its steps."""
+
+    most_cases = 10
+    schedules = 15
+    memory_limit = None
+    test_memory_over_epochs = test_files_and_threads_stay_flat = None
+    test_crash_at_every_line = test_killed_at_every_step = None
+
+
+class TestGrowingFilesInShort(InShort, GrowingFiles):
+    pass
+
+
+class TestWholeFilesInShort(InShort, WholeFiles):
+    pass
+
+
+@pytest.mark.thorough
+class TestGrowingFiles(GrowingFiles):
+    pass
+
+
+@pytest.mark.thorough
+class TestWholeFiles(WholeFiles):
+    pass
+
+
 @pytest.mark.long
-class TestWholeParquetFiles(TestWholeFiles):
+class TestWholeParquetFiles(WholeFiles):
     # A row group is held until it is full, which is 64 MiB.
     memory_limit = None
 
@@ -82,7 +110,7 @@ class TestWholeParquetFiles(TestWholeFiles):
 
 
 @pytest.mark.long
-class TestRollingGrowingFiles(TestGrowingFiles):
+class TestRollingGrowingFiles(GrowingFiles):
     def file_options(self) -> dict[str, Any]:
         return {"parts": 3, "roll_bytes": 200}
 
@@ -91,7 +119,7 @@ class TestRollingGrowingFiles(TestGrowingFiles):
 
 
 @pytest.mark.long
-class TestRollingWholeFiles(TestWholeFiles):
+class TestRollingWholeFiles(WholeFiles):
     def file_options(self) -> dict[str, Any]:
         return {"roll_bytes": 200}
 
@@ -99,7 +127,7 @@ class TestRollingWholeFiles(TestWholeFiles):
 
 
 @pytest.mark.long
-class TestPartitionedFiles(TestWholeFiles):
+class TestPartitionedFiles(WholeFiles):
     def file_options(self) -> dict[str, Any]:
         return {"partition_by": ["b"]}
 
@@ -118,7 +146,7 @@ SCHEDULES = 5500
 
 @pytest.mark.long
 @pytest.mark.faults
-@pytest.mark.parametrize("harness", [TestGrowingFiles, TestWholeFiles])
+@pytest.mark.parametrize("harness", [GrowingFiles, WholeFiles])
 def test_ten_thousand_fresh_schedules_write_each_epoch_once(harness: type[Files], tmp_path: Path) -> None:
     """Some minutes; less with `--basetemp` in memory, such as /dev/shm/outfall."""
     files = harness()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from tests.unit.support.file_target import (
     meanwhile,
     rows,
 )
+from tests.unit.support.file_zombie import zombie
 
 PART = "part-00000.jsonl"
 
@@ -307,29 +305,12 @@ def test_nobody_writes_while_a_driver_seals_and_the_driver_is_named(driver: Grow
     assert ids(out) == []
 
 
-def _zombie(driver: GrowingDriver, out: Path, where: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.support.file_zombie", str(out), where, driver.token],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "stopping\n"
-    os.waitpid(process.pid, os.WUNTRACED)
-    return process
-
-
 def test_a_stopped_process_that_wakes_late_changes_nothing(out: Path) -> None:
     driver = GrowingDriver(growing(out))
     driver.begin()
-    zombie = _zombie(driver, out, "between writes")
-    try:
+    with zombie(out, "between writes", driver.token) as late:
         answers = driver.write({PART: rows(1)}, attempt=2)
-        zombie.send_signal(signal.SIGCONT)
-        assert zombie.communicate(timeout=30)[0] == "StaleWriterError\n"
-    finally:
-        zombie.kill()
+        assert late.wake() == "StaleWriterError"
     driver.seal(answers)
     assert ids(out) == [1]
 
@@ -337,30 +318,14 @@ def test_a_stopped_process_that_wakes_late_changes_nothing(out: Path) -> None:
 def test_a_process_that_is_stopped_with_the_lock_is_named_and_its_end_frees_the_part(out: Path) -> None:
     driver = GrowingDriver(growing(out))
     driver.begin()
-    zombie = _zombie(driver, out, "file: writing")
-    try:
-        with pytest.raises(TransientError, match=f"pid {zombie.pid}") as caught:
+    with zombie(out, "file: writing", driver.token) as holder:
+        with pytest.raises(TransientError, match=f"pid {holder.pid}") as caught:
             driver.part(attempt=2)
         assert "What to do" in str(caught.value)
-    finally:
-        zombie.kill()
-        zombie.communicate()
+        with pytest.raises(TransientError, match=f"{PART} is written by .* pid {holder.pid}"):
+            driver.seal({})
     driver.seal(driver.write({PART: rows(1)}, attempt=3))
     assert ids(out) == [1]
-
-
-def test_a_seal_names_the_process_that_is_stopped_with_the_lock(out: Path) -> None:
-    driver = GrowingDriver(growing(out))
-    driver.begin()
-    zombie = _zombie(driver, out, "file: writing")
-    try:
-        with pytest.raises(TransientError, match=f"{PART} is written by .* pid {zombie.pid}"):
-            driver.seal({})
-    finally:
-        zombie.kill()
-        zombie.communicate()
-    driver.seal({})
-    assert ids(out) == []
 
 
 def test_the_record_says_who_wrote(driver: GrowingDriver, out: Path) -> None:

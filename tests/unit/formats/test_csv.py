@@ -73,15 +73,19 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r
 ODD = st.text("a\\\"',#| \t\0é", max_size=6)
 ROWS = st.lists(st.tuples(st.none() | TEXT | ODD, st.none() | st.integers(-9, 9), st.none() | ODD), max_size=8)
 READERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"escape": '"'}, {}),
     ({"escape": "'", "sep": "|", "quote": "'"}, {"delimiter": "|", "quotechar": "'"}),
-    ({"escape": '"', "sep": "\t", "header": True}, {"delimiter": "\t"}),
     ({"quote_all": True}, {"escapechar": "\\", "doublequote": False}),
+]
+MORE_READERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"escape": '"'}, {}),
+    ({"escape": '"', "sep": "\t", "header": True}, {"delimiter": "\t"}),
     ({"quote_all": True, "escape": '"'}, {}),
 ]
 
 
-@pytest.mark.parametrize(("options", "reading"), READERS)
+@pytest.mark.parametrize(
+    ("options", "reading"), [*READERS, *(pytest.param(*row, marks=pytest.mark.thorough) for row in MORE_READERS)]
+)
 @settings(deadline=None)
 @drawn(rows=ROWS, skipped=st.integers(0, 3))
 def test_every_row_reads_back(options: dict[str, Any], reading: dict[str, Any], rows: list[Any], skipped: int) -> None:

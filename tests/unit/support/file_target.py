@@ -211,14 +211,14 @@ class WholeDriver(Driver):
 def growing(path: Path, parts: int = 1, **options: Any) -> FileSink:
     sink = FileSink(path, parts=parts, **options)
     assert isinstance(sink.worker, GrowingFiles)
-    sink.worker.patience = Patience(seconds=0.2)
+    sink.worker.patience = Patience(seconds=0.05)
     return sink
 
 
 def whole(path: Path, **options: Any) -> FileSink:
     sink = FileSink(path, **options)
     assert isinstance(sink.worker, LocalWholeFiles)
-    sink.worker.patience = Patience(seconds=0.2)
+    sink.worker.patience = Patience(seconds=0.05)
     return sink
 
 

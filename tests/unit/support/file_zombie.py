@@ -1,10 +1,13 @@
-"""A process that writes a part and stops itself: `python -m tests.unit.support.file_zombie PATH WHERE TOKEN`."""
+"""A process that writes a part and stops itself on the way."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from outfall.file.growing.part_files import FileState
@@ -12,16 +15,51 @@ from outfall.trace_points import listen
 from tests.unit.support.file_target import GrowingDriver, growing
 
 
-def stop_at(step: str) -> None:
-    if step == sys.argv[2]:
-        print("stopping", flush=True)
-        os.kill(os.getpid(), signal.SIGSTOP)
+@dataclass(frozen=True)
+class Zombie:
+    pid: int
+    _says: int
+
+    def wake(self) -> str:
+        """Let it go on to its end, and return what came of it."""
+        os.kill(self.pid, signal.SIGCONT)
+        return os.read(self._says, 100).decode()
 
 
-def main() -> None:
-    sink = growing(Path(sys.argv[1]))
+@contextmanager
+def zombie(out: Path, where: str, token: str) -> Iterator[Zombie]:
+    """Fork a process that has stopped at a step of its writing; at the end it is dead."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Threads of this process are not needed in the child.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, _write(out, where, token).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        yield Zombie(pid, reading)
+    finally:
+        os.close(reading)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _write(out: Path, where: str, token: str) -> str:
+    def stop_at(step: str) -> None:
+        if step == where:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    sink = growing(out)
     states = {name: FileState(offset=0) for name in sink.list_parts()}
-    driver = GrowingDriver(sink, generation=1, states=states, begun={1: sys.argv[3]})
+    driver = GrowingDriver(sink, generation=1, states=states, begun={1: token})
     part = driver.part(attempt=1)
     part.write_batch([{"id": 99}])
     listen(stop_at)
@@ -29,10 +67,5 @@ def main() -> None:
     try:
         part.snapshot()
     except Exception as error:
-        print(type(error).__name__, flush=True)
-    else:
-        print("wrote", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        return type(error).__name__
+    return "wrote"

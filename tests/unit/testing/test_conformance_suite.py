@@ -41,7 +41,7 @@ from outfall.testing.conformance.schedules import (
 )
 from outfall.testing.conformance.search import search
 from outfall.testing.conformance.spying import SpiedSink
-from outfall.testing.conformance.trial import Content, Trial, dealt, frozen
+from outfall.testing.conformance.trial import Content, Trial, Trials, dealt, frozen
 from tests.unit.support import conforming
 from tests.unit.support.broken_sinks import careless, filed, staged
 from tests.unit.support.warehouse import StagingSink
@@ -176,6 +176,17 @@ def test_a_report_needs_no_directory() -> None:
 def test_an_unknown_check_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigurationError, match="'one_epoch'"):
         run_conformance(conforming.Staging(), checks=["one_epok"])
+
+
+@pytest.mark.parametrize("most", [1, 6, 20, 21])
+def test_fewer_cases_are_spread_over_all_of_them(most: int, tmp_path: Path) -> None:
+    harness = conforming.Staging()
+    harness.most_cases = most
+    chosen = Trials(harness, tmp_path).chosen([(step, later) for step in range(10) for later in (0, 1)])
+    assert len(set(chosen)) == min(most, 20)
+    if most == 6:
+        assert {later for _, later in chosen} == {0, 1}
+        assert {step // 3 for step, _ in chosen} >= {0, 1, 2}
 
 
 def test_a_given_up_check_is_reported_with_its_reason(tmp_path: Path) -> None:

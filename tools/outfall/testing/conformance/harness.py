@@ -55,6 +55,9 @@ class SinkHarness(ABC):
     secrets: Sequence[str] = ()
     """Secret texts among the options of the sinks that `make_sink` makes. They must not come out anywhere."""
 
+    most_cases: int | None = None
+    """How many cases of a check are tried, such as steps to die at, spread over all of them; `None` for each."""
+
     schedules: int = 100
     """How many random schedules are played."""
 

@@ -5,6 +5,8 @@ Rows go by the numbers that they were made of.
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import traceback
 import uuid
@@ -14,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows, SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed, supports
@@ -29,6 +31,7 @@ from outfall.testing.conformance.spying import SpiedSink, worker_of
 from outfall.testing.crash_points import crash_at
 from outfall.testing.memory_log import MemoryRecoveryConfig
 
+Case = TypeVar("Case")
 Numbers = Counter[int]
 MOST_SHOWN = 5
 
@@ -447,6 +450,16 @@ class Trials:
     def new(self, *, durable_log: bool = False) -> Trial:
         """Make a trial with an empty target."""
         return Trial(self.harness, self.directory, durable_log=durable_log)
+
+    def chosen(self, cases: Iterable[Case]) -> list[Case]:
+        """Return all cases of a check, or as many as the author wants, spread over all."""
+        every = list(cases)
+        most = self.harness.most_cases
+        if most is None or len(every) <= most:
+            return every
+        # By the golden section, so that of pairs (step, moment) not each has the same moment.
+        stride = next(step for step in itertools.count(len(every) * 5 // 8 or 1) if math.gcd(step, len(every)) == 1)
+        return [every[index] for index in sorted(number * stride % len(every) for number in range(most))]
 
     @property
     def once(self) -> bool:

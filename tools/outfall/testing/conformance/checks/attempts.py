@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import product
 
 from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.stepping import Suspended, at_step, steps_of
@@ -29,7 +30,7 @@ def begun_epoch(trial: Trial) -> Begun:
 @check
 def task_retry(trials: Trials) -> None:
     """What a failed attempt of a task wrote stays: nobody is told to take it back."""
-    for spec in task_steps(trials):
+    for spec in trials.chosen(task_steps(trials)):
         begun = begun_epoch(trials.new())
         with when(f"an attempt of a task failed at {spec!r}, and the next one went through"):
             with suppress(TaskFailedError), at_step(spec, _fail):
@@ -62,19 +63,18 @@ def two_attempts_finish(trials: Trials) -> None:
 @check
 def attempt_after_the_winner(trials: Trials) -> None:
     """An attempt that starts when another one has won, and is killed, takes away or changes what that one wrote."""
-    for spec in task_steps(trials):
-        for moment in MOMENTS[:3]:
-            begun = begun_epoch(trials.new())
-            with when(f"an attempt started {moment}, when another one had won, and died at {spec!r}"):
-                begun.run_tasks()
-                # An attempt that wrote in place after the winner makes the seal fail, and the epoch run again.
-                with suppress(Exception):
-                    if moment == MOMENTS[0]:
-                        _die(begun, spec)
-                    with at_step(moment, lambda begun=begun, spec=spec: _die(begun, spec)):  # type: ignore[misc]
-                        begun.finish()
-                begun.trial.verify()
-                begun.trial.finish(max(1, begun.trial.epoch))
+    for spec, moment in trials.chosen(product(task_steps(trials), MOMENTS[:3])):
+        begun = begun_epoch(trials.new())
+        with when(f"an attempt started {moment}, when another one had won, and died at {spec!r}"):
+            begun.run_tasks()
+            # An attempt that wrote in place after the winner makes the seal fail, and the epoch run again.
+            with suppress(Exception):
+                if moment == MOMENTS[0]:
+                    _die(begun, spec)
+                with at_step(moment, lambda begun=begun, spec=spec: _die(begun, spec)):  # type: ignore[misc]
+                    begun.finish()
+            begun.trial.verify()
+            begun.trial.finish(max(1, begun.trial.epoch))
 
 
 def _die(begun: Begun, spec: str) -> None:
@@ -89,10 +89,9 @@ MOMENTS = ("before the answers are collected", "after PREPARED", "after COMPLETE
 @check
 def stalled_attempt(trials: Trials) -> None:
     """An attempt that stalled wakes when another attempt of the same driver has won, and changes something."""
-    for spec in task_steps(trials):
-        for moment in MOMENTS:
-            with when(f"an attempt stalled at {spec!r} and woke {moment}"):
-                _stall(begun_epoch(trials.new()), spec, moment)
+    for spec, moment in trials.chosen(product(task_steps(trials), MOMENTS)):
+        with when(f"an attempt stalled at {spec!r} and woke {moment}"):
+            _stall(begun_epoch(trials.new()), spec, moment)
 
 
 def _stall(begun: Begun, spec: str, moment: str) -> None:
@@ -149,10 +148,9 @@ def late_zombie(trials: Trials) -> None:
 @check
 def zombie_of_an_older_generation(trials: Trials) -> None:
     """A task of an older driver wakes when a newer one has gone on, and writes or takes back rows."""
-    for spec in task_steps(trials):
-        for later in (0, 1):
-            with when(f"a task stopped at {spec!r} and woke {later} epochs after a newer driver had completed its own"):
-                _zombie(trials, spec, later)
+    for spec, later in trials.chosen(product(task_steps(trials), (0, 1))):
+        with when(f"a task stopped at {spec!r} and woke {later} epochs after a newer driver had completed its own"):
+            _zombie(trials, spec, later)
 
 
 def _zombie(trials: Trials, spec: str, later: int) -> None:
@@ -177,19 +175,18 @@ def _zombie(trials: Trials, spec: str, later: int) -> None:
 @check
 def old_driver_wakes(trials: Trials) -> None:
     """A driver that slept between any two steps of its epoch wakes when a newer one has gone on, and publishes."""
-    for later in (0, 1):
-        for spec in _driver_steps(trials):
-            with when(f"a driver slept at {spec!r} and woke {later} epochs after a newer one had completed its own"):
-                trial = trials.new()
-                trial.run_epochs(1)
-                content = trial.bring(1)
-                old = Suspended(lambda trial=trial, content=content: trial.run(trial.driver(), content), spec)  # type: ignore[misc]
-                with suppress(Exception):
-                    for epoch in range(1, 2 + later):
-                        trial.run(trial.driver(), trial.bring(epoch))
-                old.wake()
-                trial.verify()
-                trial.finish(max(1, trial.epoch))
+    for spec, later in trials.chosen(product(_driver_steps(trials), (0, 1))):
+        with when(f"a driver slept at {spec!r} and woke {later} epochs after a newer one had completed its own"):
+            trial = trials.new()
+            trial.run_epochs(1)
+            content = trial.bring(1)
+            old = Suspended(lambda trial=trial, content=content: trial.run(trial.driver(), content), spec)  # type: ignore[misc]
+            with suppress(Exception):
+                for epoch in range(1, 2 + later):
+                    trial.run(trial.driver(), trial.bring(epoch))
+            old.wake()
+            trial.verify()
+            trial.finish(max(1, trial.epoch))
 
 
 def _driver_steps(trials: Trials) -> list[str]:

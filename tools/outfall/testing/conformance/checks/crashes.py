@@ -32,9 +32,9 @@ def epoch_steps(trials: Trials, epoch: int, *, files: set[str] | None = None, du
 @check
 def crash_at_every_step(trials: Trials) -> None:
     """A crash of the driver at some step, or between two calls of the sink, loses or repeats rows."""
-    for epoch in (0, 1):
-        for spec in epoch_steps(trials, epoch):
-            _crash(trials, epoch, spec)
+    steps = [(epoch, spec) for epoch in (0, 1) for spec in epoch_steps(trials, epoch)]
+    for epoch, spec in trials.chosen(steps):
+        _crash(trials, epoch, spec)
 
 
 @check
@@ -44,14 +44,14 @@ def crash_at_every_line(trials: Trials) -> None:
     trials.needs_to_try(bool(files), "the sink's code is in no file")
     for epoch in (0, 1):
         specs = [spec for spec in epoch_steps(trials, epoch, files=files) if spec.startswith("line ")]
-        for spec in _spread(specs, MOST_LINES):
+        for spec in trials.chosen(_spread(specs, MOST_LINES)):
             _crash(trials, epoch, spec, files)
 
 
 @check
 def crash_twice(trials: Trials) -> None:
     """A driver that dies where its predecessor died loses or repeats rows."""
-    for spec in epoch_steps(trials, 0)[::3]:
+    for spec in trials.chosen(epoch_steps(trials, 0)[::3]):
         trial = trials.new()
         with when(f"two drivers, one after the other, died at {spec!r}"):
             for _ in range(2):
@@ -152,7 +152,8 @@ def killed_at_every_step(trials: Trials) -> None:
     """A driver that is really killed at some step, so that no cleaning up runs, loses or repeats rows."""
     trials.needs_processes()
     # Not within an append to the log, which is the engine's own business and tested with it.
-    for spec in [step for step in epoch_steps(trials, 1, durable_log=True) if not step.startswith("log:")]:
+    steps = [step for step in epoch_steps(trials, 1, durable_log=True) if not step.startswith("log:")]
+    for spec in trials.chosen(steps):
         trial = trials.new(durable_log=True)
         trial.run_epochs(1)
         content = trial.bring(1)

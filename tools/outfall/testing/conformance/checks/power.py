@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,13 @@ def failing_system_calls(trials: Trials) -> None:
     with failing_call(None) as count:
         trial.run(driver, content)
     trials.needs(bool(count.calls), "the sink makes no call through the module os")
-    for number, name in enumerate(count.calls, 1):
-        for error in (errno.EIO, errno.ENOSPC):
-            trial = trials.new()
-            trial.run_epochs(1)
-            with when(f"call {number} of an epoch, os.{name}, failed with {errno.errorcode[error]}"):
-                _run_with_fault(trial, trial.bring(1), number, error)
-                trial.verify()
-                trial.finish(1)
+    for (number, name), error in trials.chosen(product(enumerate(count.calls, 1), (errno.EIO, errno.ENOSPC))):
+        trial = trials.new()
+        trial.run_epochs(1)
+        with when(f"call {number} of an epoch, os.{name}, failed with {errno.errorcode[error]}"):
+            _run_with_fault(trial, trial.bring(1), number, error)
+            trial.verify()
+            trial.finish(1)
 
 
 def _run_with_fault(trial: Trial, content: Content, number: int, error: int) -> None:
