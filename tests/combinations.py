@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -216,8 +217,12 @@ as dead letters ( dead letters                hands   hands   hands   once    on
 parts with offsets, and by the source's own offsets."""
 
 
-def combinations(sinks: Iterable[str]) -> list[tuple[tuple[str, ...], str, str]]:
-    """What the table says of these sinks: wrappers, sink, and the word."""
+Row = tuple[tuple[str, ...], str, str]
+"""Wrappers, the outermost first, the sink, and the word."""
+
+
+def combinations(sinks: Iterable[str]) -> list[Row]:
+    """What the table says of these sinks."""
     head, *lines = TABLE.splitlines()
     names = head.split()[1:]
     start = head.index(names[0])
@@ -227,6 +232,21 @@ def combinations(sinks: Iterable[str]) -> list[tuple[tuple[str, ...], str, str]]
         words = dict(zip(names, line[start:].split(), strict=True))
         found += [(wrappers, sink, words[sink]) for sink in sinks]
     return found
+
+
+def pairwise(rows: list[Row]) -> list[Row]:
+    """Choose rows that have each pair of neighbours once, in a combination that goes together if there is one."""
+    chosen: list[Row] = []
+    seen: set[tuple[str, str]] = set()
+    together, refused = [row for row in rows if row[2] == "once"], [row for row in rows if row[2] != "once"]
+    for some, least in ((together, 2), (together, 1), (refused, 2), (refused, 1)):
+        for row in some:
+            chain = (*row[0], row[1])
+            new = set(itertools.pairwise(("", *chain) if len(chain) == 1 else chain)) - seen
+            if len(new) >= least:
+                chosen.append(row)
+                seen |= new
+    return chosen
 
 
 def check(wrappers: tuple[str, ...], place: Place, word: str) -> None:

@@ -46,14 +46,24 @@ def watched(directory: Path) -> Iterator[list[str]]:
         thread.join()
 
 
+def test_a_driver_that_is_killed_after_it_recorded_an_epoch_leaves_each_flight_once(tmp_path: Path) -> None:
+    job, rows = make_job(tmp_path, "growing", "objects", files=2)
+    job.feed(1)
+    job.run_until_killed_at("after PREPARED")
+    job.feed(1)
+    job.run_to_the_end()
+    ids = Counter(row["id"] for row in found(job.out))
+    assert ids == dict.fromkeys(range(rows.num_rows), 1)
+
+
 @pytest.mark.parametrize(
     ("mode", "door"),
     [
-        ("growing", "objects"),
+        pytest.param("growing", "objects", marks=pytest.mark.thorough),
         pytest.param("growing", "sqlite", marks=pytest.mark.long),
         pytest.param("rolling", "objects", marks=pytest.mark.long),
         pytest.param("whole", "objects", marks=pytest.mark.long),
-        pytest.param("whole", "options", marks=OPTIONS_DOOR),
+        pytest.param("whole", "options", marks=[OPTIONS_DOOR, pytest.mark.thorough]),
     ],
 )
 def test_each_flight_is_found_once_however_often_the_driver_is_killed(tmp_path: Path, mode: str, door: str) -> None:

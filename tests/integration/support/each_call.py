@@ -1,7 +1,8 @@
 """Makes the n-th call of one kind in two epochs fail, for every n, each in a process of its own, and goes on after it.
 
-`strace -f -e inject=fsync,…:error=EIO:when=100 python each_call.py whole <directory>`. strace counts the calls of each
-process and kind apart, so a process that first makes 100 - n calls for nothing has its n-th call fail that matters.
+`strace -f -e inject=fsync,…:error=EIO:when=100 python each_call.py whole <directory> fsync rename`. strace counts the
+calls of each process and kind apart, so a process that first makes 100 - n calls for nothing has its n-th call fail
+that matters.
 Prints what came of each as one JSON document: kind of call → a list.
 """
 
@@ -39,12 +40,12 @@ CALLS = {
 """Each function, and the system calls behind it, as strace calls them."""
 
 
-def main(mode: str, directory: Path) -> None:
-    """Fail one call after the other, until there is no more of its kind."""
+def main(mode: str, directory: Path, calls: list[str]) -> None:
+    """Fail one call of these kinds after the other, until there is no more of its kind."""
     # What is imported and looked up once must not be so in every process; too few calls for a fault.
     FileEpochs(mode, directory / "warm" / "out", directory / "warm" / "chk").run(0, "a")
     spenders = _spenders(directory)
-    print(json.dumps({call: _fail_each(spenders[call], mode, directory / call) for call in CALLS}))
+    print(json.dumps({call: _fail_each(spenders[call], mode, directory / call) for call in calls}))
 
 
 def _fail_each(spend: Callable[[], object], mode: str, directory: Path) -> list[dict[str, Any]]:
@@ -155,4 +156,4 @@ def _answer(to: socket.socket, action: Callable[[], dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,6 +134,16 @@ class Job:
             self.obeyed.append(step)
         self.order.unlink(missing_ok=True)
 
+    def run_until_killed_at(self, step: str) -> None:
+        """Run until the driver dies at a step, and Spark with it."""
+        self.order.write_text(f"kill {step}")
+        process = self.start()
+        assert process.wait(timeout=600) == -signal.SIGKILL, self.complaints()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        process.stdout.close()
+
     def run_to_the_end(self) -> None:
         process = self.start()
         printed, _ = process.communicate(timeout=600)
@@ -180,12 +191,21 @@ class Job:
 
 
 def make_job(
-    tmp_path: Path, mode: str, door: str, *, dsn: str = "", s3: str = "", steps: tuple[str, ...] = ()
+    tmp_path: Path,
+    mode: str,
+    door: str,
+    *,
+    dsn: str = "",
+    s3: str = "",
+    steps: tuple[str, ...] = (),
+    files: int = FILES_PER_RUN * (KILLS + 1 + KILLS // 2),
 ) -> tuple[Job, pa.Table]:
-    """Prepare a stream; returns it with the rows that it is to write."""
+    """Prepare a stream; returns it with the rows that it is to write.
+
+    By default it has half as many input files again as it needs, for the runs that come to their end unkilled.
+    """
     rows = flights() if KILLS >= 20 else flights().slice(0, 30_000)
-    # Half as many again, for the runs that come to their end before they are killed.
-    write_input(rows, tmp_path / "held back", files=FILES_PER_RUN * (KILLS + 1 + KILLS // 2))
+    write_input(rows, tmp_path / "held back", files=files)
     for name in ("local", "input"):
         (tmp_path / name).mkdir()
     held_back = sorted((tmp_path / "held back").iterdir())

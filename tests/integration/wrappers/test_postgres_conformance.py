@@ -112,11 +112,17 @@ SHORTEST = ["one_epoch", "replay_of_a_lost_epoch"]
 @pytest.mark.parametrize(
     ("kind", "checks"),
     [
-        (FannedTables, SHORT),
-        (BatchedTables, SHORTEST),
-        (HeldTables, SHORT),
-        (OnceTables, SHORTEST),
-        (FannedParts, SHORTEST),
+        (FannedTables, ["two_attempts_finish"]),
+        *(
+            pytest.param(kind, checks, marks=pytest.mark.thorough)
+            for kind, checks in [
+                (FannedTables, SHORT),
+                (BatchedTables, SHORTEST),
+                (HeldTables, SHORT),
+                (OnceTables, SHORTEST),
+                (FannedParts, SHORTEST),
+            ]
+        ),
     ],
 )
 def test_wrapped_tables_in_short(conformance_dsn: str, tmp_path: Path, kind: type[Tables], checks: list[str]) -> None:

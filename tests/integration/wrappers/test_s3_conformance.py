@@ -91,11 +91,17 @@ def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("kind", "checks"),
     [
-        (FannedPrefixes, ["lost_log", "two_attempts_finish"]),
-        (OtherPrefixes, COMMITS),
-        (BatchedPrefixes, SHORT),
-        (HeldPrefixes, ["replay_of_a_lost_epoch"]),
-        (OncePrefixes, SHORT),
+        (OtherPrefixes, ["lost_reply_of_a_commit"]),
+        *(
+            pytest.param(kind, checks, marks=pytest.mark.thorough)
+            for kind, checks in [
+                (FannedPrefixes, ["lost_log", "two_attempts_finish"]),
+                (OtherPrefixes, COMMITS),
+                (BatchedPrefixes, SHORT),
+                (HeldPrefixes, ["replay_of_a_lost_epoch"]),
+                (OncePrefixes, SHORT),
+            ]
+        ),
     ],
 )
 def test_wrapped_uploads_in_short(s3: S3, bucket: str, tmp_path: Path, kind: type[Prefixes], checks: list[str]) -> None:

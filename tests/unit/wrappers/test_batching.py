@@ -509,6 +509,7 @@ def test_a_hundred_small_epochs_make_one_large_batch() -> None:
     assert target.batches == [list(range(1000))]
 
 
+@pytest.mark.thorough
 def test_memory_stays_flat_over_many_batches_of_small_epochs() -> None:
     recovery, content = MemoryRecoveryConfig(), batch(*range(10))
     sink = BatchingSink(DiscardingInArrow(), batch_size=100, across_epochs=True)

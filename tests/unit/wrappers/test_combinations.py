@@ -19,7 +19,7 @@ from outfall.file import FileSink
 from outfall.http import HttpSink
 from outfall.kinesis.stream import KinesisOptions, KinesisRequestSink
 from outfall.options import make_options
-from tests.combinations import PARTS, Place, check, combinations
+from tests.combinations import PARTS, Place, check, combinations, pairwise
 from tests.unit.file.test_conformance import visible
 from tests.unit.support.fake_s3 import FakeS3
 
@@ -134,7 +134,14 @@ def _nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
-@pytest.mark.parametrize(("wrappers", "sink", "word"), combinations(PLACES))
+def parameters() -> list[Any]:
+    """Each pair of neighbours; all combinations of three take longer."""
+    every = combinations(PLACES)
+    pairs = pairwise(every)
+    return [pytest.param(*row, marks=() if row in pairs else pytest.mark.thorough) for row in every]
+
+
+@pytest.mark.parametrize(("wrappers", "sink", "word"), parameters())
 def test_rows_arrive_once_or_the_combination_is_refused(
     wrappers: tuple[str, ...], sink: str, word: str, tmp_path: Path
 ) -> None:

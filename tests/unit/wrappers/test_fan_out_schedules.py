@@ -50,9 +50,10 @@ class FannedInPlaceSchedules(FannedSchedules, InPlaceSchedules):
 MACHINES = [FannedSchedules, FannedInPlaceSchedules]
 
 
+@pytest.mark.parametrize("examples", [6, pytest.param(25, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_any_short_schedule_writes_each_epoch_once_to_each_of_three(machine: type[Schedules]) -> None:
-    run(machine, examples=25, steps=20)
+def test_any_short_schedule_writes_each_epoch_once_to_each_of_three(machine: type[Schedules], examples: int) -> None:
+    run(machine, examples=examples, steps=20)
 
 
 @pytest.mark.long
