@@ -25,7 +25,9 @@ def rows(spark: SparkSession) -> DataFrame:
     )
 
 
-@pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(
+    "format", ["parquet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("jsonl", "csv"))]
+)
 def test_a_batch_comes_back_with_its_bucket_columns(rows: DataFrame, tmp_path: Path, format: str) -> None:
     sink = FileSink(
         tmp_path / "out",

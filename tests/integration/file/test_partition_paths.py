@@ -75,12 +75,23 @@ def assert_as_spark(spark: SparkSession, df: DataFrame, tmp_path: Path, partitio
     df.unpersist()
 
 
-def test_every_character_that_spark_escapes_is_escaped(spark: SparkSession, tmp_path: Path) -> None:
-    characters = [chr(code) for code in [*range(1, 128), 0x80, 0xA0, 0x2028, 0xFEFF, 0xFFFD]]
-    values = [text for one in characters for text in (one, f"a{one}", f"{one}b")]
-    values += ["..", "...", "a/../b", "%41", "%", "a%2", " x ", "é", "e\u0301", "🚚", "007", "1e3", "true", "null"]
-    values += ["_x", "_temporary", "x" * 253, "é" * 126, "2026-11-21", "x._COPYING", "._COPYING_x"]
-    rows: list[tuple[str | None, int]] = [(value, number) for number, value in enumerate(dict.fromkeys(values))]
+CHARACTERS = [chr(code) for code in [*range(1, 128), 0x80, 0xA0, 0x2028, 0xFEFF, 0xFFFD]]
+ODD = ["..", "...", "a/../b", "%41", "%", "a%2", " x ", "é", "e\u0301", "🚚", "007", "1e3", "true", "null"]
+ODD += ["_x", "_temporary", "x" * 253, "é" * 126, "2026-11-21", "x._COPYING", "._COPYING_x"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(["".join(CHARACTERS[at : at + 20]) for at in range(0, len(CHARACTERS), 20)] + ODD, id="together"),
+        # A directory for each, which takes Spark twenty seconds.
+        pytest.param(
+            [text for one in CHARACTERS for text in (one, f"a{one}", f"{one}b")], id="each", marks=pytest.mark.thorough
+        ),
+    ],
+)
+def test_every_character_that_spark_escapes_is_escaped(spark: SparkSession, tmp_path: Path, values: list[str]) -> None:
+    rows: list[tuple[str | None, int]] = [(value, number) for number, value in enumerate(values)]
     assert_as_spark(spark, spark.createDataFrame([*rows, (None, -1)], "c string, n int"), tmp_path, ["c"])
 
 
@@ -108,11 +119,15 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize("kind", list(COLUMNS))
-def test_values_are_the_text_of_sparks_cast(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    values = ", ".join(f"cast({value} as {kind})" for value in [*COLUMNS[kind], "null"])
-    df = spark.range(1).selectExpr(f"explode(array({values})) as c").selectExpr("c", "c as kept")
-    assert_as_spark(spark, df, tmp_path, ["c"])
+def test_values_of_every_type_are_the_text_of_sparks_cast(spark: SparkSession, tmp_path: Path) -> None:
+    most = max(map(len, COLUMNS.values()))
+    columns = []
+    for number, (kind, values) in enumerate(COLUMNS.items()):
+        given = ", ".join([*values, *["null"] * (most + 1 - len(values))])
+        columns.append(f"cast(array({given})[i] as {kind}) as c{number}")
+    kept = [f"c{number} as kept{number}" for number in range(len(COLUMNS))]
+    df = spark.range(most + 1).selectExpr("id as i").selectExpr("i", *columns).selectExpr("*", *kept)
+    assert_as_spark(spark, df, tmp_path, [f"c{number}" for number in range(len(COLUMNS))])
 
 
 def test_several_columns_are_levels_in_their_order_with_escaped_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ MORE_NESTED = [
 ]
 
 
-@pytest.fixture(params=["UTC", "America/New_York"])
+@pytest.fixture(params=["America/New_York", pytest.param("UTC", marks=pytest.mark.thorough)])
 def zone(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", request.param)
@@ -123,7 +123,9 @@ CSV = {
 }
 
 
-@pytest.mark.parametrize("given", list(CSV))
+@pytest.mark.parametrize(
+    "given", ["patterns", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("spaces", "tabs"))]
+)
 def test_csv_of_every_type_that_is_not_refused_is_read_back(
     spark: SparkSession, tmp_path: Path, zone: str, given: str
 ) -> None:
@@ -176,7 +178,7 @@ def test_parquet_of_every_type_is_read_back(spark: SparkSession, tmp_path: Path,
 NATIVE = pytest.mark.skipif(pyspark_version() < (4, 0), reason="Spark 3.5 reads zstd only with Hadoop's native library")
 
 
-@pytest.mark.parametrize("compression", ["gzip", pytest.param("zstd", marks=NATIVE)])
+@pytest.mark.parametrize("compression", ["gzip", pytest.param("zstd", marks=[NATIVE, pytest.mark.thorough])])
 def test_members_in_a_row_are_one_file_for_spark(spark: SparkSession, tmp_path: Path, compression: Any) -> None:
     end = {"gzip": "gz", "zstd": "zst"}[compression]
     pieces = [pa.py_buffer(b"".join(b"%d,x\n" % i for i in range(k, k + 50_000))) for k in range(0, 200_000, 50_000)]
@@ -185,7 +187,7 @@ def test_members_in_a_row_are_one_file_for_spark(spark: SparkSession, tmp_path: 
     assert found.agg(sf.count("b"), sf.countDistinct("a")).collect()[0][:] == (200_000, 200_000)
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("compression", ["gzip", pytest.param("none", marks=pytest.mark.thorough)])
 def test_each_row_of_growing_files_that_roll_is_read_back_once(
     spark: SparkSession, tmp_path: Path, compression: Any
 ) -> None:
