@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,119 +17,26 @@ from pydantic import ByteSize
 
 from outfall.capabilities import CommittingSinkPartition, SupportsArrow, SupportsCommitter, SupportsDeadLetters
 from outfall.capability_checks import guarantee_of, kind_of, requirements_of, supports, target_of
-from outfall.errors import CapabilityError, ConfigurationError, ForeignRecordsError, SerializationError
+from outfall.errors import CapabilityError, ConfigurationError
 from outfall.file import FileSink
-from outfall.protocol.step import EpochOptions
-from outfall.protocol.task import EpochTask, TaskIdentity
-from outfall.recovery.history import history
-from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
-from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.sinks import StatelessSinkPartition
+from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig
 from outfall.values import rows_to_batch
 from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, FanOutSink
 from outfall.wrappers.batch_buffer import ArrowChunk, Buffer, ValueChunk
-from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
+from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.refusing import RefusingSink
+from tests.unit.support.seen_batches import (
+    ArrowPartition,
+    Seen,
+    SeenInArrow,
+    batch,
+    epochs,
+    rows,
+    run,
+)
 from tests.unit.support.warehouse import Warehouse, rows_of
 from tests.unit.wrappers.test_dead_lettering import Letters, ids_of
-
-
-def rows(*ids: int) -> list[dict[str, int]]:
-    return [{"id": number} for number in ids]
-
-
-def batch(*ids: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows(*ids), schema=pa.schema([("id", pa.int64())]))
-
-
-class Seen(DynamicSink[Any]):
-    """Notes the batches it is given; fails on them when told to."""
-
-    def __init__(self) -> None:
-        self.batches: list[Any] = []
-        self.fails_at: int | None = None
-        self.closed = 0
-
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
-        return _SeenPartition(self)
-
-    def take(self, ids: list[int]) -> None:
-        if self.fails_at == len(self.batches):
-            self.fails_at = None
-            raise ConnectionError("not now")
-        self.batches.append(ids)
-
-
-class _SeenPartition(StatelessSinkPartition[Any]):
-    def __init__(self, sink: Seen) -> None:
-        self._sink = sink
-
-    def write_batch(self, values: list[Any]) -> None:
-        self._sink.take([value["id"] if isinstance(value, dict) else value for value in values])
-
-    def close(self) -> None:
-        self._sink.closed += 1
-
-
-class SeenInArrow(Seen):
-    """Takes Arrow batches, and no others."""
-
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
-        partition: Any = _ArrowPartition(self)
-        return partition  # type: ignore[no-any-return]
-
-
-class _ArrowPartition:
-    def __init__(self, sink: Seen) -> None:
-        self._sink = sink
-
-    def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        self._sink.take(batch.column("id").to_pylist())
-
-    def close(self) -> None:
-        self._sink.closed += 1
-
-
-class DiscardingInArrow(SeenInArrow):
-    """Keeps nothing."""
-
-    def take(self, values: list[Any]) -> None:
-        pass
-
-
-class SeenInParts(FixedPartitionedSink[Any, int]):
-    """Two parts, and what each was given."""
-
-    def __init__(self) -> None:
-        self.batches: dict[str, list[Any]] = {"a": [], "b": []}
-
-    def list_parts(self) -> list[str]:
-        return list(self.batches)
-
-    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> StatefulSinkPartition[Any, int]:
-        del self.batches[for_part][resume_state or 0 :]
-        return _SeenPart(self.batches[for_part])
-
-
-class _SeenPart(StatefulSinkPartition[Any, int]):
-    def __init__(self, batches: list[Any]) -> None:
-        self._batches = batches
-
-    def write_batch(self, values: list[Any]) -> None:
-        self._batches.append([value["id"] for value in values])
-
-    def snapshot(self) -> int:
-        return len(self._batches)
-
-
-def run(sink: Any, *batches: Any, recovery: Any = None, epoch: int = 0) -> None:
-    """One task, with Arrow batches as on Spark."""
-    driver = LocalDriver(sink, recovery or MemoryRecoveryConfig())
-    coordinator = driver.coordinator()
-    ticket = coordinator.begin(epoch)
-    coordinator.finish(ticket, [EpochTask(sink, ticket, TaskIdentity(epoch, 0, 0)).run((None, b) for b in batches)])
-
-
-# Within an epoch.
 
 
 @pytest.mark.parametrize("kind", [Seen, SeenInArrow])
@@ -300,7 +205,7 @@ class KeepsRows(SeenInArrow):
         return partition  # type: ignore[no-any-return]
 
 
-class _KeepingPartition(_ArrowPartition):
+class _KeepingPartition(ArrowPartition):
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         self._sink.batches.append(batch.to_pylist())
 
@@ -388,177 +293,6 @@ def test_wrong_options_are_named(wrong: dict[str, Any]) -> None:
 def test_what_is_no_sink_is_refused() -> None:
     with pytest.raises(CapabilityError):
         BatchingSink(object())
-
-
-# Across epochs.
-
-ONE = EpochOptions(worker_count=1)
-
-
-def epochs(sink: Any, recovery: Any, *contents: Sequence[Any], first: int = 0) -> LocalDriver:
-    driver = LocalDriver(sink, recovery, options=ONE)
-    for epoch, content in enumerate(contents, first):
-        driver.run_epoch(epoch, [content])
-    return driver
-
-
-def test_rows_wait_for_those_of_later_epochs_and_a_drain_delivers_the_rest() -> None:
-    target, recovery = Seen(), MemoryRecoveryConfig()
-    sink = BatchingSink(target, batch_size=5, across_epochs=True)
-    driver = epochs(sink, recovery, rows(1, 2), rows(3, 4), rows(5, 6))
-    assert target.batches == [[1, 2, 3, 4, 5]]
-    assert [item.counts["rows_held"] for item in history(recovery)] == [2, 4, 1]
-    driver.drain()
-    assert target.batches == [[1, 2, 3, 4, 5], [6]]
-    assert LocalDriver(sink, recovery, options=ONE).drain() is None
-
-
-def test_rows_wait_in_the_state_of_their_part() -> None:
-    target, recovery = SeenInParts(), MemoryRecoveryConfig()
-    sink = BatchingSink(target, batch_size=3, across_epochs=True)
-    for epoch in range(3):
-        LocalDriver(sink, recovery).run_epoch(epoch, [[("0", {"id": epoch}), ("4", {"id": 10 + epoch})]])
-    assert target.batches == {"a": [[10, 11, 12]], "b": [[0, 1, 2]]}
-
-
-def test_rows_that_wait_go_out_although_the_columns_change_meanwhile(tmp_path: Path) -> None:
-    target, recovery = FileSink(tmp_path / "out", format="parquet"), MemoryRecoveryConfig()
-    sink = BatchingSink(target, batch_size=3, across_epochs=True)
-    more = [{"id": number, "more": "yes"} for number in (3, 4, 5)]
-    epochs(sink, recovery, rows(1, 2), more, [])
-    assert [item.counts["rows_held"] for item in history(recovery)] == [2, 3, 0]
-    assert columns_and_ids(tmp_path / "out") == [(["id"], [1, 2]), (["id", "more"], [3, 4, 5])]
-
-
-def test_a_drain_takes_an_epoch_for_each_set_of_columns(tmp_path: Path) -> None:
-    target, recovery = FileSink(tmp_path / "out", format="parquet"), MemoryRecoveryConfig()
-    sink = BatchingSink(target, batch_size=10, across_epochs=True)
-    driver = LocalDriver(sink, recovery, options=ONE)
-    coordinator = driver.coordinator()
-    ticket = coordinator.begin(0)
-    task = EpochTask(sink, ticket, TaskIdentity(0, 0, 0))
-    contents = [{"id": 1}], [{"id": 2, "more": 1}], [{"id": 3, "more": 1, "most": 1}], [{"id": 4}]
-    coordinator.finish(ticket, [task.run((None, pa.RecordBatch.from_pylist(content)) for content in contents)])
-    drained = driver.drain()
-    assert drained is not None
-    assert (drained.epoch, drained.counts["target.rows"], drained.counts["rows_held"]) == (3, 3, 0)
-    assert [ids for _, ids in columns_and_ids(tmp_path / "out")] == [[1], [2], [3], [4]]
-
-
-def columns_and_ids(folder: Path) -> list[tuple[list[str], list[int]]]:
-    found = [pq.read_table(path) for path in folder.glob("*.parquet")]
-    return sorted(((table.column_names, table.column("id").to_pylist()) for table in found), key=lambda item: item[1])
-
-
-def test_the_age_of_the_oldest_row_counts_across_epochs_and_restarts() -> None:
-    clock, target, recovery = FakeClock(), Seen(), MemoryRecoveryConfig()
-    sink = BatchingSink(target, flush_interval=timedelta(seconds=10), across_epochs=True, clock=clock)
-    epochs(sink, recovery, rows(1))
-    clock.sleep(6)
-    epochs(sink, recovery, rows(2), first=1)
-    assert target.batches == []
-    clock.sleep(4)
-    epochs(sink, recovery, [], first=2)
-    assert target.batches == [[1, 2]]
-
-
-@pytest.mark.parametrize("point", ["task: after write", "task: after snapshot", "after PREPARED", "after COMPLETED"])
-def test_rows_that_wait_are_delivered_once_wherever_the_driver_dies(point: str) -> None:
-    target, recovery = NamedStagingSink(Warehouse()), MemoryRecoveryConfig()
-    sink = BatchingSink(target, batch_size=3, across_epochs=True)
-    epochs(sink, recovery, rows(1, 2))
-    with crash_at(point):
-        epochs(sink, recovery, rows(3, 4), first=1)
-    epochs(sink, recovery, rows(3, 4), first=1)
-    assert rows_of(target.warehouse) == rows(1, 2, 3)
-    LocalDriver(sink, recovery, options=ONE).drain()
-    assert rows_of(target.warehouse) == rows(1, 2, 3, 4)
-
-
-def test_rows_that_wait_are_kept_when_the_target_raises_in_the_middle() -> None:
-    target, recovery = SeenInArrow(), MemoryRecoveryConfig()
-    sink = BatchingSink(target, batch_size=2, across_epochs=True)
-    epochs(sink, recovery, rows(1))
-    target.fails_at = 1
-    with pytest.raises(ConnectionError):
-        epochs(sink, recovery, rows(2, 3, 4, 5), first=1)
-    assert target.batches == [[1, 2]]
-    driver = epochs(sink, recovery, rows(2, 3, 4, 5), first=1)
-    driver.drain()
-    # The target has nothing to tell rows by, and the attempt that had sent the first batch is lost.
-    assert target.batches[1:] == [[1, 2], [3, 4], [5]]
-
-
-def test_states_of_several_workers_are_joined_when_fewer_go_on() -> None:
-    target, recovery = Seen(), MemoryRecoveryConfig()
-    sink = BatchingSink(target, batch_size=4, across_epochs=True)
-    LocalDriver(sink, recovery, options=EpochOptions(worker_count=2)).run_epoch(0, [rows(1), rows(2)])
-    epochs(sink, recovery, rows(3, 4), first=1)
-    assert sorted(target.batches[0]) == [1, 2, 3, 4]
-
-
-def test_a_hundred_small_epochs_make_one_large_batch() -> None:
-    target, recovery = SeenInArrow(), MemoryRecoveryConfig()
-    sink = BatchingSink(target, batch_size=1000, across_epochs=True)
-    for epoch in range(100):
-        driver = LocalDriver(sink, recovery, options=ONE)
-        coordinator = driver.coordinator()
-        ticket = coordinator.begin(epoch)
-        task = EpochTask(sink, ticket, TaskIdentity(epoch, 0, 0))
-        coordinator.finish(ticket, [task.run([(None, batch(*range(epoch * 10, epoch * 10 + 10)))])])
-    assert target.batches == [list(range(1000))]
-
-
-@pytest.mark.thorough
-def test_memory_stays_flat_over_many_batches_of_small_epochs() -> None:
-    recovery, content = MemoryRecoveryConfig(), batch(*range(10))
-    sink = BatchingSink(DiscardingInArrow(), batch_size=100, across_epochs=True)
-    used = []
-    for first in range(0, 120, 20):
-        most = 0
-        for epoch in range(first, first + 20):
-            coordinator = LocalDriver(sink, recovery, options=ONE).coordinator()
-            ticket = coordinator.begin(epoch)
-            task = EpochTask(sink, ticket, TaskIdentity(epoch, 0, 0))
-            coordinator.finish(ticket, [task.run([(None, content)])])
-            most = max(most, pa.total_allocated_bytes())
-        del coordinator, ticket, task
-        gc.collect()
-        used.append((most, len(gc.get_objects())))
-    (bytes_then, objects_then), (bytes_now, objects_now) = used[1], used[-1]
-    assert bytes_now <= bytes_then
-    assert objects_now <= objects_then + 200
-    assert max(item.counts["rows_held"] for item in history(recovery)) == 90
-
-
-def test_batches_across_epochs_are_not_put_on_for_recovery_data_without() -> None:
-    target, recovery = NamedStagingSink(Warehouse()), MemoryRecoveryConfig()
-    epochs(target, recovery, rows(1))
-    with pytest.raises(ForeignRecordsError, match="batching/dynamic"):
-        epochs(BatchingSink(target, across_epochs=True), recovery, rows(2), first=1)
-
-
-def test_a_sink_that_needs_the_same_rows_again_gets_no_batches_across_epochs() -> None:
-    with pytest.raises(CapabilityError, match="needs the same rows when an epoch is run again"):
-        BatchingSink(FanOutSink(a=NeedsSameRows(Warehouse())), across_epochs=True)
-    BatchingSink(NeedsSameRows(Warehouse()))
-
-
-def test_what_waits_comes_back_from_its_bytes_and_damage_is_seen() -> None:
-    from datetime import UTC, datetime
-
-    from outfall.wrappers.cross_epoch_batching import BufferedRows, BufferedRowsSerializer
-
-    value = BufferedRows((batch(1, 2), pa.RecordBatch.from_pylist([{"ä": "€"}])), datetime(2026, 11, 21, tzinfo=UTC))
-    serializer = BufferedRowsSerializer()
-    data = serializer.serialize(value)
-    assert serializer.deserialize(1, data) == value
-    for damaged in (b"", b"{}", data[:-20], data.replace(b'"rows": 3', b'"rows": 4')):
-        with pytest.raises(SerializationError):
-            serializer.deserialize(1, damaged)
-
-
-# With each other.
 
 
 def test_wrappers_go_around_each_other() -> None:
