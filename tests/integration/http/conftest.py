@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from outfall.http.client import close_idle_connections
+from tests.integration.http.trial import Trial
 from tests.integration.support.http_receiver import HttpReceiver, receiver_process
 
 
@@ -29,3 +31,8 @@ def receiver_url() -> Iterator[str]:
     """A server in a process of its own."""
     with receiver_process() as url:
         yield url
+
+
+@pytest.fixture
+def trial(receiver: HttpReceiver, tmp_path: Path) -> Trial:
+    return Trial(receiver, tmp_path)

@@ -63,7 +63,9 @@ SHORT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("harness", [Posts, ByColumn, ByContent, ByItem])
+@pytest.mark.parametrize(
+    "harness", [ByContent, ByItem, *(pytest.param(way, marks=pytest.mark.thorough) for way in (Posts, ByColumn))]
+)
 def test_in_short(harness: type[Posts], receiver_url: str, tmp_path: Path) -> None:
     made = harness()
     made.server = receiver_url

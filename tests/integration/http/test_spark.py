@@ -19,6 +19,7 @@ from tests.integration.support.reading import forget_commit, read_stream, run, w
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_keys_by_content_are_the_same_when_an_epoch_is_cut_in_another_way(
     spark: SparkSession, receiver: HttpReceiver, tmp_path: Path
 ) -> None:
@@ -58,18 +59,19 @@ def test_a_stream_of_objects_in_arrays(spark: SparkSession, receiver: HttpReceiv
     assert sorted(record["id"] for record in receiver.targets[name].accepted) == list(range(20))
 
 
-def test_a_stream_by_options(spark: SparkSession, receiver: HttpReceiver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_stream_by_options(spark: SparkSession, receiver: HttpReceiver, tmp_path: Path, epochs: int) -> None:
     if pyspark_version() < (4, 1):
         pytest.skip("options need Spark 4.1")
     name = receiver.new_target()
     secret = tmp_path / "token"
     secret.write_text("hunter2\n")
-    source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
+    source, checkpoint = write_source(tmp_path / "source", epochs), tmp_path / "checkpoint"
     writer = read_stream(spark, source).writeStream.format("outfall").option("sink", "http")
     writer = writer.option("url", receiver.url(name)).option("bearerToken", f"file:{secret}").option("body", "ndjson")
     run(writer.option("checkpointLocation", str(checkpoint)))
     target = receiver.targets[name]
-    assert sorted(record["id"] for record in target.accepted) == list(range(20))
+    assert sorted(record["id"] for record in target.accepted) == list(range(10 * epochs))
     assert {request.headers["authorization"] for request in target.requests} == {"Bearer hunter2"}
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from outfall.errors import ConfigurationError, TargetError
 from outfall.http import HttpSink
@@ -19,10 +18,10 @@ from outfall.http.client import ClientTransport, close_idle_connections
 from outfall.http.options import HttpOptions
 from outfall.http.transport import Call
 from outfall.testing import LocalDriver
+from tests.integration.http.trial import WAYS, options_of
 from tests.integration.support.certificates import self_signed, subject_hash
 from tests.integration.support.http_receiver import HttpReceiver
-
-WAYS: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"session": True}]
+from tests.one_each import one_each
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +46,9 @@ def test_rows_arrive_through_tls(
     tls_receiver: HttpReceiver, certificate: Path, tmp_path: Path, way: dict[str, Any]
 ) -> None:
     name = tls_receiver.new_target()
-    given = {"session": requests.Session()} if "session" in way else way
     sink = HttpSink(
         tls_receiver.url(name), ca_bundle=str(certificate), max_batch_size=5, max_in_flight_requests=4, limiter="fixed",
-        **given,
+        **options_of(way),
     )  # fmt: skip
     driver = LocalDriver(sink, str(tmp_path))
     # The second epoch finds connections that are open.
@@ -64,8 +62,7 @@ def test_a_certificate_that_nobody_vouches_for_stops_the_query(
     tls_receiver: HttpReceiver, tmp_path: Path, way: dict[str, Any]
 ) -> None:
     name = tls_receiver.new_target()
-    given = {"session": requests.Session()} if "session" in way else way
-    sink = HttpSink(tls_receiver.url(name), **given)
+    sink = HttpSink(tls_receiver.url(name), **options_of(way))
     with pytest.raises(TargetError, match="is not trusted: self-signed certificate"):
         LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
     assert tls_receiver.targets[name].requests == []
@@ -77,8 +74,7 @@ def test_verification_can_be_turned_off_by_name(
     tls_receiver: HttpReceiver, tmp_path: Path, way: dict[str, Any]
 ) -> None:
     name = tls_receiver.new_target()
-    given = {"session": requests.Session()} if "session" in way else way
-    sink = HttpSink(tls_receiver.url(name), verify=False, **given)
+    sink = HttpSink(tls_receiver.url(name), verify=False, **options_of(way))
     LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
     assert tls_receiver.targets[name].accepted == [{"id": 1}]
 
@@ -107,8 +103,7 @@ def test_a_refusal_of_a_large_body_that_nobody_reads_is_heard_through_tls(certif
     assert (answer.status, answer.body) == (413, b"no")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("given", ["ca_bundle", "REQUESTS_CA_BUNDLE"])
+@pytest.mark.parametrize(("given", "way"), one_each(["ca_bundle", "REQUESTS_CA_BUNDLE"], WAYS))
 def test_a_directory_of_certificates_is_trusted(
     tls_receiver: HttpReceiver,
     certificate: Path,
@@ -120,7 +115,7 @@ def test_a_directory_of_certificates_is_trusted(
     directory = tmp_path / "trusted"
     directory.mkdir()
     directory.joinpath(f"{subject_hash(certificate.read_bytes())}.0").write_bytes(certificate.read_bytes())
-    options: dict[str, Any] = {"session": requests.Session()} if "session" in way else dict(way)
+    options = dict(options_of(way))
     if given == "ca_bundle":
         options["ca_bundle"] = str(directory)
     else:

@@ -17,6 +17,7 @@ from outfall.recovery import EntryExistsError, LogEntry
 MakeConfig = Callable[..., KafkaRecoveryConfig]
 
 
+@pytest.mark.thorough
 def test_entries_are_given_back_to_every_reader(config: MakeConfig) -> None:
     there = config()
     log = there.open("sink")
@@ -28,6 +29,7 @@ def test_entries_are_given_back_to_every_reader(config: MakeConfig) -> None:
     assert there.open("other").read() == []
 
 
+@pytest.mark.thorough
 def test_a_closed_log_is_kept_connected_for_who_opens_it_next(config: MakeConfig) -> None:
     there = config()
     log = there.open("sink")
@@ -44,6 +46,7 @@ def test_a_closed_log_is_kept_connected_for_who_opens_it_next(config: MakeConfig
     assert there.open("sink") is log
 
 
+@pytest.mark.thorough
 def test_steps_are_listed_and_erased(config: MakeConfig) -> None:
     there = config()
     assert there.steps() == []
@@ -85,6 +88,7 @@ def test_an_older_driver_is_rejected_on_every_write(config: MakeConfig) -> None:
     assert newer.append(b"PREPARED 2", after=2) == 3
 
 
+@pytest.mark.thorough
 def test_of_several_writers_exactly_one_wins_each_number(config: MakeConfig) -> None:
     there, writers, rounds = config(), 3, 10
     there.open("sink").append(b"first", after=0)
@@ -111,6 +115,7 @@ def test_of_several_writers_exactly_one_wins_each_number(config: MakeConfig) -> 
     assert set(won) <= {(entry.number, entry.data) for entry in found}
 
 
+@pytest.mark.thorough
 def test_swept_entries_are_gone_for_every_reader(config: MakeConfig) -> None:
     there = config()
     log = there.open("sink")
@@ -123,6 +128,7 @@ def test_swept_entries_are_gone_for_every_reader(config: MakeConfig) -> None:
             there.open("sink").append(b"late", after=after)
 
 
+@pytest.mark.thorough
 def test_entries_and_states_longer_than_a_record_are_split(config: MakeConfig) -> None:
     there, data = config(), os.urandom(2 * CHUNK + 1)
     log = there.open("sink")
@@ -133,6 +139,7 @@ def test_entries_and_states_longer_than_a_record_are_split(config: MakeConfig) -
     assert there.open("sink").read_state(name) == data
 
 
+@pytest.mark.thorough
 def test_a_state_of_another_topic_is_missing(config: MakeConfig) -> None:
     one, other = config(), config()
     name = one.open("sink").write_state("p", b"x", generation=1)

@@ -81,11 +81,13 @@ def test_missing_rights_are_named(model: ModelBroker, request_number: int, error
         config(model).open("sink").append(b"x", after=0)
 
 
+@pytest.mark.thorough
 def test_a_controller_that_moves_is_asked_again(model: ModelBroker) -> None:
     model.errors[CREATE_TOPICS] = [NOT_CONTROLLER]
     assert config(model).open("sink").append(b"x", after=0) == 1
 
 
+@pytest.mark.thorough
 def test_compaction_takes_nothing_that_counts(model: ModelBroker) -> None:
     there = config(model)
     log = there.open("sink")
@@ -104,7 +106,7 @@ def test_compaction_takes_nothing_that_counts(model: ModelBroker) -> None:
             there.open("sink").append(b"late", after=after - 1)
 
 
-@pytest.mark.parametrize("deleted", [False, True], ids=["emptied", "deleted"])
+@pytest.mark.parametrize("deleted", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["emptied", "deleted"])
 def test_a_topic_that_lost_its_records_is_noticed_once_and_then_begun_anew(model: ModelBroker, deleted: bool) -> None:
     there = config(model)
     log = there.open("sink")
@@ -123,6 +125,7 @@ def test_a_topic_that_lost_its_records_is_noticed_once_and_then_begun_anew(model
     assert anew.append(b"x", after=0) == 1
 
 
+@pytest.mark.thorough
 def test_a_topic_that_is_replaced_while_it_is_read_is_noticed(model: ModelBroker) -> None:
     log = config(model).open("sink")
     log.append(b"x", after=0)

@@ -54,7 +54,7 @@ SHORT: dict[type[Streams], list[str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("harness", SHORT)
+@pytest.mark.parametrize("harness", [Streams, pytest.param(DeliveryStreams, marks=pytest.mark.thorough)])
 def test_at_least_once_in_short(harness: type[Streams], aws: Aws, tmp_path: Path) -> None:
     streams = harness()
     streams.aws = aws

@@ -17,8 +17,11 @@ from tests.integration.support.reading import read_stream, run, write_source
 pytestmark = pytest.mark.spark
 
 
-def test_a_stream_of_objects_and_one_by_options(aws: Aws, name: str, spark: SparkSession, tmp_path: Path) -> None:
-    source = write_source(tmp_path / "source")
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_stream_of_objects_and_one_by_options(
+    aws: Aws, name: str, spark: SparkSession, tmp_path: Path, epochs: int
+) -> None:
+    source = write_source(tmp_path / "source", epochs)
     sent = sorted(row["id"] for row in spark.read.json(str(source)).select("id").collect())
     aws.faults.entries = 0.3
     sink = KinesisSink(

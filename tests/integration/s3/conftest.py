@@ -10,6 +10,12 @@ from tests.integration.s3.support import Target
 from tests.integration.support.s3 import S3, SeaweedFS, s3_server, seaweedfs
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server on this machine is back as soon as it listens."""
+    monkeypatch.setattr("outfall.s3.store._LONGEST_PAUSE", 0.2)
+
+
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
     with s3_server() as server:
@@ -30,9 +36,19 @@ def seaweed(own_seaweed: SeaweedFS) -> Iterator[SeaweedFS]:
         own_seaweed.start()
 
 
-@pytest.fixture(params=["moto", "seaweed"])
+@pytest.fixture(params=["moto", pytest.param("seaweed", marks=pytest.mark.thorough)])
 def any_s3(request: pytest.FixtureRequest) -> S3:
-    """Each server in turn."""
+    """Each server in turn, the second one where there is time."""
+    return server_named(request)
+
+
+@pytest.fixture(params=["moto", "seaweed"])
+def each_s3(request: pytest.FixtureRequest) -> S3:
+    """Each server in turn, for tests that are long anyway."""
+    return server_named(request)
+
+
+def server_named(request: pytest.FixtureRequest) -> S3:
     if request.param == "moto":
         server: S3 = request.getfixturevalue("s3")
         return server

@@ -14,7 +14,7 @@ from tests.integration.project.test_docs import ROWS, SCHEMA, finish_queries, ru
 from tests.integration.s3.support import Target, credentials_file
 from tests.integration.support.s3 import S3
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 
 def test_blocks_run(spark: SparkSession, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

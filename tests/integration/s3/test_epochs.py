@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,12 @@ from tests.integration.s3.support import Target, listening, rows, run
 from tests.integration.support.s3 import S3, SeaweedFS, rclone
 
 MIB = 1 << 20
+STEP_BETWEEN_TWO_OBJECTS = "s3: completing#2"
+OTHER_STEPS = ("s3: sending part", "s3: staged", "s3: completed#2", "s3: manifest written")
+
+
+def thorough(value: object) -> Any:
+    return pytest.param(value, marks=pytest.mark.thorough)
 
 
 @pytest.fixture
@@ -31,9 +37,7 @@ def large(number: int, size: int = 6 * MIB) -> dict[str, Any]:
     return {"id": number, "text": "x" * size}
 
 
-@pytest.mark.parametrize(
-    "step", ["s3: sending part", "s3: staged", "s3: completing#2", "s3: completed#2", "s3: manifest written"]
-)
+@pytest.mark.parametrize("step", [STEP_BETWEEN_TWO_OBJECTS, *map(thorough, OTHER_STEPS)])
 def test_a_driver_that_dies_anywhere_leaves_each_row_once(seaweed: SeaweedFS, recovery: str, step: str) -> None:
     """Also between the completion of one object and that of the next."""
     target = Target(seaweed.s3)
@@ -54,7 +58,9 @@ def test_a_driver_that_dies_anywhere_leaves_each_row_once(seaweed: SeaweedFS, re
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("step", ["s3: staged", "before PREPARED", "s3: completing#2", "s3: completed#1"])
+@pytest.mark.parametrize(
+    "step", [STEP_BETWEEN_TWO_OBJECTS, *map(thorough, ["s3: staged", "before PREPARED", "s3: completed#1"])]
+)
 def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_promised(
     seaweed: SeaweedFS, recovery: str, step: str
 ) -> None:
@@ -121,6 +127,17 @@ def test_a_put_whose_answer_is_lost_finds_its_own_object(behind_proxy: tuple[Tar
     assert target.ids() == [0, 1]
 
 
+def occupy(target: Target) -> Callable[[str], None]:
+    """Put another's object under each key of an upload, when the marker has been advanced."""
+
+    def listener(reached: str) -> None:
+        if reached == "s3: marker advanced":
+            for upload in target.uploads():
+                target.client.put_object(Bucket=target.bucket, Key=upload["Key"], Body=b'{"id":-1}')
+
+    return listener
+
+
 def test_a_store_that_ignores_if_none_match_is_looked_at_before_each_publication(
     tmp_path: Path, recovery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,25 +150,15 @@ def test_a_store_that_ignores_if_none_match_is_looked_at_before_each_publication
         run(sink, recovery, 0, rows(9))
         assert target.ids() == [1, 3, 22]
 
-        def occupy(reached: str) -> None:
-            if reached == "s3: marker advanced":
-                for upload in target.uploads():
-                    target.client.put_object(Bucket=target.bucket, Key=upload["Key"], Body=b'{"id":-1}')
-
-        with listening(occupy), pytest.raises(CommitRefusedError, match="is not ours"):
+        with listening(occupy(target)), pytest.raises(CommitRefusedError, match="is not ours"):
             run(sink, recovery, 1, [large(4)])
         assert target.ids() == [-1, 1, 3, 22]
 
 
 def test_what_an_upload_must_not_replace_is_told_and_left(target: Target, recovery: str) -> None:
-    def occupy(reached: str) -> None:
-        if reached == "s3: marker advanced":
-            for upload in target.uploads():
-                target.client.put_object(Bucket=target.bucket, Key=upload["Key"], Body=b'{"id":-1}')
-
     sink = target.sink(inline_size=0)
     run(sink, recovery, 0, rows(0))
-    with listening(occupy), pytest.raises(CommitRefusedError, match="is not ours"):
+    with listening(occupy(target)), pytest.raises(CommitRefusedError, match="is not ours"):
         run(sink, recovery, 1, rows(1))
     assert target.ids() == [-1, 0]
 
@@ -190,7 +197,7 @@ def test_a_prefix_is_a_key_and_no_url(any_s3: S3, recovery: str) -> None:
     assert sorted(key.removeprefix(target.root) for key in committed_keys(sink)) == sorted(target.data())
 
 
-@pytest.mark.parametrize("checksum", ["CRC32", "SHA1", "SHA256"])
+@pytest.mark.parametrize("checksum", ["SHA256", *map(thorough, ["CRC32", "SHA1"])])
 def test_checksums_are_sent_and_stored(any_target: Target, recovery: str, checksum: str) -> None:
     sink = any_target.sink(checksum=checksum, inline_size=20, part_size="5 MiB")
     run(sink, recovery, 0, rows(1), [large(2)])

@@ -35,7 +35,7 @@ def large(number: int, size: int) -> dict[str, Any]:
     return {"id": number, "text": chr(97 + number) * size}
 
 
-@pytest.mark.parametrize("step", ["s3: copying part#2", "after COMPLETED"])
+@pytest.mark.parametrize("step", ["s3: copying part#2", pytest.param("after COMPLETED", marks=pytest.mark.thorough)])
 def test_an_object_is_composed_of_parts_that_the_server_copies(any_target: Target, recovery: str, step: str) -> None:
     epochs = [[large(0, 7 * MIB)], [large(1, 4 * MIB), {"id": 2}], [large(3, 2 * MIB), {"id": 4}]]
     driver(any_target, recovery).run_epoch(0, [epochs[0]])
@@ -54,6 +54,7 @@ def test_an_object_is_composed_of_parts_that_the_server_copies(any_target: Targe
     assert (pieces(any_target), any_target.uploads()) == ([], [])
 
 
+@pytest.mark.thorough
 def test_small_epochs_of_parquet_become_one_file(any_target: Target, recovery: str) -> None:
     options: dict[str, Any] = {"format": "parquet", "roll_rows": 40, "roll_bytes": None, "partition_by": "k"}
     for epoch in range(20):

@@ -31,7 +31,7 @@ def test_a_stream_of_objects_is_once_in_the_bucket_also_when_an_epoch_is_replaye
     spark_with_s3: SparkSession, target: Target, tmp_path: Path
 ) -> None:
     """The session factory goes to the tasks with the sink."""
-    source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
+    source, checkpoint = write_source(tmp_path / "source", 1), tmp_path / "checkpoint"
     for _ in range(2):
         sink = target.sink(partition_by="k", inline_size=100)
         run(write_stream(read_stream(spark_with_s3, source), sink, checkpoint=checkpoint))
@@ -41,12 +41,13 @@ def test_a_stream_of_objects_is_once_in_the_bucket_also_when_an_epoch_is_replaye
     assert {key.partition("/")[0] for key in target.data()} == {f"k=key-{number}" for number in range(5)}
 
 
-def test_a_stream_by_options(spark_with_s3: SparkSession, target: Target, tmp_path: Path) -> None:
-    """Every micro-batch is planned and committed in processes of their own."""
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_stream_by_options(spark_with_s3: SparkSession, target: Target, tmp_path: Path, epochs: int) -> None:
+    """Every micro-batch is planned and committed in processes of their own; the last of several comes again."""
     if pyspark_version() < (4, 1):
         pytest.skip("options need Spark 4.1")
-    source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
-    for _ in range(2):
+    source, checkpoint = write_source(tmp_path / "source", epochs), tmp_path / "checkpoint"
+    for _ in range(epochs):
         writer = read_stream(spark_with_s3, source).writeStream.format("outfall").option("sink", "s3")
         writer = writer.option("path", target.url.replace("s3:", "s3a:")).option("inlineSize", "0")
         writer = writer.option("endpointUrl", target.server.endpoint).option("region", "us-east-1")
@@ -56,6 +57,7 @@ def test_a_stream_by_options(spark_with_s3: SparkSession, target: Target, tmp_pa
         forget_commit(checkpoint, 1)
 
 
+@pytest.mark.thorough
 def test_micro_batches_of_a_stream_wait_for_one_object_of_each_worker(
     spark_with_s3: SparkSession, target: Target, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,13 +67,19 @@ def settled(service: Service, limiter: Limiter, *, requests: int = 10_000) -> Se
     return client.run(requests)
 
 
-@pytest.mark.parametrize(("knee", "jitter"), [(20, 0.0), (50, 0.0), (100, 0.0), (20, 0.1), (40, 0.1), (40, 0.5)])
+MORE_KNEES = [(50, 0.0), (100, 0.0), (20, 0.1), (40, 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("knee", "jitter"),
+    [(20, 0.0), (40, 0.5), *(pytest.param(*each, marks=pytest.mark.thorough) for each in MORE_KNEES)],
+)
 def test_the_gradient_limiter_ends_within_a_fifth_of_the_knee(knee: int, jitter: float) -> None:
     seen = settled(Service(delay=0.02, knee=knee, jitter=jitter), GradientLimiter())
     assert 0.8 * knee <= Seen.mean(seen.limit) <= 1.2 * knee
 
 
-@pytest.mark.parametrize("knee", [3, 5, 10])
+@pytest.mark.parametrize("knee", [3, *(pytest.param(knee, marks=pytest.mark.thorough) for knee in (5, 10))])
 def test_jitter_does_not_drive_the_gradient_limiter_far_above_a_small_knee(knee: int) -> None:
     """Vector's rule alone ends at 27 for each of them, which halves what comes through."""
     service = Service(knee=knee, jitter=0.1)

@@ -204,6 +204,7 @@ def at_steps(job: Callable[[Pause], None]) -> Callable[[Pause], None]:
     return stepping
 
 
+@pytest.mark.thorough
 def test_a_reader_beside_a_copy_finds_nothing_or_all_of_it_in_every_order() -> None:
     def run(choose: Callable[[int], int]) -> None:
         story = Story()
@@ -220,6 +221,7 @@ def test_a_reader_beside_a_copy_finds_nothing_or_all_of_it_in_every_order() -> N
     assert every_schedule(run) > 100
 
 
+@pytest.mark.thorough
 def test_a_copy_beside_a_driver_that_begins_the_log_in_every_order_has_one_winner() -> None:
     winners = set()
 

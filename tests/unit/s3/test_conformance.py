@@ -85,6 +85,7 @@ class Rolled(Uploads):
         return len(target.uploads) + max(0, len(target.pieces()) - 15 * 4)
 
 
+@pytest.mark.thorough
 def test_rolled_objects_in_short(tmp_path: Path) -> None:
     report = run_conformance(Rolled(), tmp_path, checks=SHORT)
     assert report.passed, report

@@ -17,6 +17,7 @@ from outfall.errors import FencedError, OutfallError, TargetLostError, TargetNot
 from outfall.s3 import S3Sink
 from outfall.testing import LocalDriver, crash_at
 from outfall.trace_points import listen
+from tests.one_each import one_each
 from tests.unit.support.fake_s3 import FakeS3, answer, timed_out
 
 
@@ -83,13 +84,13 @@ OPENING = ("s3: opening", "s3: announced", "s3: others stopped", "s3: deleting e
 WRITING = ("task: after write", "s3: marker advanced", "s3: completed", "s3: manifest written", "after COMPLETED")
 
 
-@pytest.mark.parametrize("step", [*OPENING, *WRITING[:3]])
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [("overwrite", "overwrite"), ("overwrite", "error"), ("error", "overwrite"), ("error", "error")],
-)
-def test_of_two_queries_that_come_at_one_moment_never_do_both_go_on(first: str, second: str, step: str) -> None:
+MODES = [("overwrite", "overwrite"), ("overwrite", "error"), ("error", "overwrite"), ("error", "error")]
+
+
+@pytest.mark.parametrize(("modes", "step"), one_each(MODES, [*OPENING, *WRITING[:3]]))
+def test_of_two_queries_that_come_at_one_moment_never_do_both_go_on(modes: tuple[str, str], step: str) -> None:
     fake = Bucket(page=2)
+    first, second = modes
     old = fake.query()
     if "error" not in (first, second):
         old.go_on()
@@ -105,8 +106,7 @@ def test_of_two_queries_that_come_at_one_moment_never_do_both_go_on(first: str, 
         assert isinstance(each.error, TargetNotEmptyError | TargetLostError | None)
 
 
-@pytest.mark.parametrize("inline_size", [0, 1000])
-@pytest.mark.parametrize("step", WRITING[:-2])
+@pytest.mark.parametrize(("step", "inline_size"), one_each(WRITING[:-2], [0, 1000]))
 def test_a_query_whose_prefix_is_overwritten_while_it_publishes_is_told_in_the_same_epoch(
     step: str, inline_size: int
 ) -> None:
@@ -213,9 +213,10 @@ def test_who_may_list_the_own_prefix_only_is_not_stopped_by_what_lies_above() ->
     assert query.error is None
 
 
-@pytest.mark.parametrize("step", OPENING)
-@pytest.mark.parametrize("on_existing", ["error", "resume"])
-@pytest.mark.parametrize("prefixes", [("n", "n/k=1"), ("n/k=1", "n")])
+@pytest.mark.parametrize(
+    ("prefixes", "on_existing", "step"),
+    one_each([("n", "n/k=1"), ("n/k=1", "n")], ["error", "resume", "error"], OPENING),
+)
 def test_an_overwrite_deletes_nothing_of_a_query_that_comes_above_or_below_at_that_moment(
     prefixes: Sequence[str], on_existing: str, step: str
 ) -> None:
@@ -315,8 +316,7 @@ STEPS_OF_AN_EPOCH = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("copied_at", ["the end", "after PREPARED"])
-@pytest.mark.parametrize("step", STEPS_OF_AN_EPOCH)
+@pytest.mark.parametrize(("step", "copied_at"), one_each(STEPS_OF_AN_EPOCH, ["the end", "after PREPARED"]))
 def test_of_two_copies_of_one_log_never_do_both_go_on(step: str, copied_at: str) -> None:
     """Both count the same generations, and number their attempts alike."""
     fake = Bucket()

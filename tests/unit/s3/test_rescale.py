@@ -81,7 +81,7 @@ class Gathering:
         return [json.loads(line)["id"] for line in plain.splitlines()]
 
 
-@pytest.mark.parametrize("inline_size", [0, 4 * KIB])
+@pytest.mark.parametrize("inline_size", [0, pytest.param(4 * KIB, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("options", FORMATS.values(), ids=FORMATS)
 def test_fewer_and_more_workers_take_over_whole_parts_with_what_follows_them(
     options: dict[str, Any], inline_size: int
@@ -102,6 +102,7 @@ EPOCHS = st.tuples(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(
     options=st.sampled_from(list(FORMATS.values())),

@@ -22,6 +22,7 @@ from outfall.protocol.step import EpochOptions
 from outfall.s3 import committed_keys, read_manifests, sweep_uploads
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
+from tests.one_each import one_each
 from tests.unit.support.fake_s3 import FakeS3, answer
 
 TASKS = [[{"id": 1}, {"id": 2}], [{"id": 3}], []]
@@ -296,15 +297,13 @@ def test_the_uploads_of_an_attempt_that_died_are_gone_after_the_next_epoch(recov
     assert sum(body.count(b"\n") for body in fake.data().values()) == 9
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "after PREPARED", "after COMMITTING", "s3: marker advanced", "s3: completing", "s3: completed",
-        "s3: completing#2", "s3: completed#2", "s3: manifest written", "before COMPLETED", "after COMPLETED",
-        "after sweep",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("inline", [0, 1000])
+STEPS = [
+    "after PREPARED", "after COMMITTING", "s3: marker advanced", "s3: completing", "s3: completed", "s3: completing#2",
+    "s3: completed#2", "s3: manifest written", "before COMPLETED", "after COMPLETED", "after sweep",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "inline"), one_each(STEPS, [0, 1000]))
 def test_a_driver_that_dies_while_it_publishes_leaves_each_row_once(recovery: str, step: str, inline: int) -> None:
     fake = FakeS3()
     with crash_at(step) as seen:

@@ -18,6 +18,7 @@ from outfall.s3 import upload, writer
 from outfall.s3.staged import StagedObject
 from outfall.s3.writer import S3Writer
 from outfall.storage.names import AttemptName
+from tests.one_each import one_each
 from tests.unit.support.fake_s3 import OURS, FakeS3, answer, timed_out
 
 MIB = 1 << 20
@@ -90,7 +91,7 @@ def test_compressed_members_and_row_groups_are_whole_across_parts() -> None:
 
     fake = FakeS3()
     chance = random.Random(1)
-    batches = [pa.record_batch({"value": [chance.randbytes(MIB).hex()]}) for _ in range(6)]
+    batches = [pa.record_batch({"value": [chance.randbytes(2 * MIB).hex()]}) for _ in range(3)]
     (staged,) = written(fake, *batches, format="text", compression="gzip")
     assert len(staged.parts) == 2
     publish(fake, [staged])
@@ -203,19 +204,19 @@ def test_row_groups_that_are_kept_are_written_when_they_are_too_many(monkeypatch
 # --- failures
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        answer(503, "SlowDown"), answer(400, "RequestTimeout"), answer(500, "InternalError"), timed_out(),
-        answer(400, "ExpiredToken"),
-    ],
-    ids=["SlowDown", "RequestTimeout", "500", "no answer", "expired token"],
-)  # fmt: skip
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("request_", ["create_multipart_upload", PART])
-def test_what_may_pass_is_tried_again(request_: str, error: Exception, after: bool) -> None:
+PASSING = {
+    "SlowDown": answer(503, "SlowDown"), "RequestTimeout": answer(400, "RequestTimeout"),
+    "500": answer(500, "InternalError"), "no answer": timed_out(), "expired token": answer(400, "ExpiredToken"),
+}  # fmt: skip
+REQUESTS = [(request, after) for request in ("create_multipart_upload", PART) for after in (False, True)]
+
+
+@pytest.mark.parametrize(("error", "asked"), one_each(PASSING, REQUESTS))
+def test_what_may_pass_is_tried_again(error: str, asked: tuple[str, bool]) -> None:
+    """Whether it was carried out, or not."""
+    request, after = asked
     fake = FakeS3()
-    fake.fail(request_, error, after=after)
+    fake.fail(request, PASSING[error], after=after)
     (staged,) = written(fake, text(6 * MIB), format="text")
     assert len(staged.parts) == 2
     publish(fake, [staged])

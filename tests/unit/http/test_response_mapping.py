@@ -1,0 +1,105 @@
+"""What responses mean for the records of their request, and what it means that there is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from outfall.async_sink import RequestOutcome
+from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
+from outfall.http.records import HttpRecord
+from outfall.http.transport import ExchangeError, Fault, Response
+from tests.unit.support.http_script import RECORDS, URL, reader
+
+
+def read(
+    status: int, body: bytes = b"", headers: dict[str, str] | None = None, **given: Any
+) -> RequestOutcome[HttpRecord]:
+    return reader(**given).read(Response(status, headers or {}, body), RECORDS)
+
+
+def test_accepted_records_are_accepted() -> None:
+    assert read(202) == RequestOutcome()
+
+
+def test_a_retry_keeps_the_request_together_and_minds_what_the_server_asks() -> None:
+    outcome = read(429, b"slow down", {"retry-after": "36000"})
+    assert outcome.retry == RECORDS
+    assert (outcome.together, outcome.after, outcome.hold_host) == (True, 300.0, True)
+    assert (outcome.code, outcome.excerpt) == ("429", "slow down")
+    assert read(503).after is None
+    assert not read(503).hold_host
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_poisoned_request_is_split(status: int) -> None:
+    outcome = read(status, b"bad")
+    assert (outcome.split, outcome.retry, outcome.code) == (RECORDS, (), str(status))
+
+
+@pytest.mark.parametrize(
+    ("status", "do"), [(401, "credentials"), (403, "right"), (404, "url"), (501, "statuses="), (207, "per_item=")]
+)
+def test_what_every_request_would_meet_stops_the_query(status: int, do: str) -> None:
+    outcome = read(status, b"no such luck")
+    assert isinstance(outcome.error, TargetError)
+    assert f"answered {status}" in str(outcome.error)
+    assert do in str(outcome.error)
+
+
+def test_items_are_taken_one_by_one() -> None:
+    def statuses(answer: Response, count: int) -> list[int]:
+        return [int(text) for text in answer.body.split()]
+
+    outcome = read(207, b"201 429 400", {"retry-after": "3"}, per_item=statuses)
+    assert outcome.retry == [RECORDS[1]]
+    assert [(refusal.entry, refusal.code) for refusal in outcome.dead] == [(RECORDS[2], "400")]
+    assert (outcome.after, outcome.together) == (3.0, False)
+    assert read(200, b"200 200 200", per_item=statuses) == RequestOutcome(
+        retry=[], dead=[], reason=f"{URL} did not accept the record"
+    )
+    assert isinstance(read(200, b"200 401 200", per_item=statuses).error, TargetError)
+    assert isinstance(read(200, b"200", per_item=statuses).error, ConfigurationError)
+    assert read(503, b"", per_item=statuses).retry == RECORDS
+
+
+def test_answers_that_have_no_body_by_their_status_are_not_asked_for_items() -> None:
+    def never(answer: Response, count: int) -> list[int]:
+        raise AssertionError
+
+    assert read(204, per_item=never) == read(205, per_item=never) == RequestOutcome()
+
+
+def test_a_per_item_that_raises_is_named_with_what_it_could_not_read() -> None:
+    error = read(200, b"<html>hunter2", per_item=lambda answer, count: json.loads(answer.body)).error
+    assert isinstance(error, TargetError)
+    assert "per_item cannot read what https://api.example/events answered with 200" in str(error)
+    assert "it says '<html>" in str(error)
+    assert "JSONDecodeError in test_response_mapping.py, line" in str(error)
+    assert error.__cause__ is None, "its text may quote what the server says"
+
+
+def test_items_of_an_answer_that_was_cut_are_not_guessed() -> None:
+    made = reader(per_item=lambda answer, count: [200] * count)
+    assert isinstance(made.read(Response(200, {}, b"", whole=False), RECORDS).error, TargetError)
+    assert reader().read(Response(200, {}, b"", whole=False), RECORDS) == RequestOutcome()
+
+
+@pytest.mark.parametrize(
+    ("error", "stops"),
+    [
+        (ExchangeError(Fault.NOT_SENT, "refused"), False),
+        (ExchangeError(Fault.LOST, "reset"), False),
+        (ExchangeError(Fault.LATE, "silent"), False),
+        (ExchangeError(Fault.CONFIGURATION, "no such host"), True),
+        (TransientError("no token"), False),
+        (ConfigurationError("bad client"), True),
+    ],
+)
+def test_what_it_means_that_there_is_no_answer(error: ExchangeError | OutfallError, stops: bool) -> None:
+    outcome = reader().failed(error, RECORDS)
+    assert (outcome.error is not None) == stops
+    assert outcome.together == (not stops)
+    assert list(outcome.retry) == ([] if stops else RECORDS)
