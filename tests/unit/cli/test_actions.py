@@ -138,11 +138,11 @@ def test_a_reset_erases_the_log_and_leaves_the_target(step: FileStep, tmp_path: 
     assert "nothing to erase" in done("reset", step.recovery, "sink", "--yes")
 
 
-def test_a_reset_names_what_would_be_lost(step: FileStep) -> None:
+def test_a_reset_names_what_would_be_lost(step: FileStep, tmp_path: Path) -> None:
     with crash_at("after PREPARED"):
         step.write(0)
     assert "Epoch 0 is recorded and not wholly published" in run("reset", step.recovery, "sink").output
-    holding = HoardingInParts()
+    holding = HoardingInParts(str(tmp_path / "holding"))
     holding.driver().run_epoch(0, [[("0", [0, "a", 0]), ("1", [0, "a", 1])]])
     assert "2 rows that the sink holds back are lost" in run("reset", holding.recovery, "sink").output
 

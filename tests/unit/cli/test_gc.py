@@ -135,8 +135,8 @@ def test_what_is_not_this_steps_is_refused(step: FileStep, tmp_path: Path) -> No
     assert "was moved" in failed("gc", step.recovery, "sink", *step.sink, "--yes")
 
 
-def test_a_sink_that_cannot_tell_says_so_and_is_swept_with_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = Staging()
+def test_a_sink_that_cannot_tell_says_so_and_is_swept_with_yes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
     setup.run(setup.driver(), 0)
     with crash_at("after collect"):
         setup.run(setup.driver(), 1)

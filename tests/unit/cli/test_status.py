@@ -169,8 +169,8 @@ def test_a_damaged_step_is_shown_beside_the_others_and_is_a_failure(step: FileSt
     assert "step sink: epoch 0 is completed" in result.output
 
 
-def test_rows_held_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    setup = HoardingInParts()
+def test_rows_held_are_counted(tmp_path: Path) -> None:
+    setup = HoardingInParts(str(tmp_path))
     setup.driver().run_epoch(0, [[("0", [0, "a", 0]), ("1", [0, "a", 1])]])
     (shown,) = parsed("status", setup.recovery)["steps"]
     assert (shown["rows_held"], shown["held_since"]) == (2, "2026-11-21T12:00:00+00:00")

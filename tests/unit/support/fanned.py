@@ -104,7 +104,7 @@ class FannedInPlace(InPlace):
 
     def __init__(self, recovery: str | None = None) -> None:
         super().__init__(recovery)
-        self.staging = Fanned(self.recovery)
+        self.staging = Fanned()
 
     def sink(self) -> Any:
         return FanOutSink(shelf=ShelfSink(self.shelf), **dict(list(self.staging.sink().children().items())[:2]))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from outfall.protocol.step import EpochOptions
-from outfall.testing import LocalDriver
+from outfall.recovery import RecoveryConfig
+from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.unit.support.shelf import Shelf, ShelfSink, values_on
 from tests.unit.support.warehouse import BundlingSink, HoldingSink, StagingSink, Warehouse, rows_of
 
@@ -33,7 +33,7 @@ class Setup(ABC):
     """A target that outlives its drivers, and where their log is."""
 
     def __init__(self, recovery: str | None = None) -> None:
-        self.recovery = recovery or f"memory://{uuid.uuid4().hex}"
+        self.recovery: str | RecoveryConfig = recovery or MemoryRecoveryConfig()
 
     @abstractmethod
     def sink(self) -> Any:
