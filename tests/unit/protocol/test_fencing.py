@@ -18,7 +18,7 @@ from outfall.testing import LocalDriver
 from outfall.trace_points import listen
 from tests.unit.support.journals import entries
 from tests.unit.support.points import points
-from tests.unit.support.setups import EXACTLY_ONCE, InPlace, Setup, Staging, content, counted
+from tests.unit.support.setups import Bundling, Holding, InPlace, Setup, Staging, content, counted
 
 
 @contextmanager
@@ -63,47 +63,41 @@ def assert_contents(setup: Setup, names: list[set[str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setup_type", "later"), [*[(setup_type, 0) for setup_type in EXACTLY_ONCE], (Staging, 1), (InPlace, 1)]
+    ("setup_type", "epoch", "later"),
+    [
+        (Staging, 0, 0),
+        (InPlace, 1, 1),
+        pytest.param(Bundling, 1, 0, marks=pytest.mark.thorough),
+        pytest.param(Holding, 1, 0, marks=pytest.mark.thorough),
+    ],
 )
-def test_an_old_driver_that_wakes_at_any_step_loses(
-    setup_type: type[Setup], later: int, subtests: pytest.Subtests
+def test_an_old_driver_that_wakes_at_any_step_loses_and_the_step_goes_on(
+    setup_type: type[Setup], epoch: int, later: int, subtests: pytest.Subtests
 ) -> None:
-    steps = points(setup_type, 1, "a")
-    completed = steps.index("after COMPLETED#1")
+    steps = points(setup_type, epoch, "a")
+    # A first driver that has not begun yet comes after the other one, and is not fenced.
+    fenced = range(0 if epoch else steps.index("after BEGIN#1"), steps.index("after COMPLETED#1") - 1)
     prepared = steps.index("after PREPARED#1")
     for at, point in enumerate(steps):
         with subtests.test(point):
             setup = setup_type()
             old, new = setup.driver(), setup.driver()
-            setup.run(old, 0)
+            for before in range(epoch):
+                setup.run(old, before)
 
             def newer(setup: Setup = setup, new: LocalDriver = new) -> None:
-                for epoch in range(1, 2 + later):
-                    setup.run(new, epoch, "b")
+                for number in range(epoch, epoch + 1 + later):
+                    setup.run(new, number, "b")
 
             with meanwhile(point, newer):
-                error = error_of(lambda setup=setup, old=old: setup.run(old, 1, "a"))  # type: ignore[misc]
-            if at < completed - 1:
+                error = error_of(lambda setup=setup, old=old: setup.run(old, epoch, "a"))  # type: ignore[misc]
+            if at in fenced:
                 assert isinstance(error, FencedError | StaleWriterError), error
-            setup.drain(2 + later)
+            setup.run(setup.driver(), epoch + 1 + later)
+            setup.drain(epoch + 2 + later)
             before_prepared = {"b"} if at <= steps.index("before PREPARED#1") else {"a", "b"}
-            of_one = {"a"} if at >= prepared else before_prepared
-            assert_contents(setup, [{"a"}, of_one, *[{"b"}] * later])
-
-
-@pytest.mark.parametrize("setup_type", [Staging, InPlace])
-def test_the_step_goes_on_after_an_old_driver_woke_at_any_step(
-    setup_type: type[Setup], subtests: pytest.Subtests
-) -> None:
-    for point in points(setup_type, 0, "a"):
-        with subtests.test(point):
-            setup = setup_type()
-            old, new = setup.driver(), setup.driver()
-            with meanwhile(point, lambda setup=setup, new=new: setup.run(new, 0, "b")):  # type: ignore[misc]
-                error_of(lambda setup=setup, old=old: setup.run(old, 0, "a"))  # type: ignore[misc]
-            setup.run(setup.driver(), 1)
-            setup.drain(2)
-            assert_contents(setup, [{"a", "b"}, {"a"}])
+            of_this = {"a"} if at >= prepared else before_prepared
+            assert_contents(setup, [*[{"a"}] * epoch, of_this, *[{"b"}] * later, {"a"}])
 
 
 def test_a_driver_that_was_overtaken_between_epochs_is_fenced() -> None:

@@ -97,9 +97,10 @@ class HoardingInPartsSchedules(HoardingSchedules):
 MACHINES = [HoardingSchedules, HoardingInPartsSchedules]
 
 
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_any_short_schedule_delivers_each_row_once(machine: type[Schedules]) -> None:
-    run(machine, examples=25, steps=20)
+def test_any_short_schedule_delivers_each_row_once(machine: type[Schedules], examples: int) -> None:
+    run(machine, examples=examples, steps=20)
 
 
 @pytest.mark.long
