@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.support.logs import files, filled, opened
-
-CHILD = """
-import os, signal, sys
-from outfall import trace_points
-from outfall.recovery import CheckpointRecoveryConfig
-location, action, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
-log, seen = CheckpointRecoveryConfig(location).open("sink"), []
-def listener(step):
-    seen.append(step)
-    if len(seen) == at:
-        os.kill(os.getpid(), signal.SIGKILL)
-trace_points.listen(listener)
-after = max((entry.number for entry in log.read()), default=0)
-if action == "append":
-    log.append(b'{"by":"child"}', after=after)
-elif action == "state":
-    log.write_state("part", b"x" * 100_000, generation=after)
-else:
-    log.sweep(keep=[after], states=[], generation=99)
-print("\\n".join(seen))
-"""
+from outfall.trace_points import listen
+from tests.unit.support.logs import files, filled, numbers, opened
 
 WRITING = ["log: file created", "log: file filled"]
 APPENDING = [
@@ -44,15 +24,39 @@ APPENDING = [
 MADE = "log: directory made"
 
 
-def child(location: str, action: str, at: int = 0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", CHILD, location, action, str(at)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def act(location: str, action: str, listener: Callable[[str], None]) -> None:
+    """Do one thing to the log, with the steps of it told."""
+    log = opened(location)
+    after = max(numbers(log), default=0)
+    remove = listen(listener)
+    try:
+        if action == "append":
+            log.append(b'{"by":"child"}', after=after)
+        elif action == "state":
+            log.write_state("part", b"x" * 100_000, generation=after)
+        else:
+            log.sweep(keep=[after], states=[], generation=99)
+    finally:
+        remove()
+
+
+def killed(location: str, action: str, at: int) -> None:
+    """The same in a process that is killed at the nth step."""
+    child = os.fork()
+    if child == 0:
+        steps = itertools.count(1)
+
+        def die(step: str) -> None:
+            if next(steps) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            act(location, action, die)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
 
 
 @pytest.mark.parametrize(
@@ -67,23 +71,20 @@ def child(location: str, action: str, at: int = 0) -> subprocess.CompletedProces
 def test_killed_at_any_step_the_log_is_whole_and_goes_on(
     before: int, action: str, expected: list[str], tmp_path: Path
 ) -> None:
-    assert list(run_unhurt(str(tmp_path / "whole"), before, action)) == expected
+    seen: list[str] = []
+    act(prepared(str(tmp_path / "whole"), before), action, seen.append)
+    assert seen == expected
     for at, step in enumerate(expected, start=1):
-        location = str(tmp_path / str(at))
-        if before:
-            filled(location, before)
-        died = child(location, action, at)
-        assert died.returncode == -signal.SIGKILL, died.stderr
+        location = prepared(str(tmp_path / str(at)), before)
+        killed(location, action, at)
         durable = action == "append" and step in APPENDING[3:]
         check_after_death(location, [*range(1, before + 1), *([before + 1] if durable else [])], action, f"at {step!r}")
 
 
-def run_unhurt(location: str, before: int, action: str) -> list[str]:
-    if before:
-        filled(location, before)
-    done = child(location, action)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split("\n")[:-1]
+def prepared(location: str, entries: int) -> str:
+    if entries:
+        filled(location, entries)
+    return location
 
 
 def check_after_death(location: str, expected: list[int], action: str, where: str) -> None:

@@ -37,7 +37,19 @@ class TestLocal(RecoveryContract):
         return on_disk(recovery.url())
 
 
-class TestObjectStore(RecoveryContract):
+class InShort(RecoveryContract):
+    """What is large stays out of the default run: one store shows it there."""
+
+    @pytest.mark.thorough
+    def test_thousands_of_parts_keep_their_states(self, recovery: RecoveryConfig) -> None:
+        super().test_thousands_of_parts_keep_their_states(recovery)
+
+    @pytest.mark.thorough
+    def test_what_is_stored_stays_bounded(self, recovery: RecoveryConfig) -> None:
+        super().test_what_is_stored_stays_bounded(recovery)
+
+
+class TestObjectStore(InShort):
     outlives_processes = False  # fsspec's filesystem in memory
 
     def make_recovery(self, directory: Path) -> RecoveryConfig:
@@ -48,7 +60,7 @@ class TestObjectStore(RecoveryContract):
         return int(fs.du(path))
 
 
-class TestMemory(RecoveryContract):
+class TestMemory(InShort):
     outlives_processes = False
 
     def make_recovery(self, directory: Path) -> RecoveryConfig:
@@ -60,7 +72,7 @@ class TestMemory(RecoveryContract):
 
 
 @pytest.mark.usefixtures("no_fsync")
-class TestSqlite(RecoveryContract):
+class TestSqlite(InShort):
     def make_recovery(self, directory: Path) -> RecoveryConfig:
         return SqliteRecoveryConfig(str(directory / "db"))
 
@@ -69,7 +81,7 @@ class TestSqlite(RecoveryContract):
         return on_disk(recovery.db_dir)
 
 
-class TestKafka(RecoveryContract):
+class TestKafka(InShort):
     """Over partitions in memory; `tests/integration/kafka` has sockets."""
 
     outlives_processes = False

@@ -29,15 +29,17 @@ class GrowingFiles(OnSqlite):
         return {"parts": 3}
 
 
+CORE = ["replay_of_a_lost_epoch", "late_zombie"]
 SHORT = [
     "one_epoch", "replay_of_a_lost_epoch", "two_attempts_finish", "zombie_of_an_older_generation",
     "failing_system_calls",
 ]  # fmt: skip
 
 
-def test_growing_files_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("checks", [CORE, pytest.param(SHORT, marks=pytest.mark.thorough)], ids=["core", "short"])
+def test_growing_files_in_short(checks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outfall.recovery.sqlite_database.SYNCHRONOUS", "OFF")
-    report = run_conformance(GrowingFiles(), tmp_path, checks=SHORT)
+    report = run_conformance(GrowingFiles(), tmp_path, checks=checks)
     assert report.passed, report
 
 
