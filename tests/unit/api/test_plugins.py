@@ -41,7 +41,7 @@ def third_party(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 def another(directory: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Install one more distribution, and see it."""
-    install(directory, **options)
+    install(directory, **options, by_pip=False)
     monkeypatch.syspath_prepend(str(directory))
 
 

@@ -30,7 +30,15 @@ def prose(page: Path) -> str:
     return re.sub(r"`[^`\n]+`", "", re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+SLOW = {"testing-a-sink.md"}
+"""It runs the suite for sinks."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.thorough] if page.name in SLOW else []) for page in PAGES],
+    ids=page_name,
+)
 def test_blocks_without_spark_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,18 @@ CONNECTORS = ROOT / "connectors" / "outfall"
 TOOLS = ROOT / "tools" / "outfall"
 
 
-def imported(file: Path) -> Iterator[str]:
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
+def imported(file: Path) -> tuple[str, ...]:
     """Every module that a file imports when it runs; not what it imports for the type checker only."""
-    tree = ast.parse(file.read_text())
+    return tuple(_imported(parsed(file)))
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
     unseen: list[ast.AST] = [tree]
     while unseen:
         node = unseen.pop()
@@ -135,7 +145,7 @@ def test_no_two_classes_have_one_name() -> None:
     names = [
         node.name
         for file in modules().values()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(parsed(file))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert {name for name in names if names.count(name) > 1} == set()
@@ -157,7 +167,7 @@ def test_no_class_is_made_or_exchanged_while_the_program_runs() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
         for file in modules().values()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(parsed(file))
         if offends(node)
     ]
     assert found == []

@@ -56,7 +56,7 @@ def readme_command(heading: str) -> str:
     return command
 
 
-def test_ci_runs_the_test_command_of_the_readme_after_installing_what_it_names() -> None:
+def test_ci_runs_the_test_command_of_the_readme_after_installing_what_it_names_and_then_all_else() -> None:
     script = ROOT / ".ci" / "run"
     package = "pgbouncer"
     assert commands(script.read_text()) == [
@@ -64,6 +64,7 @@ def test_ci_runs_the_test_command_of_the_readme_after_installing_what_it_names()
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         f"command -v {package} >/dev/null || {{ apt-get -qq update && apt-get -qqy install {package}; }}",
         readme_command("Run the tests"),
+        ".venv/bin/nox --no-venv -s thorough",
     ]
     assert f"`apt-get install {package}`" in readme_section("Run the tests")
     assert script.stat().st_mode & 0o111, "not executable"
