@@ -83,6 +83,7 @@ def test_epochs(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
     check(bench_epochs.measure(spark, TINY, scratch), tmp_path)
 
 
+@pytest.mark.thorough
 def test_parts(scratch: Scratch, tmp_path: Path) -> None:
     result = bench_parts.measure(Given(rows=20, pairs=2), scratch)
     check(result, tmp_path)
@@ -152,6 +153,7 @@ def test_the_kit_measures_a_sink_object_through_the_options_door(spark: SparkSes
 
 
 @needs_options_door
+@pytest.mark.thorough
 def test_the_kit_refuses_a_sink_that_needs_routing_through_the_options_door(
     spark: SparkSession, scratch: Scratch
 ) -> None:
@@ -159,6 +161,7 @@ def test_the_kit_refuses_a_sink_that_needs_routing_through_the_options_door(
         compare(spark, make_parts, OptionsDoor(), Size(rows=10, pairs=1, epochs=0, epoch_rows=1), scratch)
 
 
+@pytest.mark.thorough
 def test_one_command_prints_a_table(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from outfall.file import FileSink\n\n\ndef make_sink(directory):\n    return FileSink(directory, parts=2)\n"

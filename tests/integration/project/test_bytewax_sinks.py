@@ -30,6 +30,7 @@ def test_file_sink_writes_each_row_once_and_goes_on_after_its_state(spark: Spark
     assert [item.skipped for item in history(str(tmp_path / "checkpoint"))] == [0, 0, 10, 0]
 
 
+@pytest.mark.thorough
 def test_dir_sink_routes_by_its_own_part_fn(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -42,6 +43,7 @@ def test_dir_sink_routes_by_its_own_part_fn(spark: SparkSession, tmp_path: Path)
         assert {f"part_{adler32(line.split()[0].encode()) % 3}" for line in lines} == {name}
 
 
+@pytest.mark.thorough
 def test_what_an_unfinished_attempt_left_is_cut_back(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     source = write_source(tmp_path / "source", files=1)

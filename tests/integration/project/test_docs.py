@@ -20,7 +20,10 @@ ROWS = [
     {"carrier": carrier, "flight": number, "origin": "JFK", "dest": "LAX", "distance": 2475}
     for number, carrier in enumerate(["UA", "AA", "B6", "DL"] * 5)
 ]
-WITH_SPARK = [page for page in PAGES if any(block.needs_spark and block.reason is None for block in blocks(page))]
+README = PAGES[0]
+SHORT = "index.md"
+"""Beside the README the one page in the default run."""
+OTHERS = [page for page in PAGES[1:] if any(block.needs_spark and block.reason is None for block in blocks(page))]
 
 
 def runs_here(block: Block) -> bool:
@@ -29,8 +32,16 @@ def runs_here(block: Block) -> bool:
     return "bytewax" not in block.code or find_spec("bytewax") is not None
 
 
-@pytest.mark.parametrize("page", WITH_SPARK, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[] if page.name == SHORT else [pytest.mark.thorough]) for page in OTHERS],
+    ids=lambda page: page.name,
+)
 def test_blocks_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks(page, spark, tmp_path, monkeypatch)
+
+
+def run_blocks(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = tmp_path / "source"
     source.mkdir()
@@ -60,8 +71,7 @@ def finish_queries(spark: SparkSession) -> None:
 def test_the_lines_of_the_readme_write_each_row_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readme = PAGES[0]
-    test_blocks_run(readme, spark, tmp_path, monkeypatch)
+    run_blocks(README, spark, tmp_path, monkeypatch)
     targets = ["carriers", "flights"] if pyspark_version() >= (4, 1) else ["carriers"]
     for target in targets:
         lines = [line for path in (tmp_path / target).glob("part-*") for line in path.read_text().splitlines()]

@@ -85,6 +85,15 @@ def identity(row: dict[str, Any]) -> Flight:
     return tuple(str(row[column]) for column in columns)
 
 
+def test_growing_files_hold_each_flight_once(tmp_path: Path) -> None:
+    printed = finish(start(tmp_path, "--files-per-trigger", "10"))
+    assert f"Each of the {ROWS:,} flights is there exactly once." in printed
+    out = tmp_path / "outfall-demo" / f"growing-objects-{ROWS}" / "out"
+    assert written(out) == given()
+    assert len(list(out.glob("part-*"))) == 4
+
+
+@pytest.mark.thorough
 def test_growing_files_survive_a_kill(tmp_path: Path) -> None:
     home = tmp_path / "outfall-demo" / f"growing-objects-{ROWS}"
     first = start(tmp_path)
@@ -120,6 +129,7 @@ def test_whole_files(tmp_path: Path, door: str) -> None:
     assert [epoch.epoch for epoch in history(str(checkpoint))] == [0, 1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_a_missing_java_is_said_before_spark_starts(tmp_path: Path) -> None:
     for environment in ({"JAVA_HOME": str(tmp_path)}, {"JAVA_HOME": "", "PATH": str(tmp_path)}):
         process = start(tmp_path, **environment)
@@ -129,12 +139,14 @@ def test_a_missing_java_is_said_before_spark_starts(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_growing_files_through_options_are_refused(tmp_path: Path) -> None:
     printed, _ = (process := start(tmp_path, "--mode", "growing", "--door", "options")).communicate(timeout=PATIENCE)
     assert process.returncode == 2
     assert "takes --door objects" in printed
 
 
+@pytest.mark.thorough
 def test_fresh_deletes_nothing_that_the_example_has_not_made(tmp_path: Path) -> None:
     precious = tmp_path / "out" / "precious"
     precious.parent.mkdir()
@@ -146,6 +158,7 @@ def test_fresh_deletes_nothing_that_the_example_has_not_made(tmp_path: Path) -> 
     assert precious.exists()
 
 
+@pytest.mark.thorough
 def test_a_sink_of_ones_own(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         my_sink.main(tmp_path / "miles")
