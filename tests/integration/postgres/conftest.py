@@ -1,15 +1,17 @@
-"""One PostgreSQL server for the whole run, and an empty database for each test that asks."""
+"""One PostgreSQL server for each process of the run, and an empty database for each test that asks."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from tests.integration.support.postgres import Databases, Server, own_server, postgres_server
+from tests.integration.postgres.support import Target
+from tests.integration.support.postgres import Databases, Server, empty, own_server, postgres_server
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +23,8 @@ def postgres() -> Iterator[Databases]:
 
 @pytest.fixture(scope="session")
 def own_postgres() -> Iterator[Server]:
-    with own_server() as server:
+    # Commits that do not wait for the log stay out of it for as long as a test takes.
+    with own_server({"wal_writer_delay": "10s"}) as server:
         yield server
 
 
@@ -33,10 +36,29 @@ def mortal_postgres(own_postgres: Server) -> Iterator[Server]:
         own_postgres.start()
 
 
-@pytest.fixture
-def dsn(postgres: Databases) -> str:
-    """An empty database."""
+@pytest.fixture(scope="session")
+def database(postgres: Databases) -> str:
+    """The database that `dsn` empties: making one takes longer than most tests."""
     return postgres.new_database()
+
+
+@pytest.fixture
+def dsn(database: str) -> str:
+    """An empty database, with nobody in it."""
+    empty(database)
+    return database
+
+
+@pytest.fixture
+def target(dsn: str) -> Target:
+    """A table `t` in it."""
+    return Target(dsn)
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> str:
+    """Where a query's log is."""
+    return str(tmp_path / "recovery")
 
 
 @pytest.fixture

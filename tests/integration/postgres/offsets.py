@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from outfall.postgres import PostgresSink
 from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.testing import LocalDriver
+from tests.integration.postgres.support import Target
 
 Row = dict[str, Any]
 
@@ -29,3 +31,13 @@ def one_task(
         (part, numbered(ids[place])) for place in range(longest) for part, ids in parts.items() if place < len(ids)
     ]
     return driver.run_task(ticket, epoch, 0, values, **more)
+
+
+def parts_sink(target: Target, parts: int = 3, **options: Any) -> PostgresSink:
+    """Make a sink whose parts are numbered in the ledger."""
+    return target.sink(delivery="offset", parts=parts, **({"offset_keys": "ledger"} | options))
+
+
+def run(sink: PostgresSink, recovery: str, epoch: int, *ids: int) -> Any:
+    """Run one epoch of keyed rows by a driver of its own, as after a restart."""
+    return LocalDriver(sink, recovery).run_epoch(epoch, [keyed(*ids)])

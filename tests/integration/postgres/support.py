@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, LiteralString
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from outfall.postgres import PostgresSink
@@ -68,6 +69,17 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(listen(listener))
         yield
+
+
+THOROUGH = pytest.mark.thorough
+
+
+def mostly_thorough(values: Sequence[Any], default: Container[Any]) -> list[Any]:
+    """Return parameters, of which only some belong to the default run."""
+    return [
+        value if value in default else pytest.param(*(value if isinstance(value, tuple) else [value]), marks=THOROUGH)
+        for value in values
+    ]
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.documents import ROOT, blocks
 from tests.integration.project.test_docs import ROWS, SCHEMA, finish_queries, runs_here
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 
 def test_blocks_run(spark: SparkSession, dsn: str, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
@@ -22,20 +21,9 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
-from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.postgres.support import Target, listening, mostly_thorough, rows, run
 from tests.integration.support.postgres import Server, pgbouncer
 from tests.integration.support.waiting import until
-
-
-@pytest.fixture
-def target(dsn: str) -> Target:
-    return Target(dsn)
-
-
-@pytest.fixture
-def recovery(tmp_path: Path) -> str:
-    return str(tmp_path / "recovery")
-
 
 STEPS = [
     "before BEGIN", "after BEGIN", "postgres: opening", "after open target", "postgres: copying", "task: after write",
@@ -47,7 +35,11 @@ STEPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("step", STEPS)
+BY_DEFAULT = ["after BEGIN", "task: after snapshot", "after PREPARED", "postgres: before COMMIT#2",
+              "postgres: after COMMIT#2", "before COMPLETED"]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", mostly_thorough(STEPS, BY_DEFAULT))
 def test_a_driver_that_dies_anywhere_leaves_each_row_once(target: Target, recovery: str, step: str) -> None:
     sink = target.sink()
     run(sink, recovery, 0, rows(100))
@@ -280,6 +272,7 @@ def test_a_server_killed_while_it_publishes_loses_nothing(mortal_postgres: Serve
     assert target.ids() == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_a_server_killed_after_the_driver_died_in_publishing_loses_nothing(
     mortal_postgres: Server, recovery: str
 ) -> None:
@@ -295,12 +288,12 @@ def test_a_server_killed_after_the_driver_died_in_publishing_loses_nothing(
 
 def test_a_server_that_stays_away_is_named_after_the_deadline(mortal_postgres: Server, recovery: str) -> None:
     target = Target(mortal_postgres.new_database())
-    sink = target.sink(retry_deadline="1 second")
+    sink = target.sink(retry_deadline="0.3 seconds")
     run(sink, recovery, 0, rows(1))
     with crash_at("after COMMITTING"):
         run(sink, recovery, 1, rows(2))
     mortal_postgres.kill()
-    with pytest.raises(TransientError, match=r"(?s)failed for 1 s.*finished by the next run"):
+    with pytest.raises(TransientError, match=r"(?s)failed for 0.3 s.*finished by the next run"):
         run(sink, recovery, 1, rows(2))
 
 
@@ -312,7 +305,9 @@ def test_a_pooler_in_transaction_mode_may_stand_between(target: Target, recovery
     assert target.ids() == [0, 1, 2, 10, 11, 12]
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "count", [10, pytest.param(200, marks=pytest.mark.thorough), pytest.param(10_000, marks=pytest.mark.long)]
+)
 def test_many_epochs_leave_the_catalogue_as_it_was(target: Target, recovery: str, count: int) -> None:
     local = LocalDriver(target.sink(dead_letter_table="dead"), recovery)
     local.run_epoch(0, [rows(0)])

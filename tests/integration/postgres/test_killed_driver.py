@@ -29,7 +29,7 @@ STEPS = (
 @pytest.mark.parametrize(
     "door",
     [
-        "objects",
+        pytest.param("objects", marks=pytest.mark.thorough),
         pytest.param(
             "options",
             marks=[

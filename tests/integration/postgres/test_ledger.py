@@ -23,7 +23,7 @@ from outfall.postgres import PostgresSink
 from outfall.testing.crash_points import crash_at
 from outfall.wrappers import FanOutSink
 from tests.integration.postgres.support import Target, listening, rows, run
-from tests.integration.support.postgres import own_server
+from tests.integration.support.postgres import Server
 
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
 APPEND: dict[str, Any] = {}
@@ -38,11 +38,6 @@ NAMES = ["append", "upsert", "delete", "source offsets", "parts"]
 @pytest.fixture
 def target(dsn: str) -> Target:
     return Target(dsn, TABLE)
-
-
-@pytest.fixture
-def recovery(tmp_path: Path) -> str:
-    return str(tmp_path / "recovery")
 
 
 def write(sink: Any, recovery: str, epoch: int, *ids: int) -> Any:
@@ -65,8 +60,13 @@ LOST = {
 @pytest.mark.parametrize(
     ("options", "lost"),
     [
-        *(pytest.param(options, "the newest", id=name) for options, name in zip(DELIVERIES, NAMES, strict=True)),
-        *(pytest.param(APPEND, lost, id=lost) for lost in LOST if lost != "the newest"),
+        # Upserts and deletes share the code of appends.
+        *(
+            pytest.param(options, "the newest", id=name, marks=pytest.mark.thorough if "write_mode" in options else [])
+            for options, name in zip(DELIVERIES, NAMES, strict=True)
+        ),
+        pytest.param(APPEND, "its BEGIN too", id="its BEGIN too"),
+        *(pytest.param(APPEND, lost, id=lost, marks=pytest.mark.thorough) for lost in ("the last two", "all")),
     ],
 )
 def test_a_server_that_lost_the_newest_commits_is_noticed(
@@ -98,26 +98,26 @@ def test_a_server_that_lost_the_newest_commits_is_noticed(
     ids=NAMES,
 )
 def test_a_server_that_confirms_before_it_writes_is_noticed_when_it_is_killed(
-    recovery: str, options: dict[str, Any]
+    mortal_postgres: Server, recovery: str, options: dict[str, Any]
 ) -> None:
     """What is written is what was there when somebody else waited for his commit."""
-    with own_server({"synchronous_commit": "off", "wal_writer_delay": "10s"}) as server:
-        target = Target(server.new_database(), f"{TABLE}; CREATE TABLE other (x bigint)")
-        target.run("INSERT INTO t SELECT generate_series(0, 9) WHERE %s", options == DELETE)
-        sink = target.sink(**options)
+    dsn = make_conninfo(mortal_postgres.new_database(), options="-csynchronous_commit=off")
+    target = Target(dsn, f"{TABLE}; CREATE TABLE other (x bigint)")
+    target.run("INSERT INTO t SELECT generate_series(0, 9) WHERE %s", options == DELETE)
+    sink = target.sink(**options)
 
-        def wait_for_a_commit(step: str) -> None:
-            if step == "after open target":
-                target.run("SET synchronous_commit = on; INSERT INTO other VALUES (1)")
+    def wait_for_a_commit(step: str) -> None:
+        if step == "after open target":
+            target.run("SET synchronous_commit = on; INSERT INTO other VALUES (1)")
 
-        with listening(wait_for_a_commit):
-            for epoch in range(3):
-                write(sink, recovery, epoch, epoch)
-        server.kill()
-        server.start()
-        assert (2 in target.ids()) == (options == DELETE), "the newest epoch is lost"
-        with pytest.raises(TargetLostError, match=r"step 'sink', epoch 3"):
-            write(sink, recovery, 3, 3)
+    with listening(wait_for_a_commit):
+        for epoch in range(3):
+            write(sink, recovery, epoch, epoch)
+    mortal_postgres.kill()
+    mortal_postgres.start()
+    assert (2 in target.ids()) == (options == DELETE), "the newest epoch is lost"
+    with pytest.raises(TargetLostError, match=r"step 'sink', epoch 3"):
+        write(sink, recovery, 3, 3)
 
 
 def test_rows_that_were_lost_before_they_were_recorded_are_written_again(target: Target, recovery: str) -> None:
@@ -174,7 +174,11 @@ class Race:
 @pytest.mark.parametrize("options", [APPEND, SOURCE, PARTS], ids=["append", "source offsets", "parts"])
 @pytest.mark.parametrize(
     ("meet_at", "rounds"),
-    [("after BEGIN", 3), pytest.param("after BEGIN", 40, marks=pytest.mark.long), (None, 3)],
+    [
+        ("after BEGIN", 2),
+        pytest.param("after BEGIN", 40, marks=pytest.mark.long),
+        pytest.param(None, 3, marks=pytest.mark.thorough),
+    ],
 )
 def test_of_two_drivers_on_copies_of_one_log_none_takes_the_others_rows_for_its_own(
     target: Target, tmp_path: Path, options: dict[str, Any], meet_at: str | None, rounds: int
@@ -190,6 +194,26 @@ def test_of_two_drivers_on_copies_of_one_log_none_takes_the_others_rows_for_its_
             assert target.ids() == [0, *published]
         for driver, end in race.ends.items():
             assert driver in completed or isinstance(end, FencedError | TargetAheadError), repr(end)
+
+
+def test_an_epoch_that_a_copy_of_an_older_generation_published_meanwhile_is_not_taken_for_this_drivers_own(
+    target: Target, tmp_path: Path
+) -> None:
+    logs = [str(tmp_path / name) for name in "ab"]
+    write(target.sink(), logs[0], 0, 0)
+    shutil.copytree(logs[0], logs[1])
+    with crash_at("after BEGIN"):
+        write(target.sink(), logs[1], 1, 20)
+    met: list[str] = []
+
+    def publish_in_between(step: str) -> None:
+        if step == "after BEGIN" and not met:
+            met.append(step)
+            write(target.sink(), logs[0], 1, 10)
+
+    with listening(publish_in_between), pytest.raises(FencedError):
+        write(target.sink(), logs[1], 1, 20)
+    assert target.ids() == [0, 10]
 
 
 def test_an_epoch_that_is_recorded_in_both_copies_is_there_once_and_one_of_them_goes_on(
@@ -214,7 +238,7 @@ def test_an_epoch_that_is_recorded_in_both_copies_is_there_once_and_one_of_them_
 SPELLINGS = [("t", "public.t"), ('public."t"', "T"), ("a.t", "t"), ("t", "a.t")]
 
 
-@pytest.mark.parametrize("options", [APPEND, PARTS], ids=["append", "parts"])
+@pytest.mark.parametrize("options", [APPEND, pytest.param(PARTS, marks=pytest.mark.thorough)], ids=["append", "parts"])
 @pytest.mark.parametrize(("before", "now"), SPELLINGS)
 def test_a_table_is_known_by_any_of_its_names(
     dsn: str, tmp_path: Path, before: str, now: str, options: dict[str, Any]

@@ -23,7 +23,7 @@ from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.postgres.offsets import numbered
-from tests.integration.postgres.support import Target, listening, run
+from tests.integration.postgres.support import Target, listening, mostly_thorough, run
 from tests.integration.support.postgres import Server, pgbouncer
 from tests.integration.support.waiting import until
 
@@ -33,11 +33,6 @@ TABLE = "CREATE TABLE t (id bigint, name text, UNIQUE (id))"
 @pytest.fixture
 def target(dsn: str) -> Target:
     return Target(dsn, TABLE)
-
-
-@pytest.fixture
-def recovery(tmp_path: Path) -> str:
-    return str(tmp_path / "recovery")
 
 
 def sink_of(target: Target, **options: Any) -> PostgresSink:
@@ -52,7 +47,10 @@ STEPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("step", STEPS)
+BY_DEFAULT = ["after BEGIN", "postgres: publishing", "task: after snapshot", "after PREPARED", "after commit"]
+
+
+@pytest.mark.parametrize("step", mostly_thorough(STEPS, BY_DEFAULT))
 def test_a_driver_that_dies_anywhere_leaves_each_row_once(target: Target, recovery: str, step: str) -> None:
     sink = sink_of(target)
     run(sink, recovery, 0, numbered(100))
@@ -135,6 +133,7 @@ def test_two_attempts_with_the_same_rows_in_other_orders_do_not_deadlock(target:
     assert target.ids() == ids
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", ["postgres: copying", "postgres: publishing"])
 def test_a_server_that_is_killed_while_a_task_writes_loses_and_doubles_nothing(
     mortal_postgres: Server, recovery: str, step: str
@@ -163,6 +162,7 @@ def test_a_server_that_is_killed_while_a_task_writes_loses_and_doubles_nothing(
     assert target.ids() == [1, 10, 20, 21]
 
 
+@pytest.mark.thorough
 def test_all_of_it_goes_through_a_pooler_and_leaves_the_catalogue_flat(target: Target, recovery: str) -> None:
     with pgbouncer(target.dsn) as pooled:
         driver = LocalDriver(sink_of(target, dsn=pooled), recovery)

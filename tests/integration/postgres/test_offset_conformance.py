@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
-from tests.integration.postgres.test_conformance import SHORT, Tables
+from tests.integration.postgres.test_conformance import SHORT, SHORTEST, Tables
 
 UNSTAGED = Tables.not_claimed | dict.fromkeys(["lost_before_committing", "lost_after_committing"], "nothing is staged")
 NOT_CLAIMED = UNSTAGED | {
@@ -59,15 +59,21 @@ class NumberedTables(PartTables):
         return {"delivery": "offset", "parts": 4}
 
 
-# It stalls at every line and takes longer than all others; test_offset_parts.py has zombies of its own.
-QUICK = [check for check in SHORT if check != "zombie_of_an_older_generation"]
-
-
-@pytest.mark.parametrize("tables", [SourceTables, PartTables])
-def test_rows_under_offsets_in_short(conformance_dsn: str, tmp_path: Path, tables: type[OffsetTables]) -> None:
+@pytest.mark.parametrize(
+    ("tables", "checks"),
+    [
+        (SourceTables, SHORTEST),
+        pytest.param(SourceTables, SHORT, marks=pytest.mark.thorough),
+        (PartTables, SHORTEST),
+        pytest.param(PartTables, SHORT, marks=pytest.mark.thorough),
+    ],
+)
+def test_rows_under_offsets_in_short(
+    conformance_dsn: str, tmp_path: Path, tables: type[OffsetTables], checks: list[str]
+) -> None:
     harness = tables()
     harness.dsn = conformance_dsn
-    report = run_conformance(harness, tmp_path, checks=QUICK)
+    report = run_conformance(harness, tmp_path, checks=checks)
     assert report.passed, report
 
 

@@ -21,7 +21,7 @@ NUMBERED = 'partition_id integer, "offset" bigint, id bigint, name text, PRIMARY
 @pytest.mark.parametrize(
     ("columns", "options", "key"),
     [
-        ("id bigint PRIMARY KEY, name text", {"offset_columns": "id"}, None),
+        pytest.param("id bigint PRIMARY KEY, name text", {"offset_columns": "id"}, None, marks=pytest.mark.thorough),
         (NUMBERED, {"parts": 30}, "id"),
     ],
     ids=["source offsets", "parts"],
@@ -39,6 +39,7 @@ def test_a_stream_is_once_in_the_table_also_when_an_epoch_is_replayed(
         forget_commit(checkpoint, 0)
 
 
+@pytest.mark.thorough
 def test_an_epoch_that_was_half_published_is_completed_in_other_tasks(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ def test_each_database_is_empty_and_its_own(dsn: str) -> None:
         assert connection.info.dbname == conninfo_to_dict(dsn)["dbname"] != "postgres"
 
 
+@pytest.mark.thorough
 @pytest.mark.faults
 def test_a_kill_keeps_what_was_committed_and_empties_unlogged_tables(mortal_postgres: Server) -> None:
     dsn = mortal_postgres.new_database()

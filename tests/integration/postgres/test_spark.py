@@ -51,6 +51,7 @@ def test_a_stream_by_options_through_a_pooler(
     assert target.ids() == sent(spark, source)
 
 
+@pytest.mark.thorough
 def test_counts_that_change_are_upserted_in_update_mode(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     """What `foreachBatch` with JDBC is used for by hand: aggregates in update mode, one row per key."""
     target = Target(dsn, "CREATE TABLE t (bucket bigint PRIMARY KEY, count bigint)")
@@ -91,7 +92,9 @@ def test_rows_that_do_not_fit_are_refused_before_the_first_one_moves(spark: Spar
 
 def test_the_dsn_is_in_no_text(spark: SparkSession, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     secret = "hunter2-and-more"
-    sink = PostgresSink(f"postgresql://nobody:{secret}@127.0.0.1:1/x", "t", connect_timeout=1, retry_deadline=1)
+    sink = PostgresSink(
+        f"postgresql://nobody:{secret}@127.0.0.1:1/x", "t", connect_timeout=1, retry_deadline="0.2 seconds"
+    )
     with pytest.raises(Exception, match="Connection refused") as caught:
         write(spark.range(1).select("id"), sink)
     assert secret not in "".join([str(caught.value), repr(sink), sink.target(), caplog.text])

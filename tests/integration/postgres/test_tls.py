@@ -34,7 +34,7 @@ def test_a_server_with_a_certificate_that_is_trusted_is_written_to(dsn: str, tmp
     assert target.ids() == [1, 2]
 
 
-@pytest.mark.parametrize("root", ["system", "another's"])
+@pytest.mark.parametrize("root", [pytest.param("system", marks=pytest.mark.thorough), "another's"])
 def test_a_server_with_another_certificate_is_not(dsn: str, tmp_path: Path, certificate: Path, root: str) -> None:
     other = tmp_path / "other.pem"
     other.write_bytes(self_signed(ELSEWHERE))

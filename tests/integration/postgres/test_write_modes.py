@@ -18,17 +18,7 @@ from outfall.testing import LocalDriver
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.integration.support.waiting import until
 
-
-@pytest.fixture
-def target(dsn: str) -> Target:
-    return Target(dsn)
-
-
-@pytest.fixture
-def recovery(tmp_path: Path) -> str:
-    return str(tmp_path / "recovery")
-
-
+THOROUGH = pytest.mark.thorough
 KEYED = "CREATE TABLE t (id bigint PRIMARY KEY, name text, version bigint)"
 
 
@@ -71,9 +61,16 @@ def test_a_late_row_is_refused_also_where_few_columns_are_updated(dsn: str, reco
     assert target.run("SELECT * FROM t") == [(1, "c", 3)]
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.parametrize("dead", [None, "dead"])
-@pytest.mark.parametrize("options", [{"update_columns": "status"}, {}], ids=["some columns", "all columns"])
+@pytest.mark.parametrize(
+    ("options", "dead", "epochs"),
+    [
+        # By default each pair of them once.
+        pytest.param(options, dead, epochs, marks=[] if (not options) ^ bool(dead) ^ (epochs == 3) else THOROUGH)
+        for options in ({"update_columns": "status"}, {})
+        for dead in (None, "dead")
+        for epochs in (1, 3)
+    ],
+)
 def test_where_epochs_end_changes_nothing(
     dsn: str, recovery: str, options: dict[str, Any], dead: str | None, epochs: int
 ) -> None:
@@ -175,8 +172,8 @@ UPSERT = {"write_mode": "upsert", "key_columns": "100%s"}
             UPSERT | {"order_column": "a%", "delete_marker": "%gone"},
             lambda made: [row | {"%gone": False} for row in made],
         ),
-        (UPSERT | {"conflict_where": "\"a%\" LIKE '%_%s'"}, list),
-        ({"delivery": "offset", "offset_columns": "100%s"}, list),
+        pytest.param(UPSERT | {"conflict_where": "\"a%\" LIKE '%_%s'"}, list, marks=THOROUGH),
+        pytest.param({"delivery": "offset", "offset_columns": "100%s"}, list, marks=THOROUGH),
         ({"delivery": "offset", "parts": 2, "offset_keys": "ledger"}, lambda made: [("key", row) for row in made]),
     ],
     ids=["append", "upsert", "partial index", "offset columns", "parts"],
@@ -259,7 +256,9 @@ def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_pat
     assert target.run("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
 
 
-@pytest.mark.parametrize("others", [{}, {"delete_marker": "gone"}], ids=["the same options", "other options"])
+@pytest.mark.parametrize(
+    "others", [pytest.param({}, marks=THOROUGH), {"delete_marker": "gone"}], ids=["the same options", "other options"]
+)
 def test_two_queries_into_one_table_at_once(dsn: str, tmp_path: Path, others: dict[str, str]) -> None:
     target = Target(dsn, KEYED)
     failed: list[BaseException] = []

@@ -38,7 +38,7 @@ class Databases:
         """Make an empty database and return its DSN."""
         name = f"outfall_{uuid.uuid4().hex}"
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("CREATE DATABASE {} STRATEGY file_copy").format(sql.Identifier(name)))
         self._made.append(name)
         return make_conninfo(self.dsn, dbname=name)
 
@@ -47,6 +47,25 @@ class Databases:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for name in self._made:
                 connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def empty(dsn: str) -> None:
+    """Make a database what it was when it was new, and end who is connected to it."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        named = connection.execute(
+            "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'"
+        )
+        gone = [sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)) for (name,) in named]
+        anew = sql.SQL(
+            "CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC;"
+            " ALTER DATABASE {0} RESET ALL; GRANT TEMPORARY ON DATABASE {0} TO PUBLIC;"
+            " SELECT pg_stat_reset()"
+        )
+        connection.execute(sql.SQL("; ").join([*gone, anew.format(sql.Identifier(connection.info.dbname))]))
 
 
 class Server(Databases):
