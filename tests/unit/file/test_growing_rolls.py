@@ -114,6 +114,20 @@ def test_an_attempt_after_one_that_rolled_goes_on_from_the_recorded_segment(driv
     assert contents(out) == {segment(0): [1, 2], segment(1): [3, 9], segment(2): [10]}
 
 
+def test_an_attempt_that_dies_while_it_removes_segments_has_taken_the_part_over(
+    driver: GrowingDriver, out: Path
+) -> None:
+    driver.begin()
+    first = driver.part(attempt=1)
+    write_each(first, 1, 2, 3, 4, 5)
+    with crash_at("file: later segment removed") as seen:
+        driver.part(attempt=2)
+    assert "file: later segment removed" in seen
+    with pytest.raises(StaleWriterError):
+        write_each(first, 6, 7)
+    first.close()
+
+
 @pytest.mark.parametrize("step", ["file: syncing", "file: segment created", "file: segment begun"])
 @pytest.mark.parametrize("act", ["another attempt", "seal"])
 def test_an_attempt_that_is_overtaken_while_it_rolls_leaves_nothing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,8 @@ from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.history import history
 from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
-from outfall.wrappers import BatchingSink, FanOutSink
+from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
+from outfall.wrappers.cross_epoch_batching import BufferedRows, BufferedRowsSerializer, BufferPartition
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.seen_batches import (
     ONE,
@@ -126,6 +127,13 @@ def test_states_of_several_workers_are_joined_when_fewer_go_on() -> None:
     assert sorted(target.batches[0]) == [1, 2, 3, 4]
 
 
+def test_of_several_workers_rows_the_oldest_go_first_and_their_age_counts() -> None:
+    earlier, later = (BufferedRows((batch(day),), datetime(2026, 11, day, tzinfo=UTC)) for day in (20, 21))
+    (state,) = BufferPartition(BatchingOptions(), FakeClock(), [later, earlier]).snapshot_state(0)
+    assert state.oldest == earlier.oldest
+    assert [row["id"] for joined in state.batches for row in joined.to_pylist()] == [20, 21]
+
+
 def test_a_hundred_small_epochs_make_one_large_batch() -> None:
     target, recovery = SeenInArrow(), MemoryRecoveryConfig()
     sink = BatchingSink(target, batch_size=1000, across_epochs=True)
@@ -174,10 +182,6 @@ def test_a_sink_that_needs_the_same_rows_again_gets_no_batches_across_epochs() -
 
 
 def test_what_waits_comes_back_from_its_bytes_and_damage_is_seen() -> None:
-    from datetime import UTC, datetime
-
-    from outfall.wrappers.cross_epoch_batching import BufferedRows, BufferedRowsSerializer
-
     value = BufferedRows((batch(1, 2), pa.RecordBatch.from_pylist([{"ä": "€"}])), datetime(2026, 11, 21, tzinfo=UTC))
     serializer = BufferedRowsSerializer()
     data = serializer.serialize(value)

@@ -12,6 +12,9 @@ import pyarrow as pa
 import pytest
 
 from outfall.capabilities import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
     Guarantee,
     PartSeal,
     SealContext,
@@ -51,6 +54,7 @@ from outfall.recovery.history import history
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import FanOutSink
+from outfall.wrappers.composite_committer import ChildValue, CompositeCommitter
 from tests.unit.support.fanned import NamedBundlingSink, NamedStagingSink
 from tests.unit.support.shelf import PartFile, Shelf, ShelfSink, values_on
 from tests.unit.support.warehouse import HoldingSink, PlainSink, Warehouse, rows_of
@@ -196,6 +200,29 @@ def test_every_sink_is_tried_and_all_errors_are_raised_together() -> None:
     assert "c: " in str(failed.value)
     assert isinstance(failed.value.__cause__, ExceptionGroup)
     assert rows_of(sinks["b"].warehouse) == [1, 2, 3]
+
+
+class HalfCommitter(Committer[int]):
+    """Commits what is even, and raises at what is odd."""
+
+    def commit(self, requests: Sequence[CommitRequest[int]]) -> None:
+        for request in requests:
+            if request.committable % 2:
+                raise ConnectionError("gone fishing")
+            request.signal_already_committed()
+
+
+class Half(PlainSink):
+    def create_committer(self, context: CommitterInitContext) -> HalfCommitter:
+        return HalfCommitter()
+
+
+def test_what_is_said_of_a_committable_before_an_error_is_known_and_other_sinks_commit_all_the_same() -> None:
+    committer = CompositeCommitter({"a": Half(), "b": Half()}, CommitterInitContext("sink", "aa", 1, 0))
+    requests = [CommitRequest(ChildValue(name, number)) for name, number in (("a", 0), ("a", 1), ("b", 2))]
+    with pytest.raises(ConnectionError):
+        committer.commit(requests)
+    assert [request.outcome.kind for request in requests] == ["already committed", "unsignalled", "already committed"]
 
 
 @pytest.mark.parametrize("point", ["after COMMITTED", "after COMMITTED#2", "before commit#2", "after commit"])
