@@ -19,8 +19,15 @@ OF_THE_ENGINE = {"parts_removed", "epoch_rewound_or_ahead"}
 """What these find no sink can do: they are broken with the engine."""
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.check}-{broken.harness.__name__}")
-def test_a_broken_sink_is_found_by_the_check_that_names_its_fault(broken: Broken, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [pytest.param(broken, marks=pytest.mark.thorough) if broken.thorough else broken for broken in BROKEN],
+    ids=[f"{broken.check}-{broken.harness.__name__}" for broken in BROKEN],
+)
+def test_a_broken_sink_is_found_by_the_check_that_names_its_fault(
+    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outfall.testing.conformance.checks.resources.SETTLED", 0.2)
     report = run_conformance(broken.harness(), tmp_path, checks=[broken.check])
     assert [result.outcome for result in report.results] == ["failed"]
     text = report.results[0].text
@@ -31,6 +38,7 @@ def test_every_check_has_a_broken_sink() -> None:
     assert set(CHECKS) == {broken.check for broken in BROKEN} | OF_THE_ENGINE
 
 
+@pytest.mark.parametrize("most_cases", [3, pytest.param(None, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     "harness",
     [
@@ -43,9 +51,11 @@ def test_every_check_has_a_broken_sink() -> None:
         filed.Renaming,
     ],
 )
-def test_a_sink_that_does_what_it_claims_passes(harness: type[SinkHarness], tmp_path: Path) -> None:
+def test_a_sink_that_does_what_it_claims_passes(
+    harness: type[SinkHarness], most_cases: int | None, tmp_path: Path
+) -> None:
     sound = harness()
-    sound.schedules = 50
+    sound.most_cases, sound.schedules = most_cases, most_cases or 50
     report = run_conformance(sound, tmp_path)
     assert report.passed, str(report)
 

@@ -104,10 +104,13 @@ def test_pytest_fails_where_a_strict_claim_is_left_untried(tmp_path: Path) -> No
         lost(Suite(), tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_name_of_a_check_that_stalls_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = run_conformance(filed.HoldsALockAcrossAttempts(), tmp_path, checks=["stalled_attempt", "one_epoch"])
     assert [result.outcome for result in report.results] == ["failed", "passed"]
     assert "nothing has happened in the check stalled_attempt for 1 s" in capsys.readouterr().err
+    words = "the check stalled: nothing happened for 1 s.*an attempt stalled at"
+    assert re.search(words, report.results[0].text, re.DOTALL), report
 
 
 def test_what_cannot_be_seen_of_a_disk_in_memory_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,22 +358,27 @@ def test_at_least_once_may_have_a_row_twice_and_one_of_a_lost_attempt(tmp_path: 
 
 
 def test_a_schedule_that_fails_prints_a_script_that_fails_too(tmp_path: Path) -> None:
-    with pytest.raises(ConformanceError) as caught:
-        search(staged.CommitsTwice(), tmp_path, commits=True, examples=100)
-    script = re.search(r"^from tests.*^\]\)", str(caught.value), re.MULTILINE | re.DOTALL)
+    (result,) = run_conformance(staged.CommitsTwice(), tmp_path, checks=["random_schedules"]).results
+    assert result.outcome == "failed"
+    script = re.search(r"^from tests.*^play\(CommitsTwice\(\), \[.*^\]\)", result.text, re.MULTILINE | re.DOTALL)
     assert script
     done = subprocess.run([sys.executable, "-c", script[0]], capture_output=True, text=True, check=False)
     assert "ConformanceError: EXACTLY_ONCE is not true" in done.stderr
 
 
-def test_the_same_seed_finds_the_same_schedule(tmp_path: Path) -> None:
-    texts = []
-    for attempt in ("first", "second"):
-        (tmp_path / attempt).mkdir()
-        with pytest.raises(ConformanceError) as caught:
-            search(staged.CommitsTwice(), tmp_path / attempt, commits=True, examples=100, random_seed=5)
-        texts.append(str(caught.value).partition("When")[2])
-    assert texts[0] == texts[1]
+def test_a_seed_chooses_the_schedules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[list[Action]] = []
+    monkeypatch.setattr(
+        "outfall.testing.conformance.search.play", lambda sink, schedule, place: played.append(schedule)
+    )
+    tries = []
+    for number in (5, 5, 6, None, None):
+        search(conforming.Staging(), tmp_path, commits=True, examples=20, random_seed=number)
+        tries.append(played[:])
+        played.clear()
+    assert (len(tries[0]), len(tries[3])) == (20, 20)
+    assert tries[0] == tries[1] != tries[2]
+    assert tries[3] == tries[4] not in tries[:3]
 
 
 @pytest.mark.parametrize("harness", [conforming.Staging, conforming.Holding, conforming.InPlace, filed.Renaming])

@@ -60,6 +60,19 @@ class Miles(SinkHarness):
         return {"carrier": f"Ä{number}", "distance": 1}
 
 
+class InShort(SinkConformance):
+    """Each check over some of its cases, without those that take seconds all the same."""
+
+    most_cases = 3
+    test_memory_over_epochs = test_files_and_threads_stay_flat = None
+    test_crash_at_every_line = test_killed_at_every_step = None
+
+
+class TestMilesInShort(Miles, InShort):
+    pass
+
+
+@pytest.mark.thorough
 class TestMiles(Miles, SinkConformance):
     pass
 
@@ -79,7 +92,7 @@ def test_the_example_is_not_exactly_once_if_its_test_says_so(tmp_path: Path) -> 
     assert run_conformance(Claimed(), tmp_path, checks=["declared_guarantee"]).failed
 
 
-class TestBytewaxDirectory(SinkConformance):
+class BytewaxDirectory(SinkConformance):
     """`bytewax.connectors.files.DirSink`, unchanged."""
 
     not_claimed = WITHOUT_FENCE | {
@@ -101,3 +114,12 @@ class TestBytewaxDirectory(SinkConformance):
 
     def row(self, number: int) -> Any:
         return f"row {number}: ä€𝄞"
+
+
+class TestBytewaxDirectoryInShort(BytewaxDirectory, InShort):
+    pass
+
+
+@pytest.mark.thorough
+class TestBytewaxDirectory(BytewaxDirectory):
+    pass

@@ -30,8 +30,11 @@ def file_block(name: str) -> str:
     return found[1]
 
 
-def test_the_sink_of_the_page_passes_with_its_test_as_a_file(tmp_path: Path) -> None:
-    (tmp_path / "test_lines.py").write_text(file_block("test_lines.py"))
+@pytest.mark.parametrize("most_cases", [3, pytest.param(None, marks=pytest.mark.thorough)])
+def test_the_sink_of_the_page_passes_with_its_test_as_a_file(most_cases: int | None, tmp_path: Path) -> None:
+    # The class of the test stands last.
+    shorter = f"    most_cases = schedules = {most_cases}\n" if most_cases else ""
+    (tmp_path / "test_lines.py").write_text(file_block("test_lines.py") + shorter)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lines.py"],
         cwd=tmp_path,
@@ -88,7 +91,26 @@ def imported(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module(name)
 
 
-def test_the_sink_of_the_other_page_passes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SLOW = {"crash_at_every_line", "killed_at_every_step"}
+IN_SHORT = [
+    "one_epoch",
+    "several_epochs",
+    "replay_of_a_lost_epoch",
+    "lost_reply_of_a_commit",
+    "two_attempts_finish",
+    "late_zombie",
+    "second_query",
+]
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [IN_SHORT, pytest.param([name for name in CHECKS if name not in SLOW], marks=pytest.mark.thorough)],
+    ids=["in short", "in full"],
+)
+def test_the_sink_of_the_other_page_passes_too(
+    checks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = imported(blocks(ROOT / "docs" / "writing-a-sink.md")[0].code, tmp_path, monkeypatch)
 
     class Table(SinkHarness):
@@ -114,6 +136,5 @@ def test_the_sink_of_the_other_page_passes_too(tmp_path: Path, monkeypatch: pyte
         def row(self, number: int) -> Any:
             return {"carrier": f"Ä{number}", "distance": number}
 
-    slow = {"crash_at_every_line", "killed_at_every_step"}
-    report = run_conformance(Table(), tmp_path / "trials", checks=[name for name in CHECKS if name not in slow])
+    report = run_conformance(Table(), tmp_path / "trials", checks=checks)
     assert report.passed, str(report)

@@ -18,16 +18,18 @@ class Broken:
     harness: type[SinkHarness]
     check: str
     words: str
+    thorough: bool = False
+    """Whether another sink shows by default that the check finds what it is for, and sooner."""
 
 
 BROKEN: list[Broken] = []
 
 
-def found_by(check: str, words: str = "") -> Callable[[H], H]:
+def found_by(check: str, words: str = "", *, thorough: bool = False) -> Callable[[H], H]:
     """Add a harness to the list."""
 
     def add(harness: H) -> H:
-        BROKEN.append(Broken(harness, check, words))
+        BROKEN.append(Broken(harness, check, words, thorough))
         return harness
 
     return add

@@ -49,7 +49,7 @@ class AppendingSink(FaultyShelfSink):
 
 
 @found_by("replay_of_a_lost_epoch", "that a lost attempt of epoch 1 wrote are visible")
-@found_by("random_schedules", r"play\(AppendsOnReplay\(\), \[")
+@found_by("random_schedules", r"play\(AppendsOnReplay\(\), \[", thorough=True)
 class AppendsOnReplay(Faulty):
     sink = AppendingSink
 

@@ -232,7 +232,6 @@ class AppendingSink(FaultySink):
 
 @found_by("lost_reply_of_a_commit", "a commit did its work and lost its reply")
 @found_by("commit_is_asked_again", "a committer answered")
-@found_by("random_schedules", r"play\(CommitsTwice\(\), \[")
 @found_by("leftovers_are_swept", "leftovers of lost attempts")
 class CommitsTwice(Faulty):
     sink = AppendingSink
