@@ -98,7 +98,9 @@ def rows_grow(place: Place) -> Callable[[], bool]:
 LONG = [pytest.param(mode, marks=pytest.mark.long) for mode in ("postgres", "postgres parts", "s3", "s3 rolling")]
 
 
-@pytest.mark.parametrize("mode", [pytest.param("growing", marks=pytest.mark.long), "whole", *LONG])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("growing", marks=pytest.mark.long), pytest.param("whole", marks=pytest.mark.thorough), *LONG]
+)
 def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> None:
     chance = random.Random(f"20261121 {mode}")
     write_source(tmp_path / "source", files=6 + 2 * KILLS, rows=2000)
@@ -111,7 +113,9 @@ def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> 
         assert place.ids() == list(range((6 + 2 * KILLS) * 2000))
 
 
-@pytest.mark.parametrize("mode", ["growing", pytest.param("whole", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("growing", marks=pytest.mark.thorough), pytest.param("whole", marks=pytest.mark.long)]
+)
 def test_a_stopped_executor_that_wakes_when_its_task_was_done_by_another_changes_nothing(
     tmp_path: Path, mode: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Both doors on Spark Connect."""
+"""The Python API and `format("outfall")` on Spark Connect."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.integration.support import connect_doors
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.thorough,
     pytest.mark.skipif(pyspark_version() < (4, 0), reason="PySpark 3.5 brings no Connect server"),
 ]
 

@@ -31,7 +31,11 @@ def by_options(df: DataFrame, out: Path) -> None:
 DOORS = [
     by_objects,
     pytest.param(
-        by_options, marks=pytest.mark.skipif(pyspark_version() < (4, 1), reason="data sources take Arrow since 4.1")
+        by_options,
+        marks=[
+            pytest.mark.skipif(pyspark_version() < (4, 1), reason="data sources take Arrow since 4.1"),
+            pytest.mark.thorough,
+        ],
     ),
 ]
 

@@ -22,11 +22,11 @@ def slow_stream(spark: SparkSession, source: Path) -> DataFrame:
     return stream.repartition(2).mapInArrow(slowly, stream.schema)
 
 
-@pytest.mark.parametrize("parts", [None, 3])
+@pytest.mark.parametrize("parts", [pytest.param(None, marks=pytest.mark.thorough), 3])
 def test_a_query_that_is_stopped_and_started_at_once_writes_each_row_once(
     spark: SparkSession, tmp_path: Path, crash_order: Path, parts: int | None
 ) -> None:
-    source = write_source(tmp_path / "source", files=3, rows=200)
+    source = write_source(tmp_path / "source", files=2, rows=100)
     told = crash_order.with_name(f"{crash_order.name}.told")
     writer = write_stream(
         slow_stream(spark, source),
@@ -41,4 +41,4 @@ def test_a_query_that_is_stopped_and_started_at_once_writes_each_row_once(
         until(told.exists, "a task's first write")
         query.stop()
     run(writer)
-    assert found_ids(tmp_path / "out") == list(range(600))
+    assert found_ids(tmp_path / "out") == list(range(200))

@@ -1,5 +1,8 @@
 """The facts about Spark that the protocol stands on, one test each: `docs` and code may rely on what a name here says.
 
+Those about tasks, partitions and Arrow stand in `test_spark_facts_of_tasks`. What Spark refuses is tried by default;
+the others take a query each, and change with Spark's version and not with our code.
+
 A test that fails on a new Spark means that Outfall has to be thought over, not that the test has to be adjusted.
 """
 
@@ -11,11 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -24,7 +26,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from outfall.spark.routing import hash_int, partition_salts
 from tests.integration.conftest import SUPPORT, spark_environment
 from tests.integration.support.probes import ANSWER, PROPERTIES, SPARK, Calls, answers, events, lingers, until
 
@@ -88,6 +89,7 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
     return work / "log", queries
 
 
+@pytest.mark.thorough
 @since_4_1
 def test_stream_writer_is_made_anew_for_each_batch_and_again_where_it_commits(
     recorded: tuple[Path, list[StreamingQuery]],
@@ -98,6 +100,7 @@ def test_stream_writer_is_made_anew_for_each_batch_and_again_where_it_commits(
         assert planned["process"] != remade["process"] == committed["process"]
 
 
+@pytest.mark.thorough
 @since_4_1
 def test_stream_writer_is_pickled_twice_and_only_in_the_process_that_plans(
     recorded: tuple[Path, list[StreamingQuery]],
@@ -112,6 +115,7 @@ def test_stream_writer_is_pickled_twice_and_only_in_the_process_that_plans(
     assert {commit["pickle"] for commit in commits} == {0}, "the one that commits was never pickled"
 
 
+@pytest.mark.thorough
 @since_4_1
 def test_write_sees_the_batch_id_and_the_query_id_and_only_the_run_id_changes_with_a_restart(
     recorded: tuple[Path, list[StreamingQuery]],
@@ -123,6 +127,7 @@ def test_write_sees_the_batch_id_and_the_query_id_and_only_the_run_id_changes_wi
     assert first.runId != second.runId
 
 
+@pytest.mark.thorough
 @since_4_1
 def test_option_names_arrive_in_lower_case_and_a_checkpoint_as_typed_is_one_of_them(
     recorded: tuple[Path, list[StreamingQuery]],
@@ -137,6 +142,7 @@ def test_option_names_arrive_in_lower_case_and_a_checkpoint_as_typed_is_one_of_t
     assert all(call["options"] == expected for call in events(str(log), "new writer"))
 
 
+@pytest.mark.thorough
 @since_4_1
 def test_a_checkpoint_set_for_the_session_is_not_among_the_options(
     spark: SparkSession, stream: DataFrame, log: Path, tmp_path: Path
@@ -149,6 +155,7 @@ def test_a_checkpoint_set_for_the_session_is_not_among_the_options(
     assert "checkpointlocation" not in events(str(log), "new writer")[0]["options"]
 
 
+@pytest.mark.thorough
 @since_4_1
 def test_a_failed_write_is_aborted_with_none_in_place_of_its_message(
     stream: DataFrame, log: Path, tmp_path: Path
@@ -160,6 +167,7 @@ def test_a_failed_write_is_aborted_with_none_in_place_of_its_message(
     assert abort["messages"][1] is None
 
 
+@pytest.mark.thorough
 @since_4_1
 def test_a_commit_that_raises_is_aborted_with_every_message_and_replayed(
     stream: DataFrame, log: Path, tmp_path: Path
@@ -199,6 +207,7 @@ def test_batch_save_needs_a_mode(spark: SparkSession, log: Path) -> None:
         spark.range(1).write.format("facts").option("log", str(log)).save()
 
 
+@pytest.mark.thorough
 @since_4_1
 def test_in_a_batch_tasks_get_the_first_pickle_of_the_writer_and_commit_the_second(
     spark: SparkSession, log: Path
@@ -222,6 +231,7 @@ def test_a_batch_without_partitions_is_written_by_one_task(spark: SparkSession, 
 # --- foreachBatch: what the driver and the tasks know
 
 
+@pytest.mark.thorough
 def test_the_function_of_for_each_batch_knows_the_query_and_its_tasks_know_both_ids(
     stream: DataFrame, tmp_path: Path
 ) -> None:
@@ -238,6 +248,7 @@ def test_the_function_of_for_each_batch_knows_the_query_and_its_tasks_know_both_
         assert {(task["batch_id"], task["query_id"]) for task in tasks} == {(str(batch_id), query.id)}
 
 
+@pytest.mark.thorough
 def test_update_mode_sorting_and_repartitioning_are_open_inside_for_each_batch(
     stream: DataFrame, tmp_path: Path
 ) -> None:
@@ -254,6 +265,7 @@ def test_a_task_is_not_told_how_many_partitions_there_are() -> None:
     assert not hasattr(TaskContext, "numPartitions")
 
 
+@pytest.mark.thorough
 def test_a_replayed_batch_may_come_in_other_partitions(stream: DataFrame, tmp_path: Path) -> None:
     seen: list[tuple[int, list[int]]] = []
 
@@ -267,6 +279,7 @@ def test_a_replayed_batch_may_come_in_other_partitions(stream: DataFrame, tmp_pa
     assert [(batch_id, len(rows), sum(rows)) for batch_id, rows in seen] == [(0, 2, 10), (0, 5, 10)]
 
 
+@pytest.mark.thorough
 def test_tasks_go_on_writing_after_stop_has_returned_and_the_batch_is_run_again(
     stream: DataFrame, log: Path, tmp_path: Path
 ) -> None:
@@ -286,6 +299,7 @@ def test_tasks_go_on_writing_after_stop_has_returned_and_the_batch_is_run_again(
     assert events(str(log), "call")[0]["batch_id"] == 0
 
 
+@pytest.mark.thorough
 def test_stop_waits_for_the_function_of_for_each_batch(stream: DataFrame, tmp_path: Path) -> None:
     running, finished = threading.Event(), threading.Event()
 
@@ -320,6 +334,7 @@ def batches_of_a_count(spark: SparkSession, work: Path, skip: Callable[[DataFram
     return counts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "skip",
     [lambda df: None, lambda df: df.limit(1).collect(), lambda df: answers(df.where("false"))],
@@ -332,6 +347,7 @@ def test_a_stateful_batch_that_is_not_run_in_full_breaks_the_query(
         batches_of_a_count(spark, tmp_path, skip)
 
 
+@pytest.mark.thorough
 def test_a_stateful_batch_written_to_noop_may_be_skipped(spark: SparkSession, tmp_path: Path) -> None:
     def to_noop(df: DataFrame) -> None:
         df.write.format("noop").mode("overwrite").save()
@@ -339,112 +355,11 @@ def test_a_stateful_batch_written_to_noop_may_be_skipped(spark: SparkSession, tm
     assert batches_of_a_count(spark, tmp_path, to_noop) == [10, 30]
 
 
+@pytest.mark.thorough
 def test_a_stateless_batch_may_be_ignored(stream: DataFrame, tmp_path: Path) -> None:
     seen: list[int] = []
     run(stream.writeStream.foreachBatch(lambda df, batch_id: seen.append(batch_id)), tmp_path / "chk")
     assert seen == [0, 1]
-
-
-# --- tasks and partitions
-
-
-def test_map_in_arrow_wants_pandas_at_the_driver(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"(?i)pandas"):
-        answers(spark.range(1))
-
-
-def test_a_task_runs_for_an_empty_partition_too(spark: SparkSession) -> None:
-    assert sorted(task["rows"] for task in answers(spark.range(1).repartition(3))) == [0, 0, 1]
-
-
-def test_a_plan_that_is_known_to_be_empty_has_no_tasks(spark: SparkSession) -> None:
-    assert answers(spark.range(9).repartition(3).where("false")) == []
-    empty_at_run_time = spark.range(9).where("id * id < 0").repartition(2)
-    assert answers(spark.range(9).join(empty_at_run_time, "id")) == []
-
-
-@pytest.fixture(params=["true", "false"], ids=["adaptive", "static"])
-def plans(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """The session with and without adaptive execution."""
-    spark.conf.set("spark.sql.adaptive.enabled", request.param)
-    yield spark
-    spark.conf.unset("spark.sql.adaptive.enabled")
-
-
-@since_4_1
-@pytest.mark.parametrize("count", [1, 3, 16])
-def test_repartition_by_id_takes_the_value_modulo_the_count(plans: SparkSession, count: int) -> None:
-    df = plans.range(-20, 20).withColumn("part", F.col("id").cast("int")).repartitionById(count, "part")
-    wrong = df.where(F.expr(f"pmod(part, {count})") != F.spark_partition_id())
-    assert wrong.count() == 0
-    assert len(answers(df.where("id = 0"))) == count
-
-
-@since_4_1
-def test_repartition_by_id_takes_an_int_and_nothing_else(spark: SparkSession) -> None:
-    with pytest.raises(AnalysisException, match="INT"):
-        spark.range(3).repartitionById(3, "id").collect()
-
-
-def test_the_hash_of_an_int_can_be_computed_outside_of_spark(spark: SparkSession) -> None:
-    values = [2**31 - 1, -(2**31), *range(-200, 200)]
-    df = spark.createDataFrame([(value,) for value in values], "value int")
-    hashes = df.select("value", F.hash("value").alias("hash")).collect()
-    assert {row["value"]: row["hash"] for row in hashes} == {value: hash_int(value) for value in values}
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 12, 16, 200])
-def test_a_salt_sends_a_row_to_the_partition_that_is_wanted(plans: SparkSession, count: int) -> None:
-    rows = [(wanted, salt) for wanted, salt in enumerate(partition_salts(count))]
-    df = plans.createDataFrame(rows, "wanted int, salt int").coalesce(1).repartition(count, "salt")
-    assert df.where(F.col("wanted") != F.spark_partition_id()).count() == 0
-    assert df.rdd.getNumPartitions() == count
-
-
-def test_several_equal_salts_keep_all_partitions(plans: SparkSession) -> None:
-    df = plans.range(10).withColumn("salt", F.lit(partition_salts(4)[2])).repartition(4, "salt")
-    assert [task["rows"] for task in answers(df)] == [0, 0, 10, 0]
-
-
-# --- Arrow
-
-ARROW_TYPES = {
-    "timestamp'2024-07-01 12:00:00'": pa.timestamp("us", tz="America/New_York"),
-    "timestamp_ntz'2024-07-01 12:00:00'": pa.timestamp("us"),
-    "date'2024-07-01'": pa.date32(),
-    "cast(1 as decimal(10, 2))": pa.decimal128(10, 2),
-    "interval '1 02:03:04' day to second": pa.duration("us"),
-    "cast('a' as binary)": pa.binary(),
-    "'a'": pa.string(),
-    "map('a', 1)": pa.map_(pa.string(), pa.int32()),
-    "named_struct('x', 1)": pa.struct([("x", pa.int32())]),
-    "array(1)": pa.list_(pa.int32()),
-}
-
-
-def test_arrow_types_are_those_that_sinks_are_written_for(spark: SparkSession) -> None:
-    def types(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = [str(field.type) for batch in batches for field in batch.schema]
-        yield pa.RecordBatch.from_pydict({"type": names})
-
-    columns = [F.expr(text).alias(f"c{at}") for at, text in enumerate(ARROW_TYPES)]
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        found = spark.range(1).select(*columns).mapInArrow(types, "type string").collect()
-    finally:
-        spark.conf.unset("spark.sql.session.timeZone")
-    plain = [row["type"].replace(" not null", "").replace("element", "item") for row in found]
-    assert plain == [str(kind).replace(" not null", "").replace("element", "item") for kind in ARROW_TYPES.values()]
-
-
-def test_a_record_batch_has_no_more_rows_than_the_session_allows(spark: SparkSession) -> None:
-    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows for batch in batches]})
-
-    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "10000"
-    found = spark.range(0, 25_000, 1, 1).mapInArrow(sizes, "rows long").collect()
-    assert [row["rows"] for row in found] == [10_000, 10_000, 5_000]
 
 
 # --- Spark Connect, and a cluster: each runs once, in processes of its own

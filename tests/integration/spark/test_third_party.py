@@ -16,6 +16,7 @@ from tests.third_party.outfall_letterbox import rows_in
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.thorough,
     pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Arrow stream writers, of Spark 4.1'),
 ]
 

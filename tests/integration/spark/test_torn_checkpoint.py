@@ -19,7 +19,7 @@ from tests.integration.support.reading import found_ids, read_stream, run, write
 
 pytestmark = pytest.mark.spark
 
-DOORS = ["objects", pytest.param("options", marks=OPTIONS_DOOR)]
+DOORS = ["objects", pytest.param("options", marks=[OPTIONS_DOOR, pytest.mark.thorough])]
 
 
 def writer(spark: SparkSession, place: Path, door: str, *, stateful: bool = False) -> DataStreamWriter:
