@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import LongType, StructField, StructType
 
-from outfall.errors import ConfigurationError, TargetNotEmptyError, reason
+from outfall.errors import ConfigurationError, RecordError, TargetNotEmptyError, reason
 from outfall.recovery import history
+from outfall.recovery.spark_checkpoint import SparkCheckpoint
 from outfall.spark import register
 from outfall.spark.version_check import pyspark_version
 from tests.integration.support.reading import forget_commit, found_ids, read_stream, run, visible, write_source
@@ -189,6 +190,23 @@ def test_bad_options_are_refused_when_spark_asks_for_the_writer(
     with pytest.raises(ConfigurationError, match=text):
         source.streamWriter(StructType([StructField("id", LongType())]), overwrite=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_no_epoch_begins_before_sparks_checkpoint_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from outfall.spark.data_source import OutfallDataSource  # only Spark 4.1 has what it needs
+
+    def broken(checkpoint: SparkCheckpoint, batch: int | None, everything: bool) -> None:
+        raise RecordError("the disk is broken")
+
+    monkeypatch.setattr(SparkCheckpoint, "make_durable", broken)
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "offsets" / "0").write_text("v1\n{}\n{}")
+    source = OutfallDataSource(
+        {"sink": "file", "path": str(tmp_path / "out"), "checkpointlocation": str(tmp_path / "checkpoint")}
+    )
+    with pytest.raises(RecordError, match="the disk is broken"):
+        source.streamWriter(StructType([StructField("id", LongType())]), overwrite=False)
+    assert history(str(tmp_path / "checkpoint")) == []
 
 
 def test_a_missing_checkpoint_is_refused(spark: SparkSession, tmp_path: Path, source: Path) -> None:
