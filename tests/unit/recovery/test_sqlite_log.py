@@ -225,6 +225,16 @@ def test_a_reader_that_closes_last_does_not_hide_what_a_killed_writer_committed(
     assert read(path) == read(path) == [b"1", b"2", b"3", b"4"]
 
 
+def test_what_a_killed_writer_left_in_the_wal_is_durable_before_it_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_after(path, 2)
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    assert read(path) == [b"1", b"2"]
+    assert f"{path}-wal" in synced
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
