@@ -108,6 +108,7 @@ def test_a_crash_after_revoking_and_before_abandoned_is_settled() -> None:
     lose_one(setup)
     with crash_at("after revoke"):
         setup.run(setup.driver(), 0, "b")
+    assert (kinds(setup.recovery), len(setup.warehouse.revoked)) == (["begin", "prepared"], 2)
     assert setup.found() == Counter()
     setup.run(setup.driver(), 0, "b")
     assert setup.found() == counted(content(0, "b"))

@@ -75,6 +75,14 @@ def test_what_was_read_is_durable(local: str, monkeypatch: pytest.MonkeyPatch) -
     assert done == ["fsync sink"]
 
 
+def test_an_erased_log_does_not_come_back(local: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(local, 1)
+    done: list[str] = []
+    watch(monkeypatch, done)
+    log.erase()
+    assert done == ["fsync outfall"]
+
+
 def failing(monkeypatch: pytest.MonkeyPatch, function: str, code: int, nth: int = 1) -> list[int]:
     """Let the nth call of an os function fail, and count the calls."""
     calls, real = [0], getattr(os, function)
