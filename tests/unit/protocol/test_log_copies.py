@@ -183,6 +183,13 @@ class Copy:
                 self.reported.append(epoch)
 
 
+def test_the_target_is_opened_after_begin_is_recorded_and_before_a_task_writes() -> None:
+    with crash_at(None) as seen:
+        LocalDriver(TableSink(Ledger()), MemoryRecoveryConfig()).run_epoch(0, [rows_of(0, "a")])
+    wanted = ["after BEGIN", "table: opening", "table: opened", "task: after write"]
+    assert [step for step in seen if step in wanted] == wanted
+
+
 @settings(deadline=None, max_examples=150)
 @given(
     steps=st.lists(st.one_of(st.integers(1, 6), st.integers(7, 70)), min_size=2, max_size=6),
