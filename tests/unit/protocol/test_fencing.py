@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from outfall.errors import FencedError, OutfallError, ResponsesError, StaleWriterError
+from outfall.errors import FencedError, OutfallError, ResponsesError, SealError, StaleWriterError, TransientError
 from outfall.testing import LocalDriver
 from tests.unit.support.journals import entries
 from tests.unit.support.points import error_of, meanwhile, points
@@ -134,3 +134,37 @@ def test_resume_without_answers_is_refused() -> None:
     setup.driver().coordinator().begin(None)
     with pytest.raises(ResponsesError):
         setup.driver().coordinator().resume([])
+
+
+def test_an_entry_whose_append_failed_is_no_sign_of_another_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Staging()
+    driver = setup.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    answers = driver.run_tasks(ticket, 0, content(0))
+    log = coordinator._step.journal.log
+    append = log.append
+
+    def unclear(data: bytes, *, after: int) -> int:
+        append(data, after=after)
+        raise TransientError("the reply was lost")
+
+    monkeypatch.setattr(log, "append", unclear)
+    with pytest.raises(TransientError, match="the reply was lost"):
+        coordinator.finish(ticket, answers)
+
+
+def test_an_error_stays_what_it_is_where_the_log_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = InPlace()
+    driver = setup.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    winner = driver.run_task(ticket, 0, 0, [("a", ["winner"])])
+    driver.run_task(ticket, 0, 0, [("a", ["speculative"])])
+
+    def away() -> list[int]:
+        raise TransientError("the store is away")
+
+    monkeypatch.setattr(coordinator._step.journal.log, "numbers", away)
+    with pytest.raises(SealError):
+        coordinator.finish(ticket, [winner])
