@@ -115,6 +115,19 @@ def test_many_buckets_are_written_with_few_descriptors(out: Path) -> None:
     assert tree(out) == {f"carrier=c{number}": [number, number + 100, number + 200] for number in range(100)}
 
 
+def test_a_file_is_synced_before_its_descriptor_is_taken(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outfall.file.encoded_file._PART_BYTES", 1)
+    driver = WholeDriver(whole(out, partition_by="carrier", max_open_files=1))
+    driver.begin()
+    part = driver.file()
+    part.write_batch([flight(1, "AA")])
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    part.write_batch([flight(2, "UA")])
+    assert [Path(path).read_text() for path in synced] == ['{"id":1}\n']
+    part.close()
+
+
 def test_files_whose_descriptor_was_taken_go_on_at_their_end(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outfall.file.encoded_file._PART_BYTES", 1)
     driver = WholeDriver(whole(out, partition_by="carrier", max_open_files=1))

@@ -328,6 +328,14 @@ def test_a_process_that_is_stopped_with_the_lock_is_named_and_its_end_frees_the_
     assert ids(out) == [1]
 
 
+def test_a_driver_that_the_next_one_has_overtaken_is_fenced_when_it_seals(driver: GrowingDriver, out: Path) -> None:
+    driver.begin()
+    answers = driver.write({PART: rows(1)})
+    driver.restored_copy(growing(out, parts=2)).begin()
+    with pytest.raises(FencedError, match="a newer driver has taken over"):
+        driver.seal(answers)
+
+
 def test_the_record_says_who_wrote(driver: GrowingDriver, out: Path) -> None:
     driver.begin()
     driver.part(attempt=5).close()
