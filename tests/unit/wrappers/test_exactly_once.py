@@ -111,6 +111,11 @@ def test_transaction_markers_do_not_keep_memory_growing() -> None:
     assert max(sizes) < 64 * 1024
 
 
+def test_the_floor_itself_is_below_the_window_and_the_next_offset_is_not() -> None:
+    found = split_by_seen(pa.array([4, 5, 6]), None, SeenOffsets(floor=5, ranges=[(8, 9)]))
+    assert (found.below.to_pylist(), found.new.to_pylist()) == ([0, 1], [2])
+
+
 def test_what_lies_in_the_window_is_never_given_up() -> None:
     seen = SeenOffsets()
     seen.add([(i, i) for i in range(0, 20_000, 2)])
