@@ -50,6 +50,13 @@ def test_a_number_freed_by_a_sweep_is_refused_after_a_compaction_too(topic: Topi
     assert memory_log(topic).append(b"next", after=5) == 6
 
 
+def test_who_is_passed_before_it_reads_its_own_entry_stops(topic: Topic) -> None:
+    older, newer = memory_log(topic), memory_log(topic)
+    with once_at("log: entry written", lambda: newer.append(b"2", after=1)), pytest.raises(EntryExistsError):
+        older.append(b"1", after=0)
+    assert newer.numbers() == [1, 2]
+
+
 def test_a_topic_that_is_shorter_than_it_was_is_refused(topic: Topic) -> None:
     log = filled(topic, 2)
     topic.kept.clear()

@@ -296,6 +296,20 @@ def test_lost_uploads_are_found_before_any_is_published() -> None:
     assert fake.data() == {}
 
 
+def test_an_upload_that_another_driver_completes_between_two_looks_is_not_lost() -> None:
+    fake = FakeS3()
+    (found,) = staged(fake)
+    fake.fail("complete_multipart_upload", timed_out())
+
+    def complete(request: str) -> None:
+        if request == "list_parts":
+            fake.during = lambda request: None
+            committed(fake, found)
+
+    fake.during = complete
+    assert committed(fake, found).outcome.kind == "already committed"
+
+
 def test_an_upload_that_was_completed_is_not_lost() -> None:
     fake = FakeS3()
     (found,) = staged(fake)

@@ -12,9 +12,11 @@ import pytest
 from outfall.errors import FencedError, TargetAheadError, TargetLostError
 from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
+from outfall.s3.sweep import dead_pieces
 from outfall.testing import LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.s3.test_target import copied as copied_log
+from tests.unit.support.fake_s3 import OURS
 from tests.unit.support.rolling import KIB, SmallParts, driver, ids, large
 
 
@@ -159,6 +161,14 @@ def test_a_sweep_leaves_what_is_held_what_is_newer_and_what_is_not_ours(recovery
     assert set(others) < set(fake.pieces())
     assert dead not in fake.pieces()
     assert len(fake.pieces()) == len(others) + 3
+
+
+def test_pieces_of_the_generation_that_is_named_are_spared() -> None:
+    fake = SmallParts()
+    keys = [f"out/_outfall/pieces/{OURS}/0000000000-00000-g{number}-a0-00000000000000aa" for number in (2, 3, 4)]
+    for key in keys:
+        fake.put(key)
+    assert dead_pieces(fake.sink().store, OURS, 3, set()) == keys[:1]
 
 
 def test_a_batch_job_leaves_no_piece(recovery: str) -> None:
