@@ -22,7 +22,7 @@ NUMBERED = 'partition_id integer, "offset" bigint, id bigint, name text, PRIMARY
     ("columns", "options", "key"),
     [
         pytest.param("id bigint PRIMARY KEY, name text", {"offset_columns": "id"}, None, marks=pytest.mark.thorough),
-        (NUMBERED, {"parts": 30}, "id"),
+        (NUMBERED, {"parts": 4}, "id"),
     ],
     ids=["source offsets", "parts"],
 )
