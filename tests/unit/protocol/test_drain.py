@@ -208,6 +208,12 @@ def test_the_end_of_a_batch_job_leaves_nothing_held(kind: type[Hoarding]) -> Non
     assert len(setup.found()) == 2
 
 
+def test_a_log_that_holds_rows_back_is_not_given_up() -> None:
+    setup = Hoarding()
+    run(setup, setup.driver(), 0, 1, 2, 3)
+    assert not setup.driver().coordinator().withdraw()
+
+
 def test_a_job_of_a_named_epoch_goes_on_after_a_drain() -> None:
     setup = Hoarding()
     options = EpochOptions(any_later=True, worker_count=2)

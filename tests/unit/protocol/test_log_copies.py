@@ -190,6 +190,22 @@ def test_the_target_is_opened_after_begin_is_recorded_and_before_a_task_writes()
     assert [step for step in seen if step in wanted] == wanted
 
 
+def test_a_target_is_told_which_generation_came_before() -> None:
+    contexts: list[TargetContext[Any]] = []
+
+    class Sink(TableSink):
+        def open_target(self, context: TargetContext[Any]) -> None:
+            contexts.append(context)
+            super().open_target(context)
+
+    driver = LocalDriver(Sink(Ledger()), MemoryRecoveryConfig())
+    for epoch in range(2):
+        driver.run_epoch(epoch, [rows_of(epoch, "a")])
+    first, second = contexts
+    assert (first.last_generation, second.last_generation) == (0, first.generation)
+    assert second.generation > first.generation
+
+
 @settings(deadline=None, max_examples=150)
 @given(
     steps=st.lists(st.one_of(st.integers(1, 6), st.integers(7, 70)), min_size=2, max_size=6),

@@ -22,7 +22,7 @@ from outfall.recovery import history
 from outfall.recovery.url import recovery_config
 from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.journals import kinds
-from tests.unit.support.setups import Bundling, InPlace, Setup, Staging, content, counted
+from tests.unit.support.setups import Bundling, Holding, InPlace, Setup, Staging, content, counted
 from tests.unit.support.warehouse import Staged, StagingCommitter, StagingSink
 
 
@@ -124,6 +124,17 @@ def test_an_abandoned_epoch_keeps_the_epochs_before_it() -> None:
     setup.run(setup.driver(), 1, "b")
     setup.run(setup.driver(), 2, "a")
     assert setup.found() == counted(content(0, "a")) + counted(content(1, "b")) + counted(content(2, "a"))
+
+
+def test_an_abandoned_epoch_gives_the_states_before_it_back() -> None:
+    setup = Holding()
+    setup.run(setup.driver(), 0)
+    with crash_at("after PREPARED"):
+        setup.run(setup.driver(), 1, "a")
+    lose_one(setup)
+    setup.run(setup.driver(), 1, "b")
+    setup.drain(2)
+    assert setup.found() == counted(content(0)) + counted(content(1, "b"))
 
 
 def test_lost_while_committing_with_evidence_of_nothing_published_is_written_anew() -> None:

@@ -126,3 +126,12 @@ def test_large_states_of_another_step_are_adopted(tmp_path: Path) -> None:
     case.run([[]], step_id="new", adopts=("old",))
     assert case.emitted() == Counter([large])
     assert list((tmp_path / "outfall" / "old" / "states").iterdir())
+
+
+def test_large_states_that_are_carried_forward_are_kept(tmp_path: Path) -> None:
+    case = Case(str(tmp_path))
+    rows: list[object] = [number * 100_000 for number in "abc"]
+    case.run([[row] for row in rows])
+    for _ in rows:
+        case.run([[]], fixed=False)
+    assert case.emitted() == Counter(rows)
