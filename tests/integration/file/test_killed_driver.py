@@ -46,6 +46,7 @@ def watched(directory: Path) -> Iterator[list[str]]:
         thread.join()
 
 
+@pytest.mark.thorough
 def test_a_driver_that_is_killed_after_it_recorded_an_epoch_leaves_each_flight_once(tmp_path: Path) -> None:
     job, rows = make_job(tmp_path, "growing", "objects", files=2)
     job.feed(1)

@@ -22,7 +22,8 @@ def slow_stream(spark: SparkSession, source: Path) -> DataFrame:
     return stream.repartition(2).mapInArrow(slowly, stream.schema)
 
 
-@pytest.mark.parametrize("parts", [pytest.param(None, marks=pytest.mark.thorough), 3])
+@pytest.mark.thorough
+@pytest.mark.parametrize("parts", [None, 3])
 def test_a_query_that_is_stopped_and_started_at_once_writes_each_row_once(
     spark: SparkSession, tmp_path: Path, crash_order: Path, parts: int | None
 ) -> None:
