@@ -1,0 +1,40 @@
+"""Clients of services: those used last are kept by a process, and none that is broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from outfall.process_clients import ProcessClients
+
+
+@dataclass(frozen=True)
+class Access:
+    name: str
+
+    def make(self) -> object:
+        return object()
+
+
+@pytest.fixture
+def clients() -> ProcessClients[Access]:
+    return ProcessClients(2)
+
+
+def test_those_used_last_are_kept(clients: ProcessClients[Access]) -> None:
+    first, second = clients.get(Access("a")), clients.get(Access("b"))
+    assert clients.get(Access("a")) is first
+    third = clients.get(Access("c"))
+    assert clients.get(Access("c")) is third
+    assert clients.get(Access("a")) is first
+    assert clients.get(Access("b")) is not second
+
+
+def test_one_that_is_dropped_is_made_anew_once(clients: ProcessClients[Access]) -> None:
+    broken = clients.get(Access("a"))
+    clients.drop(Access("a"), broken)
+    made = clients.get(Access("a"))
+    clients.drop(Access("a"), broken)
+    assert made is not broken
+    assert clients.get(Access("a")) is made
