@@ -191,6 +191,20 @@ def test_lost_while_committing_without_evidence_is_terminal_and_lists_both() -> 
     assert (caught.value.step, caught.value.epoch) == ("sink", 0)
 
 
+@pytest.mark.parametrize(("lost", "end"), [(20, ""), (21, " and 1 more")])
+def test_an_error_names_twenty_committables_and_counts_the_rest(lost: int, end: str) -> None:
+    setup = Staging()
+    with crash_at("fake: published one"):
+        setup.driver().run_epoch(0, [[(0, "a", task)] for task in range(lost + 1)])
+    for name in list(setup.warehouse.staged):
+        setup.warehouse.lose(name)
+    with pytest.raises(LostCommittableError) as caught:
+        setup.run(setup.driver(), 0, "b")
+    named = str(caught.value).split("lost: ")[1].split("; published: ")[0]
+    assert named.count(", ") == 19
+    assert named.removesuffix(end).count(" more") == 0
+
+
 def test_lost_while_committing_stays_terminal() -> None:
     setup = Staging()
     die(setup, "fake: published one")
