@@ -104,6 +104,11 @@ def test_the_way_arrow_holds_a_value_does_not_matter() -> None:
     ).all()
 
 
+@pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary_view()], ids=str)
+def test_bytes_that_are_no_text_count_alike_in_each_of_their_types(kind: pa.DataType) -> None:
+    assert one("b", kind, b"\xff\x00") == one("b", pa.binary(), b"\xff\x00")
+
+
 def test_what_lies_under_a_null_does_not_matter() -> None:
     values = pa.array([1, 2, 3])
     mask = pa.array([True, False, True]).buffers()[1]
