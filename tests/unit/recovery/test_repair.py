@@ -126,6 +126,13 @@ def test_what_a_source_noted_goes_with_the_offsets_that_stand_on_it(checkpoint: 
     assert moves(checkpoint, 7, 7) == ["offsets/8", "sources/0/8"]
 
 
+def test_text_that_is_cut_short_is_found_without_a_checksum(checkpoint: MadeCheckpoint) -> None:
+    checkpoint.plan(8)
+    checkpoint.tear("sources/0/8", length=40)
+    checkpoint.root.joinpath("sources", "0", ".8.crc").unlink(missing_ok=True)
+    assert moves(checkpoint, 7, 7) == ["offsets/8", "sources/0/8"]
+
+
 def test_what_a_source_noted_is_moved_where_spark_came_no_further(checkpoint: MadeCheckpoint) -> None:
     checkpoint.plan(8)
     checkpoint.lose("offsets/8")
