@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from outfall.http.records import (
     header_value,
     user_key,
 )
-from outfall.http.templates import UrlTemplate
+from outfall.http.templates import UrlTemplate, texts
 
 URL = "https://api.example/events"
 
@@ -79,6 +79,20 @@ def test_bodies_are_compressed_alike_each_time() -> None:
 def test_the_content_type_says_what_it_is(shape: Any, kind: str) -> None:
     assert BodyMaker(options(body=shape)).content_type == kind
     assert BodyMaker(options(body=shape, content_type="text/x")).content_type == "text/x"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        ("ä", pa.large_string(), "ä"),
+        (7, pa.uint16(), "7"),
+        (True, pa.bool_(), "true"),
+        (date(2026, 1, 1), pa.date32(), "2026-01-01"),
+        (Decimal("1.5"), pa.decimal128(10, 2), "1.50"),
+    ],
+)
+def test_a_key_is_made_of_every_type_whose_text_is_one_value(value: Any, kind: pa.DataType, text: str) -> None:
+    assert texts(pa.record_batch([pa.array([value], kind)], ["key"]), "key", "the key") == [text]
 
 
 UTC_TIME = pa.timestamp("us", "UTC")
