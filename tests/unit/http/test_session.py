@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import requests
 from requests import exceptions
 from requests.adapters import BaseAdapter
 
+from outfall.http.connecting import explained
 from outfall.http.options import HttpOptions
 from outfall.http.session import SessionTransport
 from outfall.http.transport import Call, ExchangeError, Fault
@@ -63,3 +65,9 @@ def test_a_header_of_the_session_that_is_none_stops_the_query() -> None:
     session = requests.Session()
     session.headers["X-Api-Key"] = "hunter2\nX-Evil: 1"
     assert fault(session) is Fault.CONFIGURATION
+
+
+def test_of_several_causes_the_one_that_was_named_comes_first() -> None:
+    error = exceptions.ConnectionError("no way")
+    error.__cause__, error.__context__ = OSError(errno.ECONNREFUSED, "refused"), OSError(errno.ENETDOWN, "down")
+    assert explained(error, "the host") == (Fault.NOT_SENT, "the host cannot be reached (ECONNREFUSED)")

@@ -20,6 +20,8 @@ from outfall.errors import (
 )
 from outfall.protocol.step import EpochOptions
 from outfall.s3 import committed_keys, read_manifests, sweep_uploads
+from outfall.s3.manifest import Manifest
+from outfall.s3.staged import StagedObject
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.one_each import one_each
@@ -382,3 +384,9 @@ def test_a_manifest_that_cannot_be_read_is_told(recovery: str) -> None:
 
 def _newer() -> bytes:
     return b'{"format": 2, "step": "s", "incarnation": "a", "epoch": 0, "generation": 1, "objects": []}'
+
+
+def test_an_object_under_a_key_of_somebody_else_gets_no_manifest() -> None:
+    published = [StagedObject(bucket="b", key=key, id="i", size=1, rows=1, upload_id="u") for key in ("theirs", "more")]
+    with pytest.raises(RecordError, match="theirs is no key of ours"):
+        Manifest.of(published)
