@@ -156,6 +156,20 @@ def test_two_drivers_that_publish_the_same_record_publish_once(target: Target, r
     assert isinstance(outcome[0], OutfallError)
 
 
+def test_who_publishes_holds_the_ledgers_row_so_that_a_rival_waits(target: Target, recovery: str) -> None:
+    locked: list[str] = []
+
+    def look(step: str) -> None:
+        if step == "postgres: publishing":
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                target.run("SELECT 1 FROM outfall.ledger FOR UPDATE NOWAIT")
+            locked.append(step)
+
+    with listening(look):
+        run(target.sink(), recovery, 0, rows(1))
+    assert locked
+
+
 @pytest.mark.parametrize(("lost", "published"), [("reply", 1), ("request", 2)])
 def test_a_connection_that_breaks_in_commit_is_settled_by_the_ledger(
     target: Target, recovery: str, lost: Literal["reply", "request"], published: int
