@@ -200,6 +200,14 @@ def test_a_batch_is_skipped_with_a_warning_where_its_query_was_never_recorded(ca
     assert "does not say which query wrote batch 0" in caplog.text
 
 
+def test_a_batch_is_skipped_without_a_warning_where_its_query_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    setup = InPlace()
+    setup.driver().coordinator().begin(0, query_id="q1")
+    setup.run(setup.driver(), 0)
+    setup.driver().coordinator().begin(0, query_id="q1")
+    assert "which query wrote" not in caplog.text
+
+
 @pytest.mark.parametrize("parts", [[], ["a", "a"]])
 def test_a_list_of_parts_that_cannot_be_is_refused(parts: list[str]) -> None:
     setup = InPlace()
