@@ -135,7 +135,6 @@ def test_an_older_driver_that_hears_nothing_sees_the_newer_one_and_stops(model: 
     assert len(view.strays) == 1
 
 
-@pytest.mark.thorough
 def test_a_queue_that_is_full_waits_while_records_leave_it(model: ModelBroker) -> None:
     there = on(model, client_options={"queue.buffering.max.messages": 2})
     log = there.open("sink")
