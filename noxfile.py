@@ -27,7 +27,7 @@ SPARKS = {
 }
 
 AREAS = {
-    # Each connector with the base that it alone stands on. What no line names is the core's.
+    # Each connector with the base that it alone stands on.
     "file": ("file", "formats"),
     "postgres": ("postgres",),
     "s3": ("s3",),
@@ -36,8 +36,10 @@ AREAS = {
     "kafka": ("kafka",),
     "wrappers": ("wrappers",),
     "spark": ("spark", "project"),
-    "core": ("api", "protocol", "recovery", "cli", "testing"),
 }
+# Not a list, so that no folder is forgotten.
+_folders = {path.parent.name for path in ROOT.glob("tests/*/*/test_*.py")}
+AREAS["core"] = tuple(sorted(_folders.difference(*AREAS.values())))
 """The folders of tests/unit and tests/integration that `thorough` takes together."""
 
 SERVERS = {
