@@ -1,4 +1,4 @@
-"""What the tests of remote files share."""
+"""What the tests of files share."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.support.remote_target import Hdfs, Memory, Place, hdfs_on_disk
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
 
 
 @pytest.fixture(params=["memory", "hdfs"])

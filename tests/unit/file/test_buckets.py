@@ -22,11 +22,6 @@ from tests.unit.support.file_target import OTHERS, WholeDriver, meanwhile, open_
 from tests.unit.support.remote_target import Memory
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
 def flight(number: int, carrier: str | None = "AA") -> dict[str, Any]:
     return {"id": number, "carrier": carrier}
 

@@ -28,11 +28,6 @@ def text(path: Path) -> str:
     return data.decode()
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
 @pytest.fixture(params=["none", "gzip", "zstd"])
 def driver(request: pytest.FixtureRequest, out: Path) -> GrowingDriver:
     return GrowingDriver(growing(out, parts=2, format="csv", header=True, compression=request.param))

@@ -30,11 +30,6 @@ PART = "part-00000.jsonl"
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
 def driver(out: Path) -> GrowingDriver:
     return GrowingDriver(growing(out, parts=2))
 

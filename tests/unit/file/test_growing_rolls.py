@@ -22,11 +22,6 @@ from tests.unit.support.segments import OTHER, PART, ROW, contents, epoch, finis
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
 def driver(out: Path) -> GrowingDriver:
     """Two rows fill a segment."""
     return GrowingDriver(growing(out, parts=2, roll_bytes=2 * ROW))

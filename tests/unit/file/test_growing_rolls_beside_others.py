@@ -15,11 +15,6 @@ from tests.unit.support.segments import PART, ROW, contents, epoch, lose, names,
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
 def driver(out: Path) -> GrowingDriver:
     """Two rows fill a segment."""
     return GrowingDriver(growing(out, parts=2, roll_bytes=2 * ROW))

@@ -21,23 +21,13 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.file import FileSink, sink_from_options
-from outfall.file.whole.sink import RemoteWholeFiles
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import WholeDriver, rows
-from tests.unit.support.remote_target import Hdfs, Memory, Place
+from tests.unit.support.remote_target import Hdfs, Memory, Place, remote, worker
 
 NAMES = ("publishing", "copied", "published")
 pytestmark = pytest.mark.usefixtures("scratch")
-
-
-def remote(place: Place, **options: Any) -> FileSink:
-    return FileSink(place.url, **options)
-
-
-def worker(sink: FileSink) -> RemoteWholeFiles:
-    assert isinstance(sink.worker, RemoteWholeFiles)
-    return sink.worker
 
 
 @pytest.fixture

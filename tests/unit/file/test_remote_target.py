@@ -14,22 +14,12 @@ from outfall.errors import (
     UnsharedTargetError,
 )
 from outfall.file import FileSink
-from outfall.file.whole.sink import RemoteWholeFiles
 from outfall.target_record import TargetRecord
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import OTHERS, WholeDriver, meanwhile, rows
-from tests.unit.support.remote_target import Place
+from tests.unit.support.remote_target import Place, remote, worker
 
 pytestmark = pytest.mark.usefixtures("scratch")
-
-
-def remote(place: Place, **options: Any) -> FileSink:
-    return FileSink(place.url, **options)
-
-
-def worker(sink: FileSink) -> RemoteWholeFiles:
-    assert isinstance(sink.worker, RemoteWholeFiles)
-    return sink.worker
 
 
 @pytest.fixture

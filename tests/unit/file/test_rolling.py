@@ -20,11 +20,6 @@ from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import WholeDriver, ids, open_files, rows, visible, whole
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
 def write(driver: WholeDriver, *batches: list[Any]) -> list[Any]:
     """Stage an attempt that gets its rows batch by batch."""
     part = driver.file()

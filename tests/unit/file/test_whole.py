@@ -28,32 +28,21 @@ from tests.unit.support.file_target import (
     OTHERS,
     OURS,
     WholeDriver,
+    committer,
     everything,
     ids,
     meanwhile,
     open_files,
     rows,
+    staged_names,
     visible,
     whole,
 )
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
 def driver(out: Path) -> WholeDriver:
     return WholeDriver(whole(out))
-
-
-def staged_names(path: Path) -> list[str]:
-    return sorted(os.listdir(path / "_outfall" / "staging"))
-
-
-def committer(driver: WholeDriver) -> Any:
-    return driver.sink.create_committer(driver.writer())  # type: ignore[arg-type] # has the fields that are read
 
 
 def test_a_sink_without_parts_is_a_whole_one_and_survives_pickling(out: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,21 +31,8 @@ from tests.unit.support.file_target import (
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
 def driver(out: Path) -> WholeDriver:
     return WholeDriver(whole(out))
-
-
-def staged_names(path: Path) -> list[str]:
-    return sorted(os.listdir(path / "_outfall" / "staging"))
-
-
-def committer(driver: WholeDriver) -> Any:
-    return driver.sink.create_committer(driver.writer())  # type: ignore[arg-type] # has the fields that are read
 
 
 def test_first_contact_with_data_is_refused_unless_told(out: Path) -> None:

@@ -250,3 +250,11 @@ def open_files(below: Path) -> int:
         with suppress(FileNotFoundError):
             count += os.readlink(f"/proc/self/fd/{fd}").startswith(f"{below}/")
     return count
+
+
+def staged_names(path: Path) -> list[str]:
+    return sorted(os.listdir(path / "_outfall" / "staging"))
+
+
+def committer(driver: WholeDriver) -> Any:
+    return driver.sink.create_committer(driver.writer())  # type: ignore[arg-type] # has the fields that are read

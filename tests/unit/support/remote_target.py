@@ -15,6 +15,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 from pyarrow.fs import LocalFileSystem
 
+from outfall.file import FileSink
+from outfall.file.whole.sink import RemoteWholeFiles
+
 
 class Place(ABC):
     """One directory of a filesystem."""
@@ -100,3 +103,12 @@ def hdfs_on_disk() -> Iterator[None]:
         yield
     finally:
         del _registry["hdfs"]
+
+
+def remote(place: Place, **options: Any) -> FileSink:
+    return FileSink(place.url, **options)
+
+
+def worker(sink: FileSink) -> RemoteWholeFiles:
+    assert isinstance(sink.worker, RemoteWholeFiles)
+    return sink.worker
