@@ -118,12 +118,13 @@ def test_values_that_arrow_does_not_know_are_measured_by_their_text() -> None:
 
 
 def test_what_is_left_of_a_batch_counts_alone_towards_the_next() -> None:
-    buffer = Buffer(BatchingOptions(batch_size=10, max_bytes=ByteSize(200)))
+    buffer = Buffer(BatchingOptions(batch_size=10, max_bytes=ByteSize(130)))
     buffer.add(ArrowChunk(batch(*range(15))), 0.0)
     first = buffer.due(0.0)
     assert first is not None
     assert first.rows == 10
     buffer.drop(10)
+    buffer.add(ArrowChunk(batch(*range(15, 19))), 0.0)
     assert buffer.due(0.0) is None
 
 
