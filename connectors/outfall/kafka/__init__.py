@@ -1,15 +1,12 @@
-"""Recovery data in Kafka, right without the broker's transactions. See docs/recovery-kafka.md.
+"""Apache Kafka: rows as records, and recovery data, on one client.
 
 ```
 options, client     what may be given to librdkafka; its clients, retries and errors
 partition           a topic's only partition: made, checked, read and written
-recovery_config     where the store is, and its logs between two uses
-recovery_log        the log: appends by writing and reading back; large states
-recovery_progress   the topic of entries, read to its end, and which records count
-recovery_keys       the keys of records
+recovery/           the log of a step in two topics
 ```
 """
 
-from outfall.kafka.recovery_config import KafkaRecoveryConfig, recovery_from_url
+from outfall.kafka.recovery.config import KafkaRecoveryConfig, recovery_from_url
 
 __all__ = ["KafkaRecoveryConfig", "recovery_from_url"]

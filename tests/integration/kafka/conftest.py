@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from outfall.kafka import KafkaRecoveryConfig, partition, recovery_config
+from outfall.kafka import KafkaRecoveryConfig, partition
+from outfall.kafka.recovery import config as recovery_config
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
 

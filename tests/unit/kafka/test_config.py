@@ -11,7 +11,7 @@ import pytest
 
 from outfall.errors import ConfigurationError
 from outfall.kafka import KafkaRecoveryConfig
-from outfall.kafka import recovery_config as module
+from outfall.kafka.recovery import config as module
 from outfall.recovery import recovery_config
 
 SECRET = "hunter2"

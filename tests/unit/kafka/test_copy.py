@@ -8,7 +8,7 @@ import pytest
 
 from outfall import trace_points
 from outfall.errors import RecordError, TransientError
-from outfall.kafka.recovery_log import KafkaLog
+from outfall.kafka.recovery.log import KafkaLog
 from outfall.recovery import LogEntry
 from outfall.testing import crash_at
 from tests.unit.support.kafka_partition import Faults, Topic, memory_log

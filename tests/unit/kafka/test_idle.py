@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from outfall.kafka import KafkaRecoveryConfig, recovery_config
-from outfall.kafka.recovery_config import IdleLogs
-from outfall.kafka.recovery_log import KafkaLog
+from outfall.kafka import KafkaRecoveryConfig
+from outfall.kafka.recovery import config as recovery_config
+from outfall.kafka.recovery.config import IdleLogs
+from outfall.kafka.recovery.log import KafkaLog
 from tests.unit.support.kafka_partition import MemoryPartition, Topic
 
 

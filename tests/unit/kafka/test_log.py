@@ -9,7 +9,7 @@ import pytest
 
 from outfall.errors import RecordError, TransientError
 from outfall.kafka.partition import TopicRecord
-from outfall.kafka.recovery_log import KafkaLog
+from outfall.kafka.recovery.log import KafkaLog
 from outfall.recovery import EntryExistsError, LogEntry
 from outfall.testing.local_engine import LocalDriver
 from outfall.testing.memory_log import ByReference

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from outfall import trace_points
 from outfall.errors import RecordError, TransientError
-from outfall.kafka.recovery_log import KafkaLog
+from outfall.kafka.recovery.log import KafkaLog
 from outfall.recovery import EntryExistsError, LogEntry
 from tests.unit.support.kafka_partition import Faults, Topic, memory_log
 from tests.unit.support.schedules import Killed, Pause, every_schedule, play

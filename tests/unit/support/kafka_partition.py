@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from outfall.errors import RecordError
 from outfall.kafka.partition import DeliveryUnknownError, Partition, TopicRecord, Write
-from outfall.kafka.recovery_log import KafkaLog
-from outfall.kafka.recovery_progress import steps_in
+from outfall.kafka.recovery.log import KafkaLog
+from outfall.kafka.recovery.progress import steps_in
 from outfall.recovery import RecoveryConfig, RecoveryLog
 from outfall.testing.memory_log import ByReference
 

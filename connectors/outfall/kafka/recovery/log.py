@@ -8,8 +8,8 @@ from contextlib import closing
 
 from outfall.errors import RecordError
 from outfall.kafka.partition import CHUNK, Partition
-from outfall.kafka.recovery_keys import CopyKey, EntryKey, StateKey, own_name, written_here
-from outfall.kafka.recovery_progress import ProgressTail
+from outfall.kafka.recovery.keys import CopyKey, EntryKey, StateKey, own_name, written_here
+from outfall.kafka.recovery.progress import ProgressTail
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog, missing_state
 from outfall.trace_points import reached
 

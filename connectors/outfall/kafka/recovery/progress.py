@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from outfall.errors import RecordError, TransientError
 from outfall.kafka.partition import DeliveryUnknownError, Partition, TopicRecord
-from outfall.kafka.recovery_keys import ChunkKey, CopiedKey, CopyKey, EntryKey, ProgressKey, StateKey, parse_key
+from outfall.kafka.recovery.keys import ChunkKey, CopiedKey, CopyKey, EntryKey, ProgressKey, StateKey, parse_key
 from outfall.recovery.log import LogEntry, is_step_id
 from outfall.trace_points import reached
 

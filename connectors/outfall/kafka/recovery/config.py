@@ -20,7 +20,7 @@ from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id
 
 if TYPE_CHECKING:
     from outfall.kafka.partition import KafkaPartition
-    from outfall.kafka.recovery_log import KafkaLog
+    from outfall.kafka.recovery.log import KafkaLog
 
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -82,7 +82,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
         Raises:
             ConfigurationError: the step id will not do, or a secret does not exist here.
         """
-        from outfall.kafka.recovery_log import KafkaLog
+        from outfall.kafka.recovery.log import KafkaLog
 
         step = check_step_id(step_id)
         key = (self.options(), self.brokers, self.topics(), self.seconds(), step)
@@ -96,7 +96,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
         )
 
     def steps(self) -> Sequence[str]:
-        from outfall.kafka.recovery_progress import steps_in
+        from outfall.kafka.recovery.progress import steps_in
 
         with closing(self._partition(self.topics()[0])) as progress:
             return steps_in(progress)
