@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import types
@@ -62,6 +63,28 @@ def parse_names(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
 """An option that is a list of columns, or of other names."""
+
+
+def parse_pairs(value: Any) -> Any:
+    """Read names with values: a mapping, or text that is a JSON object. Numbers and truth values become texts.
+
+    Raises:
+        ValueError: it is neither. The text does not show the values, which may be secrets.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, Mapping) or not all(
+        isinstance(item, str | SecretStr | int | float) for item in value.values()
+    ):
+        raise ValueError('must be names with texts, as {"X-Api-Key": "env:API_KEY"}')
+    return {name: item if isinstance(item, str | SecretStr) else json.dumps(item) for name, item in value.items()}
+
+
+Pairs = Annotated[dict[str, SecretStr], BeforeValidator(parse_pairs)]
+"""An option that is names with values, any of which may be a secret."""
 
 
 def parse_duration(value: Any) -> timedelta:

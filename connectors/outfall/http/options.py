@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,7 +13,7 @@ from pydantic import BeforeValidator, ByteSize, Field, SecretStr, field_validato
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings
 from outfall.http.statuses import Verdict, parse_exceptions
 from outfall.http.templates import UrlTemplate
-from outfall.options import Duration
+from outfall.options import Duration, Pairs
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = {
@@ -30,23 +29,6 @@ LimiterKind = Literal["gradient", "aimd", "fixed"]
 Idempotency = Literal["request", "row", "content", "item", "none"]
 
 
-def parse_pairs(value: Any) -> Any:
-    """Read names with values: a mapping, or text that is a JSON object.
-
-    Raises:
-        ValueError: it is neither. The text does not show the values, which may be secrets.
-    """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, Mapping) or not all(isinstance(item, str | SecretStr) for item in value.values()):
-        raise ValueError('must be names with texts, as {"X-Api-Key": "env:API_KEY"}')
-    return dict(value)
-
-
-Pairs = Annotated[dict[str, SecretStr], BeforeValidator(parse_pairs)]
 Exceptions = Annotated[dict[int, Verdict], BeforeValidator(parse_exceptions)]
 
 

@@ -66,10 +66,22 @@ class KafkaClients:
         brokers: `host:port`, several with commas between them.
         options: how they are reached.
         timeout: seconds that one call may wait for the brokers.
+        role: what they are to us, for texts.
+        then: what follows when they are back, for texts.
     """
 
-    def __init__(self, brokers: str, options: ClientOptions, timeout: float) -> None:
+    def __init__(
+        self,
+        brokers: str,
+        options: ClientOptions,
+        timeout: float,
+        *,
+        role: str = "the recovery store",
+        then: str = "the next run goes on from what the log holds",
+    ) -> None:
         """Connect to nothing yet."""
+        self._role = role
+        self._then = then
         self.where = brokers
         self.timeout = timeout
         self._options = options
@@ -160,7 +172,7 @@ class KafkaClients:
         error = state.outcome.exception() if state.outcome else None
         known = None if error is None else error_of(error)
         _retries.retry(
-            f"the recovery store at {self.where}",
+            f"{self._role} at {self.where}",
             doing,
             attempt=state.attempt_number,
             reason=self._options.masked(known.str() if known else str(error)),
@@ -182,7 +194,11 @@ class KafkaClients:
             return TransientError(f"{doing} at {self.where} failed", why=self._options.masked(str(error)))
         if self._refused is not None and not will_not_pass(known):
             known = self._refused
-        return explained(known, doing, where=self.where, text=self._options.masked(known.str()))
+        return explained(known, doing, where=self.where, text=self.masked(known.str()), then=self._then)
+
+    def masked(self, text: str) -> str:
+        """Return a text of the client without any secret in it."""
+        return self._options.masked(text)
 
     def waits_for(self, error: KafkaError) -> bool:
         """Whether an error may pass, as far as the connections tell."""
@@ -242,7 +258,7 @@ def will_not_pass(error: KafkaError) -> bool:
     return error.code() in _RIGHTS | ACCESS | _REFUSED
 
 
-def explained(error: KafkaError, what: str, *, where: str, text: str) -> OutfallError:
+def explained(error: KafkaError, what: str, *, where: str, text: str, then: str) -> OutfallError:
     """Make the error that says what was being done, where, why, and what to do.
 
     Args:
@@ -250,6 +266,7 @@ def explained(error: KafkaError, what: str, *, where: str, text: str) -> Outfall
         what: what was being done, as `"reading events-progress"`.
         where: the brokers.
         text: the error's text, free of secrets.
+        then: what follows when the brokers are back.
     """
     why = f"{error.name()}: {text}"
     if error.code() in _RIGHTS:
@@ -259,6 +276,6 @@ def explained(error: KafkaError, what: str, *, where: str, text: str) -> Outfall
     elif error.code() in _REFUSED:
         do = "correct what the broker refuses, here or in its own configuration"
     else:
-        do = "see that the brokers are up and reachable; the next run goes on from what the log holds"
+        do = f"see that the brokers are up and reachable; {then}"
         return TransientError(f"{what} at {where} failed", why=why, do=do)
     return ConfigurationError(f"{what} at {where} failed", why=why, do=do)

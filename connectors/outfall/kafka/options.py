@@ -1,22 +1,42 @@
-"""What may be given to librdkafka: how brokers are reached, and never what the log stands on."""
+"""The options of `KafkaSink`, and what may be given to librdkafka: never what a log or a delivery stands on."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import ClassVar, Literal, Self
 
-from pydantic import SecretStr
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
-from outfall.options import resolve_secret
+from outfall.options import Duration, Pairs, SinkOptions, resolve_secret
 from outfall.redaction import MASK, Redaction
 
-_ALLOWED = re.compile(
+_REACHING = (
     r"security\.protocol|client\.(id|rack|dns\.lookup)|(sasl|ssl|enable\.ssl|socket|broker\.address|reconnect)\..+|"
     r"connections\.max\.idle\.ms|metadata\.max\.age\.ms|api\.version\.request(\.timeout\.ms)?|compression\.(codec|type)|"
     r"queue\.buffering\.max\.(messages|kbytes)|receive\.message\.max\.bytes|debug|log_level"
 )
+_PRODUCING = (
+    r"linger\.ms|queue\.buffering\.max\.ms|batch\.(size|num\.messages)|message\.(copy\.)?max\.bytes|compression\.level|"
+    r"sticky\.partitioning\.linger\.ms|request\.timeout\.ms|retry\.backoff(\.max)?\.ms|"
+    r"queue\.buffering\.backpressure\.threshold|topic\.metadata\.(refresh|propagation)\..+"
+)
+_BREAKS = (
+    (r"(bootstrap\.servers|metadata\.broker\.list)", "brokers says where they are"),
+    (r"(acks|request\.required\.acks)", "the sink waits for all replicas in sync: with fewer, rows could be lost"),
+    (r"enable\.(idempotence|gapless\.guarantee)|max\.in\.flight.*|(message\.send\.max\.)?retries",
+     "the sink has an idempotent producer: without it, retries could double rows and change their order"),
+    (r"transactional\.id", "the sink names its transactions itself; transactional_id_prefix says how names begin"),
+    (r"transaction\.timeout\.ms", "transaction_timeout says it"),
+    (r"(message|delivery)\.timeout\.ms", "timeout says it"),
+    (r"partitioner", "records go where Java's and Spark's producers put their keys (murmur2_random);"
+     " a column partition says otherwise"),
+    (r"delivery\.report.*|dr_.*|on_delivery|.*_cb|statistics\..+|logger|plugin\..+",
+     "the sink reports and counts itself"),
+)  # fmt: skip
 _SECRET = re.compile(r"password|passphrase|secret|private|token|oauthbearer\.config|ssl\.key\.|\.pem|\.jaas")
 _HERE = (
     "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.location",
@@ -33,8 +53,16 @@ class ClientOptions(Mapping[str, str]):
         ConfigurationError: one is unknown, is none of those that say how to reach the brokers, or has no value.
     """
 
+    _allowed: ClassVar[str] = _REACHING
+    _why: ClassVar[str] = (
+        "only what says how the brokers are reached; the log stands on the rest (acks, idempotence, offsets)"
+    )
+    _do: ClassVar[str] = (
+        "give librdkafka's properties of security, sasl, ssl, socket, reconnect, compression or the local queue"
+    )
+
     def __init__(self, options: Mapping[str, object]) -> None:
-        self._options = {name: SecretStr(_text(name, value)) for name, value in sorted(options.items())}
+        self._options = {name: SecretStr(self._text(name, value)) for name, value in sorted(options.items())}
 
     def __getitem__(self, name: str) -> str:
         """Return a property as it may be shown: a literal secret is masked, `env:NAME` and `file:PATH` are not."""
@@ -75,17 +103,206 @@ class ClientOptions(Mapping[str, str]):
         """Return a text of the client without any secret in it."""
         return Redaction(value for name, value in self.resolved().items() if _SECRET.search(name)).hide(text)
 
+    def _text(self, name: object, value: object) -> str:
+        if not isinstance(name, str) or not re.fullmatch(self._allowed, name):
+            near = difflib.get_close_matches(str(name), _HERE, n=1)
+            reasons = (why for pattern, why in self._breaks() if re.fullmatch(pattern, str(name)))
+            raise ConfigurationError(
+                f"the client option {name!r} is not one that may be given"
+                + (f", did you mean {near[0]!r}?" if near else ""),
+                why=next(reasons, self._why),
+                do=self._do,
+            )
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if value is None or not text or text == MASK:
+            raise ConfigurationError(f"the client option {name!r} has no value", do="give it, or leave the option out")
+        return text
 
-def _text(name: object, value: object) -> str:
-    if not isinstance(name, str) or not _ALLOWED.fullmatch(name):
-        near = difflib.get_close_matches(str(name), _HERE, n=1)
-        raise ConfigurationError(
-            f"the client option {name!r} is not one that may be given"
-            + (f", did you mean {near[0]!r}?" if near else ""),
-            why="only what says how the brokers are reached; the log stands on the rest (acks, idempotence, offsets)",
-            do="give librdkafka's properties of security, sasl, ssl, socket, reconnect, compression or the local queue",
-        )
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    if value is None or not text or text == MASK:
-        raise ConfigurationError(f"the client option {name!r} has no value", do="give it, or leave the option out")
-    return text
+    @classmethod
+    def _breaks(cls) -> tuple[tuple[str, str], ...]:
+        """What has a reason of its own for not being allowed: patterns of names, and the reasons."""
+        return ()
+
+
+class ProducerOptions(ClientOptions):
+    """librdkafka's properties for a sink: also those that say how fast a producer sends, never what it promises."""
+
+    _allowed = f"{_REACHING}|{_PRODUCING}"
+    _why = "it is none of librdkafka's, or what the sink promises stands on it"
+    _do = (
+        "give librdkafka's properties of security, sasl, ssl, socket, reconnect, compression, batches, lingering or the"
+        " local queue"
+    )
+
+    @classmethod
+    def _breaks(cls) -> tuple[tuple[str, str], ...]:
+        return _BREAKS
+
+
+_BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""What brokers take for a topic's name (`Topic.validate` in Apache Kafka)."""
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+def check_brokers(brokers: object) -> str:
+    """Return addresses with commas between them: given so, or as a list.
+
+    Raises:
+        ConfigurationError: they are not `host:port`. The text does not show them.
+    """
+    parts = brokers.split(",") if isinstance(brokers, str) else brokers
+    names = [part.strip() for part in parts if isinstance(part, str)] if isinstance(parts, list | tuple) else []
+    if not names or not all(_BROKER.fullmatch(name) for name in names):
+        # Not shown: it may hold a password.
+        raise ConfigurationError("brokers are not host:port", do="give for example 'kafka-1:9092,kafka-2:9092'")
+    return ",".join(names)
+
+
+class KafkaOptions(SinkOptions):
+    """What `KafkaSink` takes, in its constructor and as Spark options."""
+
+    brokers: str = Field(description="Where the cluster is: `host:port`, several with commas between them.")
+    topic: str | None = Field(
+        default=None,
+        description="Where all records go, whatever a column `topic` says. Without it each row names its topic, in the"
+        " column `topic` or `topic_column`.",
+    )
+    parts: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many parts the rows are routed to by key; each epoch of a part is one transaction (exactly"
+        " once; `write_stream` and `write` only). Without it rows are written at least once.",
+    )
+    value_format: Literal["json", "csv", "text"] | None = Field(
+        default=None,
+        description="How a row becomes a value: all columns but `topic_column` as one JSON object or one line of CSV,"
+        " or the one column of text. Without it rows are as Spark's own sink takes them, with a column `value`.",
+    )
+    key_column: str | None = Field(
+        default=None, min_length=1, description="`value_format`: the column with the key, text or bytes."
+    )
+    topic_column: str | None = Field(
+        default=None, min_length=1, description="`value_format`: the column with the topic, which the value leaves out."
+    )
+    create_topic: Literal["never", "if_missing"] = Field(
+        default="never",
+        description="Whether a missing `topic` is made before the first row. Without it, it is refused.",
+    )
+    partitions: int | None = Field(
+        default=None, ge=1, description="Of a topic that is made. Default: the brokers' own (`num.partitions`)."
+    )
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        le=32767,
+        description="Of a topic that is made. Default: the brokers' own (`default.replication.factor`).",
+    )
+    client_options: Pairs = Field(
+        default={},
+        description="librdkafka's properties, as a mapping or a JSON object: `security.protocol`, `sasl.*`, `ssl.*`,"
+        " `linger.ms`, `batch.size`, `compression.type`, … Secrets accept `env:NAME` and `file:PATH`. What the sink's"
+        " promises stand on is refused.",
+    )
+    timeout: Duration = Field(
+        default=timedelta(minutes=2),
+        description="How long a record may take from the local queue until the brokers have confirmed it, and one"
+        " question to them; then the task fails.",
+    )
+    transaction_timeout: Duration = Field(
+        default=timedelta(minutes=10),
+        description="`parts`: how long a transaction may take; the brokers then abort it. Not above their"
+        " `transaction.max.timeout.ms` (15 minutes unless set).",
+    )
+    transactional_id_prefix: str = Field(
+        default="outfall", description="`parts`: what the names of transactions begin with, as an ACL may ask for."
+    )
+    ledger_topic: str | None = Field(
+        default=None,
+        description="`parts`: the compacted topic that records each commit. Default: `<topic>-outfall-ledger`, or"
+        " `outfall-ledger` where rows name their topics. Made on first use.",
+    )
+    on_existing: Literal["check", "resume"] = Field(
+        default="check",
+        description="`parts`: what to do on first contact where the ledger names this step, under a checkpoint that is"
+        " gone. `check`: refuse it. `resume`: go on.",
+    )
+
+    @property
+    def client(self) -> ProducerOptions:
+        """The client's properties; secrets are resolved by who connects."""
+        return ProducerOptions({name: value.get_secret_value() for name, value in self.client_options.items()})
+
+    @property
+    def seconds(self) -> float:
+        """`timeout` in seconds."""
+        return self.timeout.total_seconds()
+
+    @property
+    def ledger(self) -> str:
+        """The name of the ledger's topic."""
+        return self.ledger_topic or (f"{self.topic}-outfall-ledger" if self.topic else "outfall-ledger")
+
+    @field_validator("brokers", mode="before")
+    @classmethod
+    def _brokers(cls, value: object) -> str:
+        try:
+            return check_brokers(value)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+
+    @field_validator("topic", "ledger_topic")
+    @classmethod
+    def _topic(cls, value: str | None) -> str | None:
+        if value is not None and not TOPIC.fullmatch(value):
+            raise ValueError("must be up to 249 letters, digits, '.', '_' or '-' of ASCII")
+        return value
+
+    @field_validator("transactional_id_prefix")
+    @classmethod
+    def _id_prefix(cls, value: str) -> str:
+        if not _PREFIX.fullmatch(value):
+            raise ValueError("must be up to 100 letters, digits, '.', '_' or '-' of ASCII")
+        return value
+
+    @field_validator("client_options")
+    @classmethod
+    def _client_options(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        try:
+            ProducerOptions({name: text.get_secret_value() for name, text in value.items()})
+        except ConfigurationError as error:
+            raise ValueError(f"{error.what}: {error.why}" if error.why else error.what) from None
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        self._check_columns()
+        making = {name for name in ("partitions", "replication_factor") if getattr(self, name) is not None}
+        if making and self.create_topic == "never":
+            raise ValueError(f'{min(making)} is of a topic that is made: give create_topic="if_missing" too')
+        if self.create_topic != "never" and self.topic is None:
+            raise ValueError("create_topic makes the topic that topic names, and there is none")
+        of_parts = {"transaction_timeout", "transactional_id_prefix", "ledger_topic", "on_existing"}
+        alone = of_parts & {name for name in self.model_fields_set if getattr(self, name) != _default(name)}
+        if alone and self.parts is None:
+            raise ValueError(f"{min(alone)} is an option of parts, which is not given")
+        if self.parts is not None and self.timeout > self.transaction_timeout:
+            raise ValueError("timeout is longer than transaction_timeout: the brokers would end the transaction first")
+        if self.parts is not None and len(self.ledger) > 249:
+            raise ValueError("ledger_topic must be given: the name made of topic is longer than 249 characters")
+        return self
+
+    def _check_columns(self) -> None:
+        for name in ("key_column", "topic_column"):
+            if self.value_format is None and getattr(self, name) is not None:
+                raise ValueError(f"{name} goes with value_format; without it the column is called {name[:-7]!r}")
+        if self.topic is not None and self.topic_column is not None:
+            raise ValueError("topic and topic_column exclude each other")
+        if self.value_format is not None and self.topic is None and self.topic_column is None:
+            raise ValueError("topic or topic_column must say where records go")
+        if self.key_column is not None and self.key_column == self.topic_column:
+            raise ValueError("key_column and topic_column name one column")
+
+
+def _default(name: str) -> object:
+    return KafkaOptions.model_fields[name].default

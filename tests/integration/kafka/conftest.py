@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outfall.kafka import KafkaRecoveryConfig, partition
+from outfall.kafka.idle import Idle
 from outfall.kafka.recovery import config as recovery_config
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
@@ -19,7 +20,7 @@ from tests.integration.support.kafka_mock import MockCluster
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers of other tests had these names and perhaps these ports."""
     monkeypatch.setattr(partition, "_checked", set())
-    monkeypatch.setattr(recovery_config, "IDLE", recovery_config.IdleLogs())
+    monkeypatch.setattr(recovery_config, "IDLE", Idle(recovery_config.MOST))
 
 
 @pytest.fixture

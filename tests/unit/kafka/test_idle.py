@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from outfall.kafka import KafkaRecoveryConfig
+from outfall.kafka.idle import Idle
 from outfall.kafka.recovery import config as recovery_config
-from outfall.kafka.recovery.config import IdleLogs
 from outfall.kafka.recovery.log import KafkaLog
 from tests.unit.support.kafka_partition import MemoryPartition, Topic
 
@@ -26,7 +26,7 @@ class Counted(KafkaLog):
 
 
 def test_a_log_is_the_next_callers_once() -> None:
-    logs, log = IdleLogs(), Counted()
+    logs, log = Idle[Counted](32), Counted()
     logs.keep("sink", {}, log)
     assert logs.take("other", {}) is None
     assert logs.take("sink", {}) is log
@@ -35,21 +35,21 @@ def test_a_log_is_the_next_callers_once() -> None:
 
 
 def test_a_second_log_of_its_kind_is_shut() -> None:
-    logs, first, second = IdleLogs(), Counted(), Counted()
+    logs, first, second = Idle[Counted](32), Counted(), Counted()
     logs.keep("sink", {}, first)
     logs.keep("sink", {}, second)
     assert (first.is_shut, second.is_shut) == (False, True)
 
 
 def test_a_log_with_an_older_secret_is_shut() -> None:
-    logs, log = IdleLogs(), Counted()
+    logs, log = Idle[Counted](32), Counted()
     logs.keep("sink", {"sasl.password": "old"}, log)
     assert logs.take("sink", {"sasl.password": "new"}) is None
     assert log.is_shut
 
 
 def test_of_too_many_the_one_kept_longest_is_shut() -> None:
-    logs, kept = IdleLogs(most=2), [Counted() for _ in range(3)]
+    logs, kept = Idle[Counted](2), [Counted() for _ in range(3)]
     for number, log in enumerate(kept):
         logs.keep(number, {}, log)
     assert [log.is_shut for log in kept] == [True, False, False]
@@ -57,7 +57,7 @@ def test_of_too_many_the_one_kept_longest_is_shut() -> None:
 
 
 def test_a_secret_that_changes_leaves_no_clients_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery_config, "IDLE", IdleLogs())
+    monkeypatch.setattr(recovery_config, "IDLE", Idle(recovery_config.MOST))
     shut: list[KafkaLog] = []
 
     def note(log: KafkaLog) -> None:

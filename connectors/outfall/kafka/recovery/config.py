@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +12,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from outfall.errors import ConfigurationError, missing_extra
-from outfall.kafka.options import ClientOptions
+from outfall.kafka.idle import Idle
+from outfall.kafka.options import ClientOptions, check_brokers
 from outfall.options import parse_duration
 from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id
 
@@ -22,12 +21,9 @@ if TYPE_CHECKING:
     from outfall.kafka.partition import KafkaPartition
     from outfall.kafka.recovery.log import KafkaLog
 
-_BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LONGEST_TIMEOUT = timedelta(minutes=10)
 _OWN = ("replication_factor", "timeout")
-
-Secrets = Mapping[str, str]
 
 MOST = 32
 """Logs that are kept: each has up to four clients, with threads and connections of their own."""
@@ -64,7 +60,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
         if find_spec("confluent_kafka") is None:
             raise missing_extra("confluent-kafka", "kafka")
         options = self.client_options
-        object.__setattr__(self, "brokers", _brokers(self.brokers))
+        object.__setattr__(self, "brokers", check_brokers(self.brokers))
         object.__setattr__(self, "client_options", options if isinstance(options, ClientOptions) else _options(options))
         object.__setattr__(self, "replication_factor", _replication(self.replication_factor))
         object.__setattr__(self, "timeout", _timeout(self.timeout))
@@ -178,15 +174,6 @@ def _options(options: object) -> ClientOptions:
     return ClientOptions(options)
 
 
-def _brokers(brokers: object) -> str:
-    parts = brokers.split(",") if isinstance(brokers, str) else brokers
-    names = [part.strip() for part in parts if isinstance(part, str)] if isinstance(parts, list | tuple) else []
-    if not names or not all(_BROKER.fullmatch(name) for name in names):
-        # Not shown: it may hold a password.
-        raise ConfigurationError("brokers are not host:port", do="give for example 'kafka-1:9092,kafka-2:9092'")
-    return ",".join(names)
-
-
 def _replication(value: object) -> int:
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= 32767:
@@ -206,46 +193,5 @@ def _timeout(value: object) -> timedelta:
     return timeout
 
 
-class IdleLogs:
-    """Keeps a log that was closed, with its connections and what it has read, for who opens it next.
-
-    Each epoch opens the log anew. To connect, to have the producer registered and to read a topic from its beginning
-    would take the better part of a second each time.
-    """
-
-    def __init__(self, most: int = MOST) -> None:
-        """Keep nothing yet, and never more than so many."""
-        self._most = most
-        self._logs: dict[tuple[int, Hashable], tuple[Secrets, KafkaLog]] = {}
-        self._lock = threading.Lock()
-
-    def take(self, key: Hashable, secrets: Secrets) -> KafkaLog | None:
-        """Return the log that was kept in this process, if any; it is the caller's then.
-
-        Args:
-            key: what it is of. Secrets stand in it as they were given, by reference.
-            secrets: the client's properties as they are now. A log with others is shut: nobody will ask for it again.
-        """
-        with self._lock:
-            known, log = self._logs.pop((os.getpid(), key), (secrets, None))
-        if log is None or known == secrets:
-            return log
-        log.shut()
-        return None
-
-    def keep(self, key: Hashable, secrets: Secrets, log: KafkaLog) -> None:
-        """Keep a log. A second one of its kind is shut, and so is the one kept longest when there are too many."""
-        me = os.getpid()
-        with self._lock:
-            _, kept = self._logs.setdefault((me, key), (secrets, log))
-            # What a parent process kept has no threads here, and is left alone.
-            own = [known for known in self._logs if known[0] == me]
-            spent = [self._logs.pop(known)[1] for known in own[: max(0, len(own) - self._most)]]
-        if kept is not log:
-            spent.append(log)
-        for old in spent:
-            old.shut()
-
-
-IDLE = IdleLogs()
+IDLE: Idle[KafkaLog] = Idle(MOST)
 """Those of this process."""

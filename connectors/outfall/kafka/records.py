@@ -1,0 +1,281 @@
+"""Rows as records: value, key, topic, partition, timestamp and headers, taken from Arrow a column at a time.
+
+Without `value_format` the columns are those of Spark's own Kafka sink ("Structured Streaming + Kafka Integration
+Guide", Writing Data to Kafka), and `timestamp` beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.formats import Encoder, FormatOptions, check_schema, encoder
+from outfall.formats.strings import refuse_rows
+from outfall.kafka.options import TOPIC, KafkaOptions
+
+VALUE, KEY, TOPIC_COLUMN, PARTITION, HEADERS, TIMESTAMP = "value", "key", "topic", "partition", "headers", "timestamp"
+ANY_PARTITION = -1
+"""RD_KAFKA_PARTITION_UA: the partitioner chooses."""
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class KafkaRecords:
+    """The records of a batch, a column each, in the order of its rows; `None` for a column that no row has."""
+
+    topics: list[str] | str
+    values: list[bytes | None]
+    keys: list[bytes | None] | None = None
+    partitions: list[int] | None = None
+    more: list[dict[str, Any]] | None = field(default=None)
+    """What `Producer.produce` takes by name beside those: `timestamp` (ms since the epoch) and `headers`."""
+    size: int = 0
+    """Bytes of all values and keys."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[tuple[str, bytes | None, bytes | None, int]]:
+        """Give topic, value, key and partition of each record: the first four arguments of `Producer.produce`."""
+        topics = repeat(self.topics) if isinstance(self.topics, str) else iter(self.topics)
+        keys = repeat(None) if self.keys is None else self.keys
+        partitions = repeat(ANY_PARTITION) if self.partitions is None else self.partitions
+        return zip(topics, self.values, keys, partitions, strict=False)
+
+
+class KafkaRecordMaker:
+    """Turns batches into records.
+
+    Args:
+        options: where value, key and topic come from.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        spark = options.value_format is None
+        self._key = KEY if spark else options.key_column
+        self._topic = (TOPIC_COLUMN if spark else options.topic_column) if options.topic is None else None
+        self._spark = spark
+        self._encoder: Encoder | None = None
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse rows that make no records. Columns that say nothing about a record are ignored, as Spark does.
+
+        Raises:
+            ConfigurationError: naming the column, its type and what to do.
+        """
+        if self._spark:
+            self._check_shape(schema)
+            return
+        for option in ("key_column", "topic_column"):
+            if (name := getattr(self._options, option)) is not None:
+                _check(schema, name, f"{option} names the column {name!r}", bytes_too=option == "key_column")
+        value = self._value_schema(schema)
+        if self._options.value_format == "text":
+            if len(value) != 1:
+                raise ConfigurationError(
+                    f"value_format text takes one column beside key and topic, and there are {len(value)}:"
+                    f" {', '.join(value.names)}",
+                    do='select one column of text, or give value_format="json"',
+                )
+            _check(value, value.names[0], f"value_format text writes the column {value.names[0]!r}")
+        else:
+            check_schema(self._format(), value)
+
+    def make(self, batch: pa.RecordBatch) -> KafkaRecords:
+        """Return the batch's rows as records, in their order.
+
+        Raises:
+            ValueRefusedError: a row makes no record: its topic is NULL or no name, its partition or timestamp is none,
+                a header has no key, or the format does not take a value.
+        """
+        values, size = self._values(batch)
+        keys = None
+        if self._key in batch.schema.names:
+            column = _binary(batch.column(self._key))
+            keys, size = column.to_pylist(), size + _size(column)
+        topics = self._options.topic if self._topic is None else _topics(batch.column(self._topic), self._topic)
+        partitions = _partitions(batch.column(PARTITION)) if self._has(batch, PARTITION) else None
+        return KafkaRecords(topics or "", values, keys, partitions, self._more(batch), size)
+
+    def _has(self, batch: pa.RecordBatch, column: str) -> bool:
+        return self._spark and column in batch.schema.names
+
+    def _values(self, batch: pa.RecordBatch) -> tuple[list[bytes | None], int]:
+        if self._spark:
+            return _bytes_of(batch.column(VALUE))
+        names = self._value_schema(batch.schema).names
+        rest = batch.select(names)
+        if self._options.value_format == "text":
+            # Nothing has to end a line here: the text may hold anything, and NULL is a tombstone.
+            return _bytes_of(rest.column(0))
+        if self._encoder is None or not self._encoder.schema.equals(rest.schema):
+            self._encoder = encoder(self._format(), rest.schema)
+        # JSON escapes line breaks and CSV refuses them, so that each one ends a record.
+        data = self._encoder.encode(rest)
+        values: list[bytes | None] = [*data.to_pybytes().split(b"\n")]
+        values.pop()
+        return values, data.size - len(values)
+
+    def _more(self, batch: pa.RecordBatch) -> list[dict[str, Any]] | None:
+        more: list[dict[str, Any]] | None = None
+        if self._has(batch, TIMESTAMP):
+            times = _timestamps(batch.column(TIMESTAMP))
+            more = [{} if time is None else {TIMESTAMP: time} for time in times]
+        if self._has(batch, HEADERS):
+            more = more or [{} for _ in range(batch.num_rows)]
+            for one, headers in zip(more, _headers(batch.column(HEADERS)), strict=True):
+                if headers is not None:
+                    one[HEADERS] = headers
+        return more
+
+    def _value_schema(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that a value holds."""
+        text = self._options.value_format == "text"
+        others = {self._options.topic_column, self._options.key_column if text else None}
+        return pa.schema([column for column in schema if column.name not in others])
+
+    def _format(self) -> FormatOptions:
+        return FormatOptions(format="csv" if self._options.value_format == "csv" else "jsonl")
+
+    def _check_shape(self, schema: pa.Schema) -> None:
+        _check(schema, VALUE, "a record's value is the column 'value'", bytes_too=True, instead=_INSTEAD)
+        if self._topic is not None:
+            why = "without the option topic each row needs a column 'topic'"
+            _check(schema, TOPIC_COLUMN, why, instead="give the option topic, or a column 'topic' of text")
+        types = pa.types
+        for name, fits, wanted in (
+            (KEY, _is_text_or_bytes, "text or bytes: cast it to string or binary"),
+            (TOPIC_COLUMN, _is_text, "text: cast it to string"),
+            (PARTITION, types.is_integer, "a whole number: cast it to int"),
+            (HEADERS, _is_headers, "array<struct<key:string,value:binary>>: build it so, or drop it"),
+            (TIMESTAMP, _is_instant, "a timestamp with a time zone: cast it to timestamp, or drop it"),
+        ):
+            if name in schema.names and not fits(_type_of(schema, name)):
+                raise ConfigurationError(
+                    f"the column {name!r} is {_type_of(schema, name)}", do=f"make it {wanted}"
+                )  # fmt: skip
+
+
+_INSTEAD = (
+    'name it so, for example by selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"), or give'
+    ' value_format="json"'
+)
+
+
+def _check(schema: pa.Schema, name: str, what: str, *, bytes_too: bool = False, instead: str = "") -> None:
+    """Refuse rows without a column, or where it has another type than text, or bytes where they will do too."""
+    if name not in schema.names:
+        raise ConfigurationError(
+            f"{what}, and the rows have {', '.join(schema.names)}", do=instead or "correct the name"
+        )  # fmt: skip
+    kind = _type_of(schema, name)
+    if not (_is_text_or_bytes(kind) if bytes_too else _is_text(kind)):
+        wanted = "string or binary" if bytes_too else "string"
+        raise ConfigurationError(f"{what}, which is {kind}", do=f"cast it to {wanted}")
+
+
+def _type_of(schema: pa.Schema, name: str) -> Any:
+    if schema.names.count(name) > 1:
+        raise ConfigurationError(f"two columns have the name {name!r}", do="rename one, or leave it out")
+    return schema.field(name).type
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_text_or_bytes(kind: Any) -> bool:
+    return _is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_instant(kind: Any) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+def _is_headers(kind: Any) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    fields = {child.name: child.type for child in kind.value_type}
+    return list(fields) == [KEY, VALUE] and _is_text(fields[KEY]) and _is_text_or_bytes(fields[VALUE])
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    """The bytes of texts or bytes as they are: strings are not looked into."""
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    return column.cast(pa.large_binary() if large else pa.binary())
+
+
+def _size(column: pa.Array) -> int:
+    return pc.sum(pc.binary_length(column)).as_py() or 0
+
+
+def _bytes_of(column: pa.Array) -> tuple[list[bytes | None], int]:
+    column = _binary(column)
+    return column.to_pylist(), _size(column)
+
+
+def _topics(column: pa.Array, name: str) -> list[str]:
+    """Each row's topic: few names, each of which becomes one text."""
+    encoded = _binary(column).dictionary_encode()
+    names = [raw.decode("ascii", "replace") for raw in encoded.dictionary.to_pylist()]
+    good = pa.array([bool(TOPIC.fullmatch(text)) for text in names], pa.bool_())
+    if encoded.null_count or not all(good.to_pylist()):
+        bad = pc.invert(pc.fill_null(good.take(encoded.indices), False))
+        refuse_rows(
+            bad,
+            f"column {name!r} is NULL or no topic's name",
+            "each record goes to the topic that its row names",
+            "leave such rows out, or give the option topic",
+        )
+    return [names[index] for index in encoded.indices.to_pylist()]
+
+
+def _partitions(column: pa.Array) -> list[int]:
+    column = column.cast(pa.int64())
+    refuse_rows(
+        pc.fill_null(pc.or_(pc.less(column, 0), pc.greater(column, _MOST_PARTITION)), False),
+        "column 'partition' is no partition's number",
+        "partitions are numbered from 0",
+        "leave such rows out, or make it NULL: the key then decides",
+    )
+    return column.fill_null(ANY_PARTITION).to_pylist()  # type: ignore[no-any-return]
+
+
+_MOST_PARTITION = 2**31 - 1
+
+
+def _timestamps(column: pa.Array) -> list[int | None]:
+    """Milliseconds since the epoch. librdkafka takes 0 for none, and brokers refuse what lies before it."""
+    millis = column.cast(pa.timestamp("ms", column.type.tz), safe=False).view(pa.int64())
+    refuse_rows(
+        pc.fill_null(pc.less(millis, 1), False),
+        "column 'timestamp' is not after 1970-01-01",
+        "a record's timestamp counts the milliseconds since then",
+        "leave such rows out, or make it NULL: the record then has the time at which it is written",
+    )
+    return millis.to_pylist()  # type: ignore[no-any-return]
+
+
+def _headers(column: pa.Array) -> Iterator[Headers | None]:
+    pairs = column.flatten()  # unlike `values` it minds a slice
+    names, values = pairs.field(0), pairs.field(1)
+    if names.null_count or pairs.null_count:
+        raise ValueRefusedError(
+            "column 'headers' holds a header without a key", do="leave such headers out, or give them one"
+        )  # fmt: skip
+    try:
+        flat = zip(names.to_pylist(), _binary(values).to_pylist(), strict=True)
+    except UnicodeDecodeError as error:
+        raise ValueRefusedError(
+            "column 'headers' holds a header whose key is not UTF-8", do="leave such headers out, or encode their keys"
+        ) from error
+    counts = pc.list_value_length(column).to_pylist()
+    return (None if count is None else list(islice(flat, count)) for count in counts)

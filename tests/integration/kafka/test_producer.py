@@ -1,0 +1,222 @@
+"""One producer against librdkafka's own mock cluster and a broker of the tests: what is confirmed, refused or lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from outfall.errors import ConfigurationError, TransientError, ValueRefusedError
+from outfall.kafka.options import ProducerOptions
+from outfall.kafka.producer import KafkaProducer, ProducerFencedError, Producers
+from outfall.kafka.records import KafkaRecords
+from tests.integration.support.kafka_broker import ModelBroker
+from tests.integration.support.kafka_mock import PRODUCE, MockCluster
+from tests.integration.support.kafka_topics import ModelTopic
+
+INIT_PRODUCER_ID, END_TXN = 22, 26
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    mock = MockCluster()
+    mock.make("t")
+    yield mock
+    mock.close()
+
+
+def producer(address: str, timeout: float = 20, options: dict[str, Any] | None = None, **more: Any) -> KafkaProducer:
+    return KafkaProducer(address, ProducerOptions(options or {}), timeout, **more)
+
+
+def values(*records: bytes | None, **more: Any) -> KafkaRecords:
+    return KafkaRecords("t", list(records), **more)
+
+
+def model_topic(model: ModelBroker, name: str, partitions: int = 1) -> None:
+    model.topics[name] = ModelTopic(partitions, {})
+
+
+def test_a_full_queue_waits(cluster: MockCluster) -> None:
+    made = producer(cluster.address, options={"queue.buffering.max.messages": "10", "linger.ms": "50"})
+    made.send(values(*[b"x"] * 200))
+    made.flush()
+    assert made.peaks()["max_queue"] >= 10
+    made.shut()
+
+
+def test_a_queue_that_stays_full_ends_in_time(model: ModelBroker) -> None:
+    made = producer(model.address, 1, {"queue.buffering.max.messages": "10"})
+    model.silent.add(22)
+    with pytest.raises(TransientError, match=r"writing to t at .* failed") as caught:
+        made.send(values(*[b"x"] * 200))
+    assert "sent again when the epoch is" in str(caught.value)
+    made.shut()
+
+
+def test_what_the_brokers_do_not_confirm_in_time_is_an_error_and_the_next_producer_is_well(model: ModelBroker) -> None:
+    model_topic(model, "t")
+    kept = Producers()
+    arguments = (model.address, ProducerOptions({}), 1.0)
+    made = kept.take(*arguments)
+    model.silent.add(0)
+    made.send(values(b"x"))
+    with pytest.raises(TransientError, match="see that the brokers are up"):
+        made.flush()
+    model.silent.clear()
+    kept.keep(made)
+    again = kept.take(*arguments)
+    assert again is not made
+    again.send(values(b"y"))
+    again.flush()
+    kept.drop(again)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_record_that_is_too_large(cluster: MockCluster, told: bool) -> None:
+    """The client's own limit."""
+    made, refused = producer(cluster.address, options={"message.max.bytes": "1000"}), []
+    records = values(b"a", b"x" * 2000, b"b")
+    if not told:
+        with pytest.raises(ValueRefusedError, match=r"MSG_SIZE_TOO_LARGE.*raise message\.max\.bytes"):
+            made.send(records)
+        assert made.broken
+    else:
+        made.send(records, lambda *report: refused.append(report))
+        made.flush()
+        assert [report[:2] for report in refused] == [(1, "MSG_SIZE_TOO_LARGE")]
+        assert not made.broken
+    made.shut()
+
+
+def test_a_record_that_the_broker_refuses_is_reported(cluster: MockCluster) -> None:
+    made, refused = producer(cluster.address, options={"linger.ms": "0"}), []
+    made.send(values(b"a"))
+    made.flush()
+    cluster.answer(PRODUCE, [KafkaError.INVALID_RECORD])
+    made.send(values(b"bad"), lambda *report: refused.append(report))
+    made.flush()
+    made.send(values(b"b"))
+    made.flush()
+    assert [report[:2] for report in refused] == [(0, "INVALID_RECORD")]
+    made.shut()
+
+
+def test_an_unknown_topic_is_of_the_row_that_names_it(model: ModelBroker) -> None:
+    options = {"topic.metadata.propagation.max.ms": "100"}
+    model_topic(model, "t")
+    made, refused = producer(model.address, options=options), []
+    made.send(KafkaRecords(["t", "nowhere"], [b"a", b"b"]), lambda *report: refused.append(report))
+    made.flush()
+    assert [report[:2] for report in refused] == [(1, "UNKNOWN_TOPIC_OR_PART")]
+    made.send(KafkaRecords("elsewhere", [b"a"]), lambda *report: None)
+    with pytest.raises(ValueRefusedError, match=r"UNKNOWN_TOPIC_OR_PART.*make the topic"):
+        made.flush()
+    made.shut()
+
+
+def test_a_partition_that_was_added_is_found(model: ModelBroker) -> None:
+    model_topic(model, "t")
+    made = producer(model.address)
+    made.send(values(b"x", partitions=[0]))
+    made.flush()
+    model.topics["t"].partitions = 2
+    made.send(values(b"y", partitions=[1]))
+    made.flush()
+    with pytest.raises(ValueRefusedError, match="_UNKNOWN_PARTITION"):
+        made.send(values(b"z", partitions=[2]))
+    made.shut()
+
+
+def test_no_right_to_the_topic_stops(cluster: MockCluster) -> None:
+    made = producer(cluster.address, options={"linger.ms": "0"})
+    cluster.answer(PRODUCE, [KafkaError.TOPIC_AUTHORIZATION_FAILED])
+    made.send(values(b"x"), lambda *report: pytest.fail("not of the record"))
+    with pytest.raises(ConfigurationError, match="TOPIC_AUTHORIZATION_FAILED"):
+        made.flush()
+    made.shut()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "ids that begin with transactional_id_prefix"),
+        (KafkaError.INVALID_TRANSACTION_TIMEOUT, r"transaction_timeout is 60 s.*transaction\.max\.timeout\.ms"),
+    ],
+)
+def test_a_transactional_id_that_is_refused(cluster: MockCluster, code: int, message: str) -> None:
+    made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
+    cluster.answer(INIT_PRODUCER_ID, [code])
+    with pytest.raises(ConfigurationError, match=message):
+        made.init()
+    made.shut()
+
+
+def test_transactions(cluster: MockCluster) -> None:
+    made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
+    made.init()
+    for offset in (2, 6):  # a commit takes an offset, too
+        made.begin()
+        made.send(values(b"a", b"b"))
+        assert made.produce_one("t", b"part", b"state", 0) == offset
+        made.commit()
+    made.begin()
+    made.send(values(b"a"))
+    made.abort()
+    assert made.broken
+    made.shut()
+
+
+def test_a_producer_that_was_fenced_says_so(cluster: MockCluster) -> None:
+    made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
+    made.init()
+    made.begin()
+    made.send(values(b"a"))
+    made.flush()
+    cluster.answer(END_TXN, [KafkaError.PRODUCER_FENCED])
+    with pytest.raises(ProducerFencedError, match="a newer producer was registered"):
+        made.commit()
+    assert made.broken
+    made.shut()
+
+
+def test_a_commit_without_an_answer_is_unclear(cluster: MockCluster) -> None:
+    made = producer(cluster.address, 2, transactional_id="outfall-1", transaction_timeout=60)
+    made.init()
+    made.begin()
+    made.send(values(b"a"))
+    made.flush()
+    for broker in (1, 2, 3):
+        cluster.take_down(broker)
+    with pytest.raises(TransientError, match="whether it was committed is not known"):
+        made.commit()
+    made.shut()
+
+
+def test_as_many_are_kept_as_were_in_use_and_none_after_an_error(cluster: MockCluster) -> None:
+    kept = Producers(least=1)
+    options = ProducerOptions({})
+    made = [kept.take(cluster.address, options, 20, transactional_id=f"id-{part}") for part in range(3)]
+    for one in made:
+        kept.keep(one)
+    again = [kept.take(cluster.address, options, 20, transactional_id=f"id-{part}") for part in range(3)]
+    assert again == made
+    again[0].broken = True
+    for one in again:
+        kept.keep(one)
+    assert kept.take(cluster.address, options, 20, transactional_id="id-0") is not made[0]
+    kept.close()
+
+
+def test_secrets_are_in_no_error_and_no_log(cluster: MockCluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "hunter2"}
+    made = producer(cluster.address, 1, given | {"sasl.password": "hunter3", "debug": "security,broker"})
+    made.send(values(b"x"))
+    with pytest.raises((TransientError, ConfigurationError)) as caught:
+        made.flush()
+    assert "hunter3" not in str(caught.value) + caplog.text + repr(made)
+    made.shut()

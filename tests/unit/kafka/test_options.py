@@ -1,0 +1,96 @@
+"""The options of `KafkaSink`: what goes together, what librdkafka may be told, and that no secret is shown."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outfall.errors import ConfigurationError
+from outfall.kafka.options import KafkaOptions
+from outfall.options import make_options, parse_options
+
+
+def options(**given: Any) -> KafkaOptions:
+    return make_options(KafkaOptions, {"brokers": "kafka:9092", "topic": "events"} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"brokers": "kafka:port"}, "brokers are not host:port"),
+        ({"topic": "a/b"}, "letters, digits"),
+        ({"topic": ".."}, "letters, digits"),
+        ({"parts": 0}, "greater than or equal to 1"),
+        ({"key_column": "id"}, "key_column goes with value_format; without it the column is called 'key'"),
+        ({"value_format": "avro"}, "'json', 'csv' or 'text'"),
+        ({"value_format": "json", "topic": None}, "topic or topic_column must say where records go"),
+        ({"value_format": "json", "topic_column": "to"}, "topic and topic_column exclude each other"),
+        ({"value_format": "json", "topic": None, "topic_column": "a", "key_column": "a"}, "name one column"),
+        ({"partitions": 3}, 'give create_topic="if_missing" too'),
+        ({"create_topic": "if_missing", "topic": None}, "and there is none"),
+        ({"transaction_timeout": 60}, "transaction_timeout is an option of parts"),
+        ({"ledger_topic": "l"}, "ledger_topic is an option of parts"),
+        ({"on_existing": "resume"}, "on_existing is an option of parts"),
+        ({"parts": 2, "timeout": "11 minutes"}, "the brokers would end the transaction first"),
+        ({"parts": 2, "topic": "x" * 240}, "ledger_topic must be given"),
+        ({"transactional_id_prefix": "a b", "parts": 2}, "up to 100 letters"),
+        ({"topics": "x"}, "did you mean topic"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        options(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("acks", "rows could be lost"),
+        ("enable.idempotence", "an idempotent producer"),
+        ("max.in.flight.requests.per.connection", "an idempotent producer"),
+        ("retries", "an idempotent producer"),
+        ("transactional.id", "names its transactions itself"),
+        ("transaction.timeout.ms", "transaction_timeout says it"),
+        ("message.timeout.ms", "timeout says it"),
+        ("partitioner", "murmur2_random"),
+        ("delivery.report.only.error", "reports and counts itself"),
+        ("bootstrap.servers", "brokers says where they are"),
+        ("group.id", "none of librdkafka's, or what the sink promises stands on it"),
+    ],
+)
+def test_what_breaks_the_sink_is_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        options(client_options={name: "hunter2"})
+    assert name in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_librdkafkas_own_names_are_taken() -> None:
+    text = '{"linger.ms": 20, "batch.size": "500000", "compression.type": "zstd", "ssl.ca.location": "/ca.pem"}'
+    parsed = parse_options(KafkaOptions, {"brokers": "a:1, b:2", "topic": "t", "clientOptions": text})
+    assert parsed.brokers == "a:1,b:2"
+    assert parsed.client.resolved() == {
+        "batch.size": "500000", "compression.type": "zstd", "linger.ms": "20", "ssl.ca.location": "/ca.pem",
+    }  # fmt: skip
+    assert options(client_options={"enable.ssl.certificate.verification": False}).client.resolved() == {
+        "enable.ssl.certificate.verification": "false"
+    }
+
+
+def test_no_secret_is_shown_and_references_are_resolved_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = options(client_options={"sasl.password": "hunter2", "ssl.key.password": "env:KEY_PASSWORD"})
+    kept = pickle.loads(pickle.dumps(made))
+    assert "hunter2" not in repr(made) + str(made) + repr(made.client)
+    with pytest.raises(ConfigurationError, match="KEY_PASSWORD"):
+        kept.client.resolved()
+    monkeypatch.setenv("KEY_PASSWORD", "hunter3")
+    assert kept.client.resolved() == {"sasl.password": "hunter2", "ssl.key.password": "hunter3"}
+
+
+def test_the_defaults() -> None:
+    made = options(parts=4)
+    assert (made.timeout, made.transaction_timeout) == (timedelta(minutes=2), timedelta(minutes=10))
+    assert (made.ledger, options(parts=4, topic=None).ledger) == ("events-outfall-ledger", "outfall-ledger")
