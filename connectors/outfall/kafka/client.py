@@ -15,6 +15,7 @@ from outfall.retry_log import RetryLog
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+    from confluent_kafka.admin import AdminClient
 except ImportError as error:
     raise missing_extra("confluent-kafka", "kafka") from error
 
@@ -87,6 +88,7 @@ class KafkaClients:
         self._options = options
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
+        self._admin: AdminClient | None = None
         self._refused: KafkaError | None = None
 
     def settings(self, **more: Any) -> dict[str, Any]:
@@ -130,6 +132,12 @@ class KafkaClients:
             }
             self._consumer = self.made(lambda: Consumer(self.settings(**settings)))
         return self._consumer
+
+    def admin(self) -> AdminClient:
+        """Return the admin client. It is asked few questions, and dropped after them: it holds threads, too."""
+        if self._admin is None:
+            self._admin = self.made(lambda: AdminClient(self.settings()))
+        return self._admin
 
     def made(self, make: Callable[[], T]) -> T:
         """Make a client.
@@ -211,13 +219,22 @@ class KafkaClients:
             producer.purge()
             producer.flush(0)
 
+    def drop_admin(self) -> None:
+        """Let go of the admin client."""
+        self._admin = None
+
     def close(self) -> None:
         """Close what is open."""
         if self._producer is not None:
             self.drop_producer()
+        self.drop_admin()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
+
+    def shut(self) -> None:
+        """Close what is open, for good."""
+        self.close()
 
     def _try_again(self, error: BaseException) -> bool:
         self._hear()

@@ -9,16 +9,15 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError, missing_extra
 from outfall.kafka.client import MISSING, KafkaClients, error_of, will_not_pass
+from outfall.kafka.topics import Topics
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 except ImportError as error:
     raise missing_extra("confluent-kafka", "kafka") from error
 
@@ -37,7 +36,6 @@ _MADE_WITH = {
     "segment.bytes": f"{16 << 20}",
     "min.cleanable.dirty.ratio": "0.1",
 }
-_PAUSE = 0.05
 _ABANDONED = 5.0
 """Seconds beyond its own deadline after which a producer is given up that does not report."""
 
@@ -256,6 +254,7 @@ class Topic:
         """Ask nothing yet; the replication factor is for a topic that is made here."""
         self.name = name
         self._clients = clients
+        self._topics = Topics(clients)
         self._replication_factor = replication_factor
 
     def prepare(self) -> None:
@@ -266,11 +265,10 @@ class Topic:
         """
         if (self._clients.where, self.name) in _checked:
             return
-        admin = self._clients.made(lambda: AdminClient(self._clients.settings()))
         if not self.exists():
-            self._make(admin)
-            self._await()
-        self._check_settings(self._settings(admin))
+            self._make()
+        self._check_settings(self._topics.settings(self.name))
+        self._clients.drop_admin()
         _checked.add((self._clients.where, self.name))
 
     def forget(self) -> None:
@@ -283,60 +281,16 @@ class Topic:
         Raises:
             ConfigurationError: it has more partitions than one.
         """
-
-        def look(seconds: float) -> int | None:
-            # Not by way of the admin client, which is a producer: some brokers make a topic that a producer asks for.
-            found = self._clients.consumer().list_topics(self.name, timeout=seconds).topics.get(self.name)
-            error = None if found is None else found.error
-            if found is None or (error is not None and error.code() in MISSING):
-                return None
-            if error is not None:
-                raise KafkaException(error)
-            return len(found.partitions)
-
-        count = self._clients.ask(f"looking for the topic {self.name}", look)
+        count = self._topics.partitions(self.name)
         if count not in (None, 1):
             raise self._unfit(f"it has {count} partitions, and must have one: the order of its records decides")
         return count is not None
 
-    def _make(self, admin: AdminClient) -> None:
+    def _make(self) -> None:
         factor = self._replication_factor
         settings = {**_MADE_WITH, "min.insync.replicas": f"{max(1, factor - 1)}"}
-
-        def make(seconds: float) -> None:
-            new = NewTopic(self.name, num_partitions=1, replication_factor=factor, config=settings)
-            made: dict[str, Future[Any]] = admin.create_topics([new], request_timeout=seconds)
-            try:
-                made[self.name].result(seconds + 1)
-            except KafkaException as error:
-                known = error_of(error)
-                if known is None or known.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
-            except TimeoutError:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
-
-        self._clients.ask(f"making the topic {self.name} with {factor} replicas (replication_factor={factor})", make)
-
-    def _await(self) -> None:
-        """Wait until the brokers have heard of a topic that was just made."""
-        deadline = time.monotonic() + self._clients.timeout
-        while not self.exists():
-            if time.monotonic() >= deadline:
-                raise self._clients.explain(KafkaError(KafkaError._TIMED_OUT), f"waiting for the topic {self.name}")
-            time.sleep(_PAUSE)
-
-    def _settings(self, admin: AdminClient) -> dict[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, self.name)
-
-        def describe(seconds: float) -> dict[str, str]:
-            (answer,) = admin.describe_configs([resource], request_timeout=seconds).values()
-            try:
-                found = answer.result(seconds + 1)
-            except TimeoutError:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
-            return {name: str(entry.value) for name, entry in found.items()}
-
-        return self._clients.ask(f"reading the configuration of {self.name}", describe)
+        how = f"with {factor} replicas (replication_factor={factor})"
+        self._topics.make(self.name, 1, factor, settings, how)
 
     def _check_settings(self, settings: dict[str, str]) -> None:
         policy = settings.get("cleanup.policy", "")

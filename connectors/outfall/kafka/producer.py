@@ -29,7 +29,7 @@ except ImportError as error:
 _log = logging.getLogger(__name__)
 
 Refused = Callable[[int, str, str], None]
-"""Is told of a record that is refused for good: its index in `KafkaRecords`, Kafka's name of the error, and its text."""
+"""Is told of a record that is refused for good: its index in its batch, Kafka's name of the error, and its text."""
 
 _OF_RECORD = {
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,

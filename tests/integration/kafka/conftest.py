@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outfall.kafka import KafkaRecoveryConfig, partition
+from outfall.kafka import KafkaRecoveryConfig, partition, topics
 from outfall.kafka.idle import Idle
 from outfall.kafka.recovery import config as recovery_config
 from tests.integration.support.kafka_broker import ModelBroker
@@ -57,7 +57,7 @@ def config(kafka_address: str) -> Callable[..., KafkaRecoveryConfig]:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
     """librdkafka's mock cluster. It cannot be asked for the settings of a topic, so they are taken for granted."""
-    monkeypatch.setattr(partition.Topic, "_settings", lambda topic, admin: {"cleanup.policy": "compact"})
+    monkeypatch.setattr(topics.Topics, "settings", lambda self, name: {"cleanup.policy": "compact"})
     mock = MockCluster()
     for topic in ("p-progress", "p-state"):
         mock.make(topic)
