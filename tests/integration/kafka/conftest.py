@@ -1,8 +1,7 @@
-"""A broker for the log in Kafka: a real one where `OUTFALL_TEST_KAFKA` says so, else the tests' own model of one."""
+"""Brokers: one that is not ours (`kafka`), the tests' own model (`model`), librdkafka's mock cluster (`cluster`)."""
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from outfall.kafka.idle import Idle
 from outfall.kafka.recovery import config as recovery_config
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
+from tests.integration.support.kafka_server import kafka_server
 
 
 @pytest.fixture(autouse=True)
@@ -32,24 +32,19 @@ def model() -> Iterator[ModelBroker]:
 
 
 @pytest.fixture(scope="session")
-def kafka_address() -> Iterator[str]:
-    """Where the broker is that all tests share that can do with a real one."""
-    given = os.environ.get("OUTFALL_TEST_KAFKA")
-    if given:
-        yield given
-        return
-    broker = ModelBroker()
-    yield broker.address
-    broker.close()
+def kafka() -> Iterator[str]:
+    """The address of a broker that nobody here wrote, for all tests; topics have names of their own."""
+    with kafka_server() as address:
+        yield address
 
 
 @pytest.fixture
-def config(kafka_address: str) -> Callable[..., KafkaRecoveryConfig]:
+def config(kafka: str) -> Callable[..., KafkaRecoveryConfig]:
     """Makes a configuration with topics of its own."""
 
     def make(**options: Any) -> KafkaRecoveryConfig:
         given = {"replication_factor": 1, "timeout": 20} | options
-        return KafkaRecoveryConfig(kafka_address, f"test-{uuid.uuid4().hex}", **given)
+        return KafkaRecoveryConfig(kafka, f"test-{uuid.uuid4().hex}", **given)
 
     return make
 

@@ -41,10 +41,10 @@ class Files(SinkHarness):
         return [json.loads(line) for path in found if path.is_file() for line in path.read_text().splitlines()]
 
 
-def test_whole_files_in_short(kafka_address: str, tmp_path: Path) -> None:
+def test_whole_files_in_short(kafka: str, tmp_path: Path) -> None:
     """Each trial has clients of its own, which take their time: the whole suite is played in the unit tests."""
     files = Files()
-    files.address = kafka_address
+    files.address = kafka
     report = run_conformance(files, tmp_path, checks=["one_epoch"])
     assert report.passed, report
 
@@ -55,8 +55,8 @@ class Suite(Files, SinkConformance):
     schedules = 5
 
     @pytest.fixture(autouse=True)
-    def _broker(self, kafka_address: str) -> None:
-        self.address = kafka_address
+    def _broker(self, kafka: str) -> None:
+        self.address = kafka
 
 
 @pytest.mark.long

@@ -29,7 +29,7 @@ def test_topics_are_made_on_the_first_append_as_the_log_needs_them(model: ModelB
     log.append(b"x", after=0)
     assert set(model.topics) == {"p-progress", "p-state"}
     for topic in model.topics.values():
-        assert topic.partitions == 1
+        assert len(topic.partitions) == 1
         assert topic.settings["cleanup.policy"] == "compact"
         assert topic.settings["min.insync.replicas"] == "1"
         assert int(topic.settings["delete.retention.ms"]) >= 20_000

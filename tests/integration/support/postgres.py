@@ -6,9 +6,7 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +19,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.integration.support.servers import free_port, open_folder, unprivileged
 from tests.integration.support.waiting import until
 
 DSN = "OUTFALL_TEST_POSTGRES_DSN"
@@ -77,7 +76,7 @@ class Server(Databases):
     """
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
-        self._user = _unprivileged(folder)
+        self._user = unprivileged(folder)
         self._bin = _binaries(folder) / "bin"
         self._data = folder / "data"
         self._log = folder / "log"
@@ -212,7 +211,7 @@ def pgbouncer(dsn: str, host: str = "127.0.0.1", certificate: bytes | None = Non
         through = make_conninfo(host=host, port=port, user=str(parts.get("user", "")), dbname=parts["dbname"])
         log = folder / "log"
         with log.open("wb") as out:
-            process = subprocess.Popen([binary, config], stdout=out, stderr=out, cwd="/", **_unprivileged(folder))
+            process = subprocess.Popen([binary, config], stdout=out, stderr=out, cwd="/", **unprivileged(folder))
         try:
             plain = make_conninfo(through, sslmode="prefer")
             until(lambda: _accepts(process, log, plain), "pgbouncer answering", _SECONDS)
@@ -233,32 +232,6 @@ def _accepts(process: subprocess.Popen[bytes], log: Path, dsn: str) -> bool:
     with suppress(psycopg.OperationalError), psycopg.connect(dsn, connect_timeout=5):
         return True
     return False
-
-
-@contextmanager
-def open_folder() -> Iterator[Path]:
-    """Make a folder that other users can enter: pytest's own are closed to them. Its path is short."""
-    with tempfile.TemporaryDirectory(prefix="outfall-", ignore_cleanup_errors=True) as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-def free_port() -> int:
-    """Find a TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _unprivileged(folder: Path) -> dict[str, Any]:
-    """Whom to run a server as: nobody instead of root, whom servers refuse; the folder becomes theirs."""
-    if os.geteuid() != 0:
-        return {}
-    import pwd
-
-    nobody = pwd.getpwnam("nobody")
-    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
 def _binaries(folder: Path) -> Path:

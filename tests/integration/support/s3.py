@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import random
 import socket
-import subprocess
 import sysconfig
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +16,8 @@ from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
+
+from tests.integration.support.servers import OwnServer, listens
 
 ENDPOINT = "OUTFALL_TEST_S3_ENDPOINT"
 _GRPC = 10_000
@@ -59,40 +59,6 @@ class S3:
         return {key.removeprefix(prefix): client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
 
-class OwnServer:
-    """A server in a process of its own, that a test may kill and start again where it was."""
-
-    def __init__(self, command: Sequence[str], log: Path, ready: Callable[[], bool], **settings: str) -> None:
-        self._command = command
-        self._log = log
-        self._ready = ready
-        self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        """Start it, and return when it answers."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | self._settings
-            )
-        deadline = time.monotonic() + 60
-        while not self._ready():
-            if not self.running or time.monotonic() > deadline:
-                self.kill()
-                raise AssertionError(f"{self._command[0]} did not start: {self._log.read_text()[-2000:]}")
-            time.sleep(0.05)
-
-    def kill(self) -> None:
-        """Kill it (-9); what it had promised is on its disk."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-
 class SeaweedFS(OwnServer):
     """An independent server that keeps its data on disk."""
 
@@ -125,7 +91,7 @@ class Rclone(OwnServer):
             _executable("rclone"), "serve", "s3", "--auth-key", f"{self.s3.key},{self.s3.secret}",
             "--addr", f"127.0.0.1:{port}", str(data),
         ]  # fmt: skip
-        super().__init__(command, directory / "log", lambda: _listens(port))
+        super().__init__(command, directory / "log", lambda: listens(port))
 
 
 @contextmanager
@@ -182,12 +148,6 @@ def _is_free(port: int) -> bool:
 def _answers(url: str) -> bool:
     with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
         return bool(answer.status == 200)
-    return False
-
-
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
-        return True
     return False
 
 

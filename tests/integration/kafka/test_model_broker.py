@@ -1,0 +1,202 @@
+"""The brokers that proofs of the sink stand on do what those proofs take for granted, for both clients.
+
+What concerns transactions is asked of the model and of a broker that nobody here wrote. Of the model alone: answers
+that are lost, timeouts, markers that come late, rights, topics that are made anew, compaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import TopicCollection as Topics
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from tests.integration.support.kafka_broker import DESCRIBE, END_TXN, READ, WRITE, ModelBroker
+from tests.integration.support.kafka_reader import Read, ends, read, read_visible
+from tests.integration.support.kafka_topics import ModelTopic
+
+QUIET = logging.getLogger(__name__)
+
+
+@pytest.fixture(params=["model", "kafka"])
+def address(request: pytest.FixtureRequest) -> str:
+    found = request.getfixturevalue(request.param)
+    return str(found.address if isinstance(found, ModelBroker) else found)
+
+
+@pytest.fixture
+def topic(address: str) -> str:
+    """A topic of two partitions."""
+    name = f"test-{uuid.uuid4().hex}"
+    client = admin(address)
+    client.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result(10)
+    return name
+
+
+@pytest.fixture
+def modelled(model: ModelBroker) -> ModelTopic:
+    """The topic `t`, of one partition, of the model."""
+    model.topics["t"] = ModelTopic()
+    return model.topics["t"]
+
+
+def admin(address: str) -> AdminClient:
+    settings: dict[str, Any] = {"bootstrap.servers": address, "logger": QUIET}
+    return AdminClient(settings)
+
+
+def producer(address: str, transactional_id: str, **settings: Any) -> Producer:
+    """A producer that has fenced those before it."""
+    made = Producer({"bootstrap.servers": address, "transactional.id": transactional_id, "logger": QUIET, **settings})
+    made.init_transactions(10)
+    return made
+
+
+def send(begun: Producer, topic: str, value: str, partition: int = 0, **more: Any) -> Producer:
+    begun.begin_transaction()
+    begun.produce(topic, value, value, partition, **more)
+    assert begun.flush(10) == 0
+    return begun
+
+
+def values(found: list[Read]) -> list[bytes | None]:
+    return [record.value for record in found]
+
+
+def polled(address: str, topic: str) -> tuple[list[bytes | None], int]:
+    """What librdkafka's own `read_committed` consumer gets up to the end that it sees, and where that is."""
+    settings = {"group.id": "none", "enable.auto.commit": False, "isolation.level": "read_committed"}
+    consumer = Consumer({"bootstrap.servers": address, "enable.partition.eof": True, "logger": QUIET, **settings})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes | None] = []
+    try:
+        while (message := consumer.poll(10)) is not None:
+            if (error := message.error()) is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return found, message.offset() or 0
+            found.append(message.value())
+    finally:
+        consumer.close()
+    raise AssertionError("the end was not reached")
+
+
+def test_an_open_transaction_hides_what_is_behind_it_and_the_high_watermark_tells(address: str, topic: str) -> None:
+    first = send(producer(address, f"{topic}-a"), topic, "first")
+    send(producer(address, f"{topic}-b"), topic, "behind").commit_transaction(10)
+    assert polled(address, topic) == ([], 0)
+    assert read_visible(address, topic) == []
+    client, latest = admin(address), {TopicPartition(topic, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+    for level, end in ((IsolationLevel.READ_UNCOMMITTED, 3), (IsolationLevel.READ_COMMITTED, 0)):
+        (asked,) = client.list_offsets(latest, isolation_level=level).values()
+        assert asked.result(10).offset == end
+    first.commit_transaction(10)
+    assert polled(address, topic) == ([b"first", b"behind"], 4)
+    assert values(read(address, topic)) == [b"first", b"behind"]
+
+
+def test_an_aborted_transaction_is_never_seen_and_a_committed_one_as_it_was_sent(address: str, topic: str) -> None:
+    writer = producer(address, f"{topic}-a")
+    send(writer, topic, "aborted").abort_transaction(10)
+    send(writer, topic, "here", headers=[("h", b"1"), ("n", None)], timestamp=1_234_567_890_123).commit_transaction(10)
+    send(writer, topic, "aborted").abort_transaction(10)
+    send(writer, topic, "there", partition=1).commit_transaction(10)
+    assert polled(address, topic) == ([b"here"], 6)
+    here, there = read(address, topic)
+    assert here == Read(0, 2, 1_234_567_890_123, b"here", b"here", (("h", b"1"), ("n", None)))
+    assert (there.partition, there.offset, there.value) == (1, 0, b"there")
+    assert len(read(address, topic, isolation="read_uncommitted")) == 4
+    assert ends(address, topic) == {0: 6, 1: 2}
+
+
+@pytest.mark.parametrize("at", ["produce", "commit"])
+def test_a_producer_whose_id_was_initialised_again_is_fenced(address: str, topic: str, at: str) -> None:
+    older = send(producer(address, f"{topic}-a"), topic, "older")
+    newer = producer(address, f"{topic}-a")
+    if at == "produce":
+        older.produce(topic, "late", partition=0)
+        # A fatal error is raised by whatever is called next, and no callback is told.
+        with pytest.raises(KafkaException, match="old epoch"):
+            older.flush(10)
+    with pytest.raises(KafkaException) as refused:
+        older.commit_transaction(10)
+    assert refused.value.args[0].code() == KafkaError._FENCED
+    send(newer, topic, "newer").commit_transaction(10)
+    assert values(read(address, topic)) == [b"newer"]
+
+
+def test_a_timeout_above_the_brokers_longest_is_refused(address: str, topic: str) -> None:
+    with pytest.raises(KafkaException) as refused:
+        producer(address, topic, **{"transaction.timeout.ms": 900_001})
+    assert refused.value.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT
+
+
+def test_a_commit_whose_answer_is_lost_is_asked_for_again_and_there_once(
+    model: ModelBroker, modelled: ModelTopic
+) -> None:
+    writer = send(producer(model.address, "a"), "t", "once")
+    model.swallow = [END_TXN]
+    writer.commit_transaction(10)
+    assert model.asked.count(END_TXN) == 2
+    assert values(read(model.address, "t")) == [b"once"]
+    assert modelled.partitions[0].end == 2, "one record and one marker"
+
+
+def test_a_transaction_that_expires_is_aborted_and_its_producer_fenced(
+    model: ModelBroker, modelled: ModelTopic
+) -> None:
+    writer = send(producer(model.address, "a"), "t", "lost")
+    assert model.expire() == ["a"]
+    assert modelled.partitions[0].stable == modelled.partitions[0].end
+    with pytest.raises(KafkaException, match="fenced"):
+        writer.commit_transaction(10)
+    assert read(model.address, "t") == []
+
+
+def test_a_commit_is_answered_before_its_markers_are_there(model: ModelBroker, modelled: ModelTopic) -> None:
+    model.transactions.late_markers = True
+    send(producer(model.address, "a"), "t", "first").commit_transaction(10)
+    assert (read_visible(model.address, "t"), modelled.partitions[0].end) == ([], 1)
+    model.settle()
+    assert values(read(model.address, "t")) == [b"first"]
+
+
+def test_a_topic_that_is_made_anew_has_another_id_and_rights_are_told(model: ModelBroker, modelled: ModelTopic) -> None:
+    client = admin(model.address)
+
+    def described() -> Any:
+        return client.describe_topics(Topics(["t"]), include_authorized_operations=True)["t"].result(10)
+
+    assert str(described().topic_id) == base64(modelled.id)
+    model.rights["t"] = frozenset({DESCRIBE, READ})
+    assert {right.value for right in described().authorized_operations} == {DESCRIBE, READ}
+    with pytest.raises(KafkaException) as refused:
+        send(producer(model.address, "a"), "t", "denied").commit_transaction(10)
+    assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    model.rights["t"] |= {WRITE}
+    model.make_anew("t")
+    assert str(described().topic_id) == base64(model.topics["t"].id) != base64(modelled.id)
+
+
+def test_compaction_leaves_open_transactions_and_removes_aborted_ones(model: ModelBroker, modelled: ModelTopic) -> None:
+    writer = producer(model.address, "a")
+    for _ in range(3):
+        send(writer, "t", "key").commit_transaction(10)
+        send(writer, "t", "key").abort_transaction(10)
+    send(writer, "t", "key")
+    other = send(producer(model.address, "b"), "t", "other")
+    model.compact()
+    assert [record.offset for record in modelled.records] == [8, 12, 13]
+    assert [record.offset for record in read_visible(model.address, "t")] == [8]
+    writer.abort_transaction(10)
+    other.commit_transaction(10)
+    model.compact()
+    assert values(read(model.address, "t")) == [b"key", b"other"]
+
+
+def base64(identifier: uuid.UUID) -> str:
+    return b64encode(identifier.bytes).decode().rstrip("=")

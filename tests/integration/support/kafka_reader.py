@@ -1,0 +1,85 @@
+"""What a reader finds in a topic: kafka-python's consumer, which is not the client under test.
+
+It ends a fetch where the broker ends it, and leaves out markers and, by the list that the broker gives it, the records
+of aborted transactions, as the Java consumer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+
+from tests.integration.support.waiting import until
+
+
+class Read(NamedTuple):
+    """One record."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+def read(address: str, topic: str, *, isolation: str = "read_committed", seconds: float = 30) -> list[Read]:
+    """Return all records up to the high watermark that the topic has now, by partition and offset.
+
+    Raises:
+        AssertionError: it was not reached in time, as behind a transaction that stays open.
+    """
+    return _read(address, topic, isolation, ends(address, topic), seconds)
+
+
+def read_visible(address: str, topic: str, *, seconds: float = 30) -> list[Read]:
+    """Return what a `read_committed` reader can have now: what is before the first transaction that is open."""
+    return _read(address, topic, "read_committed", ends(address, topic, isolation="read_committed"), seconds)
+
+
+def ends(address: str, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
+    """Return where each partition ends: the high watermark, or for `read_committed` the last stable offset."""
+    consumer = _consumer(address, isolation)
+    try:
+        found = consumer.end_offsets(_partitions(consumer, topic))
+    finally:
+        consumer.close()
+    return {partition.partition: offset for partition, offset in found.items()}
+
+
+def _read(address: str, topic: str, isolation: str, end: dict[int, int], seconds: float) -> list[Read]:
+    consumer = _consumer(address, isolation)
+    found: list[Read] = []
+    try:
+        partitions = _partitions(consumer, topic)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+
+        def at_end() -> bool:
+            for records in consumer.poll(timeout_ms=100).values():
+                found.extend(
+                    Read(each.partition, each.offset, each.timestamp, each.key, each.value, tuple(each.headers))
+                    for each in records
+                    if each.offset < end[each.partition]
+                )
+            # The position passes markers and aborted records too.
+            return all(consumer.position(each) >= end[each.partition] for each in partitions)
+
+        until(at_end, f"reading {topic} up to {end}", seconds)
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def _consumer(address: str, isolation: str) -> KafkaConsumer:
+    return KafkaConsumer(
+        bootstrap_servers=address, isolation_level=isolation, group_id=None, enable_auto_commit=False,
+        auto_offset_reset="earliest", check_crcs=False, retry_backoff_ms=10, max_poll_records=10_000,
+    )  # fmt: skip
+
+
+def _partitions(consumer: KafkaConsumer, topic: str) -> list[TopicPartition]:
+    indexes = until(lambda: consumer.partitions_for_topic(topic), f"the topic {topic} being known", 30)
+    return [TopicPartition(topic, index) for index in sorted(indexes or ())]

@@ -1,0 +1,98 @@
+"""Servers that tests start in processes of their own: where they live, whom they run as, when they are ready."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+class OwnServer:
+    """A server in a process of its own, that a test may kill and start again where it was."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        ready: Callable[[], bool],
+        user: dict[str, Any] | None = None,
+        **settings: str,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            command: what is run.
+            log: the file that gets what it says.
+            ready: whether it answers.
+            user: whom it is run as, from `unprivileged`; else as we are.
+            settings: variables of its environment.
+        """
+        self._command = command
+        self._user = user or {}
+        self._log = log
+        self._ready = ready
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | self._settings,
+                cwd="/" if self._user else None, **self._user,
+            )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not self._ready():
+            if not self.running or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"{self._command[0]} did not start: {self._log.read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill it (-9); what it had promised is on its disk."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """Make a folder that other users can enter: pytest's own are closed to them. Its path is short."""
+    with tempfile.TemporaryDirectory(prefix="outfall-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def free_port() -> int:
+    """Find a TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def unprivileged(*folders: Path) -> dict[str, Any]:
+    """Whom to run a server as: nobody instead of root, whom servers refuse; the folders become theirs."""
+    if os.geteuid() != 0:
+        return {}
+    import pwd
+
+    nobody = pwd.getpwnam("nobody")
+    for folder in folders:
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
