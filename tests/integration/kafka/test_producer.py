@@ -123,7 +123,7 @@ def test_a_partition_that_was_added_is_found(model: ModelBroker) -> None:
     made = producer(model.address)
     made.send(values(b"x", partitions=[0]))
     made.flush()
-    model.topics["t"].partitions = 2
+    model.topics["t"].grow(2)
     made.send(values(b"y", partitions=[1]))
     made.flush()
     with pytest.raises(ValueRefusedError, match="_UNKNOWN_PARTITION"):
