@@ -56,6 +56,7 @@ __all__ = [
     "CommittingSinkPartition",
     "DeclaresCapabilities",
     "DeclaresGuarantee",
+    "DeclaresRoutingKey",
     "Guarantee",
     "HeldRows",
     "Metrics",
@@ -457,6 +458,18 @@ class DeclaresGuarantee(ABC):
         Such a sink is refused where a wrapper would choose which rows an epoch has.
         """
         return False
+
+    def bears_speculation(self) -> bool:
+        """Whether Spark may run two attempts of a task side by side. If not, `spark.speculation=true` is refused."""
+        return True
+
+
+class DeclaresRoutingKey(ABC):
+    """On a fixed sink: says which column routes rows to its parts where the user names none."""
+
+    @abstractmethod
+    def routing_key(self) -> str | None:
+        """Return the column's name; `None` where the user has to name one."""
 
 
 def no_save_mode(sink: object, mode: str) -> ConfigurationError:

@@ -12,6 +12,7 @@ from outfall.capabilities import (
     OUTPUT_MODES,
     DeclaresCapabilities,
     DeclaresGuarantee,
+    DeclaresRoutingKey,
     Guarantee,
     SaveMode,
     SupportsArrow,
@@ -112,6 +113,19 @@ def requirements_of(sink: object) -> Sequence[str]:
 def needs_same_rows(sink: object) -> bool:
     """Whether the sink's guarantee needs the same rows when an epoch is run again."""
     return supports(sink, DeclaresGuarantee) and sink.needs_same_rows()
+
+
+def bears_speculation(sink: object) -> bool:
+    """Whether two attempts of a task may run side by side."""
+    return not supports(sink, DeclaresGuarantee) or sink.bears_speculation()
+
+
+def routing_key_of(sink: object) -> str | None:
+    """Return the column that routes rows where the user names none; `None` where there is no such column."""
+    if not supports(sink, SupportsChildren):
+        return sink.routing_key() if supports(sink, DeclaresRoutingKey) else None
+    keys = {routing_key_of(child) for child in sink.children().values() if is_fixed(child)}
+    return keys.pop() if len(keys) == 1 else None
 
 
 def check_unresumed(sink: object) -> None:

@@ -14,6 +14,7 @@ from outfall.capabilities import (
     CommitterInitContext,
     DeclaresCapabilities,
     DeclaresGuarantee,
+    DeclaresRoutingKey,
     Guarantee,
     HeldRows,
     PartSeal,
@@ -38,11 +39,13 @@ from outfall.capabilities import (
 from outfall.capability_checks import (
     SupportsChildren,
     SupportsNamedStates,
+    bears_speculation,
     guarantee_of,
     in_save_mode,
     kind_of,
     needs_same_rows,
     requirements_of,
+    routing_key_of,
     supports,
 )
 from outfall.serde import SimpleVersionedSerializer
@@ -52,6 +55,7 @@ _FEATURES = (
     FixedPartitionedSink,
     DynamicSink,
     DeclaresGuarantee,
+    DeclaresRoutingKey,
     SupportsChildren,
     SupportsCommitter,
     SupportsDeadLetterSink,
@@ -74,6 +78,7 @@ class DelegatingSink(
     DynamicSink[Any],
     DeclaresCapabilities,
     DeclaresGuarantee,
+    DeclaresRoutingKey,
     SupportsChildren,
     SupportsCommitter[Any],
     SupportsDeadLetterSink,
@@ -137,6 +142,12 @@ class DelegatingSink(
 
     def needs_same_rows(self) -> bool:
         return needs_same_rows(self.worker)
+
+    def bears_speculation(self) -> bool:
+        return bears_speculation(self.worker)
+
+    def routing_key(self) -> str | None:
+        return routing_key_of(self.worker)
 
     def children(self) -> Mapping[str, Any]:
         return self.worker.children()  # type: ignore[no-any-return]

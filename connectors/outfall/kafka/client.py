@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
@@ -67,6 +67,7 @@ class KafkaClients:
         brokers: `host:port`, several with commas between them.
         options: how they are reached.
         timeout: seconds that one call may wait for the brokers.
+        isolation: whether the consumer gives what is in an open or aborted transaction.
         role: what they are to us, for texts.
         then: what follows when they are back, for texts.
     """
@@ -77,10 +78,12 @@ class KafkaClients:
         options: ClientOptions,
         timeout: float,
         *,
+        isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
         role: str = "the recovery store",
         then: str = "the next run goes on from what the log holds",
     ) -> None:
         """Connect to nothing yet."""
+        self._isolation = isolation
         self._role = role
         self._then = then
         self.where = brokers
@@ -123,8 +126,8 @@ class KafkaClients:
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "enable.partition.eof": True,
-                # Nothing here is in a transaction, and another's must not hold us up.
-                "isolation.level": "read_uncommitted",
+                # The recovery store writes nothing in a transaction, and another's must not hold it up.
+                "isolation.level": self._isolation,
                 # A broker answers a connection's requests in turn, and so the next question waits behind this one.
                 "fetch.wait.max.ms": 5,
                 "fetch.error.backoff.ms": 50,

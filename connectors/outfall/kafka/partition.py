@@ -110,10 +110,15 @@ class Partition(ABC):
 class KafkaPartition(Partition):
     """The one partition of a topic."""
 
-    def __init__(self, clients: KafkaClients, topic: str, *, replication_factor: int = 3) -> None:
-        """Ask nothing yet. The clients are this partition's alone; the factor is for a topic that is made here."""
+    def __init__(
+        self, clients: KafkaClients, topic: str, *, replication_factor: int = 3, named_by: str = "topic_prefix"
+    ) -> None:
+        """Ask nothing yet. The clients are this partition's alone; the factor is for a topic that is made here.
+
+        `named_by` is the option that names the topic, for texts.
+        """
         self._clients = clients
-        self._topic = Topic(clients, topic, replication_factor)
+        self._topic = Topic(clients, topic, replication_factor, named_by)
         self._exists = False
 
     @property
@@ -250,9 +255,10 @@ class KafkaPartition(Partition):
 class Topic:
     """A topic of one partition: made when it is missing, and checked when it is there, once per process."""
 
-    def __init__(self, clients: KafkaClients, name: str, replication_factor: int) -> None:
+    def __init__(self, clients: KafkaClients, name: str, replication_factor: int, named_by: str) -> None:
         """Ask nothing yet; the replication factor is for a topic that is made here."""
         self.name = name
+        self._named_by = named_by
         self._clients = clients
         self._topics = Topics(clients)
         self._replication_factor = replication_factor
@@ -310,8 +316,8 @@ class Topic:
         return ConfigurationError(
             f"the topic {self.name} at {self._clients.where} cannot hold a log",
             why=why,
-            do="correct the topic, delete it if it holds nothing, or give another topic_prefix; it is made on first"
-            " use",
+            do=f"correct the topic, delete it if it holds nothing, or give another {self._named_by}; it is made on"
+            " first use",
         )
 
 

@@ -444,13 +444,19 @@ class Producers:
 
         The caller gives it back by `keep` or `drop`.
         """
+        kept = self.kept(brokers, options, timeout, **transactional)
+        return self.make(brokers, options, timeout, **transactional) if kept is None else kept
+
+    def kept(
+        self, brokers: str, options: ProducerOptions, timeout: float, **transactional: Any
+    ) -> KafkaProducer | None:
+        """Return a producer that was kept, if there is one, as `take`."""
         defaults = {"transactional_id": None, "transaction_timeout": 600.0} | transactional
         key = (brokers, options, timeout, defaults["transactional_id"], defaults["transaction_timeout"])
         kept = self._idle.take(key, options.resolved())
-        if kept is None:
-            return self.make(brokers, options, timeout, **transactional)
-        kept.idle = False
-        self._use(1)
+        if kept is not None:
+            kept.idle = False
+            self._use(1)
         return kept
 
     def make(self, brokers: str, options: ProducerOptions, timeout: float, **transactional: Any) -> KafkaProducer:

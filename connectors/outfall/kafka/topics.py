@@ -94,23 +94,31 @@ class Topics:
 
         return self._clients.ask(f"reading the configuration of {name}", describe)
 
+    def topic_id(self, name: str) -> str | None:
+        """Return a topic's id, which is another one once it was deleted and made again (KIP-516).
+
+        Empty where the brokers know no ids, as those before 2.8; `None` where the topic is not there.
+        """
+        if self.partitions(name) is None:
+            return None
+        found = str(self._clients.ask(f"asking for the topic {name}", lambda s: self._described(name, s)).topic_id)
+        return "" if set(found) <= {"A", "=", "-"} or found == "None" else found
+
     def may_write(self, name: str) -> bool | None:
         """Whether this user may write to a topic; `None` where the brokers do not tell."""
-
-        def describe(seconds: float) -> Any:
-            asked = TopicCollection([name])
-            return _answer(
-                self._admin().describe_topics(asked, include_authorized_operations=True, request_timeout=seconds),
-                seconds,
-            )
-
         try:
-            operations = describe(_PATIENCE).authorized_operations
+            operations = self._described(name, _PATIENCE).authorized_operations
         except KafkaException:
             return None
         if not operations:
             return None
         return AclOperation.WRITE in operations or AclOperation.ALL in operations
+
+    def _described(self, name: str, seconds: float) -> Any:
+        asked = TopicCollection([name])
+        return _answer(
+            self._admin().describe_topics(asked, include_authorized_operations=True, request_timeout=seconds), seconds
+        )
 
     def _admin(self) -> Any:
         return self._clients.admin()

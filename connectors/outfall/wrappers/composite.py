@@ -38,6 +38,7 @@ from outfall.capabilities import (
 from outfall.capability_checks import (
     SupportsChildren,
     SupportsNamedStates,
+    bears_speculation,
     children_of,
     guarantee_of,
     in_save_mode,
@@ -204,6 +205,9 @@ class Composite(
 
     def needs_same_rows(self) -> bool:
         return any(map(needs_same_rows, self._children.values()))
+
+    def bears_speculation(self) -> bool:
+        return all(map(bears_speculation, self._children.values()))
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         self._check_distinct(context.step_id)

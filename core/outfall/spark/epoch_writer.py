@@ -56,6 +56,7 @@ class EpochWriter:
             CapabilityError: the sink's capabilities do not go together, or it cannot be pickled.
             ConfigurationError: the settings do not fit the sink.
         """
+        settings = settings.for_sink(sink)
         settings.check(sink)
         _check_pickles(sink)
         self._sink = sink

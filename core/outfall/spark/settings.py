@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, supports
+from outfall.capability_checks import (
+    bears_speculation,
+    check_sink,
+    is_fixed,
+    keeps_writer_state,
+    routing_key_of,
+    supports,
+)
 from outfall.errors import ConfigurationError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.validation import listed_parts
@@ -80,6 +87,12 @@ class StepSettings:
                 do="leave workers out: spark.sql.shuffle.partitions says how many tasks write",
             )
 
+    def for_sink(self, sink: Any) -> StepSettings:
+        """Return them with the column that routes rows, where the user named none and the sink knows one."""
+        if self.key is not None or not is_fixed(sink) or len(listed_parts(self.step_id, sink, ())) == 1:
+            return self
+        return replace(self, key=routing_key_of(sink))
+
     def check_key(self, sink: Any, parts: int) -> None:
         """Refuse several parts where no key says which row belongs to which.
 
@@ -98,6 +111,12 @@ class StepSettings:
         Raises:
             ConfigurationError: a column is missing, or has a type that cannot be written.
         """
+        if not bears_speculation(sink) and df.sparkSession.conf.get("spark.speculation", "false") == "true":
+            raise ConfigurationError(
+                f"{type(sink).__name__} cannot be written with spark.speculation=true",
+                why="of two attempts of one task each would fence the other",
+                do="start the session with spark.speculation=false",
+            )
         columns = RowColumns(df.columns)
         found = {name: columns.find(name, given) for name, given in (("key", self.key), ("value", self.value)) if given}
         for column in self.order_by:

@@ -1,0 +1,178 @@
+"""A real cluster, as the parts ask it: librdkafka's clients, kept in the process between two epochs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.errors import OutfallError
+from outfall.kafka.client import KafkaClients
+from outfall.kafka.options import KafkaOptions, ProducerOptions
+from outfall.kafka.partition import KafkaPartition, Partition, Write
+from outfall.kafka.parts.cluster import LedgerTopic, PartProducer, PartsCluster
+from outfall.kafka.producer import PRODUCERS, KafkaProducer
+from outfall.kafka.records import KafkaRecordMaker
+from outfall.kafka.topics import Topics
+
+_ABORTING = 5.0
+"""Seconds that a writer which fails may take to abort its transaction; else the next one of its id ends it."""
+
+
+class KafkaCluster(PartsCluster):
+    """The cluster that a sink's options name.
+
+    Args:
+        options: the sink's.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.where = options.brokers
+        self._options = options
+        self._ledgers: dict[str, KafkaLedgerTopic] = {}
+
+    def topic_id(self, name: str) -> str | None:
+        ledger = self._ledger(self._options.ledger)
+        with ledger.lock:
+            return ledger.topics.topic_id(name)
+
+    def prepare_ledger(self, name: str) -> None:
+        ledger = self._ledger(name)
+        with ledger.lock:
+            ledger.everything.prepare()
+
+    def ledger(self, name: str) -> LedgerTopic:
+        return self._ledger(name)
+
+    def kept(self, transactional_id: str, after: str) -> PartProducer | None:
+        found = PRODUCERS.kept(*self._arguments(), **self._transactional(transactional_id))
+        if found is None:
+            return None
+        if found.note[0] == after:
+            return KafkaPartProducer(found, KafkaRecordMaker(self._options), found.note[1])
+        PRODUCERS.drop(found)
+        return None
+
+    def producer(self, transactional_id: str, ledger: str) -> PartProducer:
+        made = PRODUCERS.make(*self._arguments(), **self._transactional(transactional_id))
+        return KafkaPartProducer(made, KafkaRecordMaker(self._options), ledger)
+
+    def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:
+        if isinstance(producer, KafkaPartProducer):
+            producer.keep(after)
+
+    def _ledger(self, name: str) -> KafkaLedgerTopic:
+        if name not in self._ledgers:
+            self._ledgers[name] = KafkaLedgerTopic(self._options, name)
+        return self._ledgers[name]
+
+    def _arguments(self) -> tuple[str, ProducerOptions, float]:
+        return self._options.brokers, self._options.client, self._options.seconds
+
+    def _transactional(self, transactional_id: str) -> dict[str, Any]:
+        timeout = self._options.transaction_timeout.total_seconds()
+        return {"transactional_id": transactional_id, "transaction_timeout": timeout}
+
+
+class KafkaLedgerTopic(LedgerTopic):
+    """The ledger's topic: two consumers, of which one sees all and one what is committed."""
+
+    def __init__(self, options: KafkaOptions, name: str) -> None:
+        super().__init__()
+        clients = _clients(options, committed=False)
+        self.topics = Topics(clients)
+        factor = options.replication_factor or 3
+        self._everything = KafkaPartition(clients, name, replication_factor=factor, named_by="ledger_topic")
+        self._committed = KafkaPartition(_clients(options, committed=True), name, replication_factor=factor)
+
+    @property
+    def committed(self) -> Partition:
+        return self._committed
+
+    @property
+    def everything(self) -> Partition:
+        return self._everything
+
+
+class KafkaPartProducer(PartProducer):
+    """One of librdkafka's producers, and what makes records of rows."""
+
+    def __init__(self, producer: KafkaProducer, maker: KafkaRecordMaker, ledger: str) -> None:
+        self._producer = producer
+        self._maker = maker
+        self._ledger = ledger
+        self._open = False
+        self._released = False
+
+    def init(self) -> None:
+        self._producer.init()
+
+    def begin(self) -> None:
+        self._producer.begin()
+        self._open = True
+
+    def send(self, batch: pa.RecordBatch) -> int:
+        records = self._maker.make(batch)
+        self._producer.send(records)
+        return records.size
+
+    def commit(self, records: Sequence[Write]) -> int:
+        # All rows first: the ledger's record hides what comes behind it until the transaction is over.
+        self._producer.flush()
+        offset = -1
+        for key, value in records:
+            offset = self._producer.produce_one(self._ledger, key.encode(), value, 0)
+        self._producer.commit()
+        self._open = False
+        return offset
+
+    def peaks(self) -> dict[str, int]:
+        return self._producer.peaks()
+
+    def close(self) -> None:
+        if self._released:
+            return
+        self._released = True
+        if self._open and not self._producer.broken:
+            self._producer.timeout = min(self._producer.timeout, _ABORTING)
+            with suppress(OutfallError):
+                self._producer.abort()
+        PRODUCERS.drop(self._producer)
+
+    def keep(self, after: str) -> None:
+        """Give it back for the next epoch."""
+        self._released = True
+        self._producer.note = (after, self._ledger)
+        PRODUCERS.keep(self._producer)
+
+
+_clusters: dict[Hashable, KafkaCluster] = {}
+_lock = threading.Lock()
+_MOST = 16
+
+
+def connect(options: KafkaOptions) -> PartsCluster:
+    """Return the cluster of these options, the same one for each call in a process."""
+    # Secrets as they are now: what was read of a file may have changed.
+    key = (os.getpid(), options.model_dump_json(), tuple(sorted(options.client.resolved().items())))
+    with _lock:
+        if key not in _clusters:
+            while len(_clusters) >= _MOST:
+                del _clusters[next(iter(_clusters))]
+            _clusters[key] = KafkaCluster(options)
+        return _clusters[key]
+
+
+def _clients(options: KafkaOptions, *, committed: bool) -> KafkaClients:
+    return KafkaClients(
+        options.brokers,
+        options.client,
+        options.seconds,
+        isolation="read_committed" if committed else "read_uncommitted",
+        role="the ledger",
+        then="the next attempt goes on from what the ledger holds",
+    )

@@ -1,0 +1,172 @@
+"""`parts=N`: rows are routed by key to parts, each of which commits its rows of an epoch in one transaction."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    DeclaresGuarantee,
+    DeclaresRoutingKey,
+    Guarantee,
+    PartSeal,
+    SealContext,
+    SupportsSeal,
+    SupportsStateSerializer,
+    SupportsTarget,
+    SupportsWriterContext,
+    SweepContext,
+    TargetContext,
+    WriterInitContext,
+)
+from outfall.errors import ConfigurationError
+from outfall.kafka.options import KafkaOptions
+from outfall.kafka.parts.cluster import PartsCluster
+from outfall.kafka.parts.ledger import Ledger, StepName
+from outfall.kafka.parts.part_writer import PartWriter
+from outfall.kafka.parts.target import KafkaPartState, PartsTarget, TargetNames, TopicIds
+from outfall.kafka.records import KEY, KafkaRecordMaker
+from outfall.serde import ModelSerializer
+from outfall.sinks import FixedPartitionedSink
+
+Connect = Callable[[KafkaOptions], PartsCluster]
+
+
+class PartDelivery(
+    FixedPartitionedSink[Any, KafkaPartState],
+    SupportsSeal[KafkaPartState],
+    SupportsStateSerializer[KafkaPartState],
+    SupportsTarget[KafkaPartState],
+    SupportsWriterContext,
+    DeclaresGuarantee,
+    DeclaresRoutingKey,
+):
+    """A part's rows of an epoch and one record of the ledger are one transaction, committed by the task.
+
+    As Kafka Connect's exactly-once sources (KIP-618) keep their offsets. `docs/kafka-protocol.md` argues why it is
+    right.
+
+    Args:
+        options: the sink's.
+        connect: gives the cluster, the same one for each call in a process.
+    """
+
+    def __init__(self, options: KafkaOptions, connect: Connect) -> None:
+        self.options = options
+        self.context: WriterInitContext | None = None
+        self._connect = connect
+        self._names = TargetNames(options.topic, options.ledger, options.transactional_id_prefix)
+        self._read = LedgersRead()
+        self._ids = TopicIds()
+        self._took_over = ""
+        """Names the last take-over. With `_ids` the tasks learn it of the driver."""
+
+    def kind(self) -> str:
+        return "kafka/parts"
+
+    def target(self) -> str:
+        # No broker: a cluster may move, and the ledger proves that it is the same one.
+        return f"kafka:{self.options.topic or '*'}"
+
+    def place(self) -> str:
+        return f"{self.options.brokers} {self.options.topic or '*'}"
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+    def requires(self) -> Sequence[str]:
+        return (
+            "readers with isolation.level=read_committed",
+            "a source that brings the same rows of an epoch again",
+            "the same key= after a restart",
+            "topics that lose nothing that was acknowledged (min.insync.replicas of 2 or more, no unclean election)",
+            "spark.speculation=false: each copy of a task would fence the other",
+        )
+
+    def needs_same_rows(self) -> bool:
+        return True
+
+    def bears_speculation(self) -> bool:
+        return False
+
+    def routing_key(self) -> str | None:
+        return KEY if self.options.value_format is None else self.options.key_column
+
+    def list_parts(self) -> list[str]:
+        return [str(index) for index in range(self.options.parts or 0)]
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.context = context
+        return bound
+
+    def build_part(self, step_id: str, for_part: str, resume_state: KafkaPartState | None) -> PartWriter:
+        if self.context is None:
+            raise ConfigurationError(
+                "KafkaSink was not told who writes", do="run it through outfall, which calls bind() first"
+            )
+        state = resume_state or KafkaPartState()
+        return PartWriter(self._cluster(), self._names, state, self.context, self._ids, self._took_over)
+
+    def state_serializer(self) -> ModelSerializer[KafkaPartState]:
+        return ModelSerializer(KafkaPartState)
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        KafkaRecordMaker(self.options).check_schema(schema)
+
+    def check_target(self, context: TargetContext[KafkaPartState]) -> Mapping[str, KafkaPartState]:
+        target = self._target(context.incarnation, context.step_id)
+        target.check(context, target.ids(), resume=self.options.on_existing == "resume")
+        return {part: KafkaPartState() for part in self.list_parts() if part not in context.states}
+
+    def open_target(self, context: TargetContext[KafkaPartState]) -> None:
+        target = self._target(context.incarnation, context.step_id)
+        if target.open(context, self.list_parts(), resume=self.options.on_existing == "resume"):
+            self._took_over = context.token
+        self._ids = target.ids()
+
+    def seal(self, context: SealContext, parts: Sequence[PartSeal[KafkaPartState]]) -> None:
+        """Refuse to record an epoch unless each part's last commit is what its state says. Idempotent.
+
+        Raises:
+            FencedError, ReplayDiffersError, TargetLostError: see `check_step` and `check_sealed`.
+        """
+        self._target(context.incarnation, context.step_id).seal(context, parts)
+
+    def sweep(self, context: SweepContext) -> int:
+        target = self._target(context.incarnation, context.step_id)
+        return target.bury(context.generation, whole=context.final)
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        return self._target(context.incarnation, context.step_id).buried(whole=context.final, anew=True)
+
+    def withdraw(self, context: SweepContext) -> None:
+        self._target(context.incarnation, context.step_id).bury(context.generation, whole=True)
+
+    def _cluster(self) -> PartsCluster:
+        return self._connect(self.options)
+
+    def _target(self, incarnation: str, step_id: str) -> PartsTarget:
+        cluster, step = self._cluster(), self._names.step(incarnation, step_id)
+        ledger = self._read.of(step, lambda: Ledger(self._names.ledger, cluster.ledger(self._names.ledger), step))
+        return PartsTarget(cluster, self._names, step, ledger)
+
+
+class LedgersRead:
+    """What the driver has read of the ledger, for the next epoch. Travels empty, from driver to task."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._ledgers: dict[StepName, Ledger] = {}
+
+    def __reduce__(self) -> Any:
+        return LedgersRead, ()
+
+    def of(self, step: StepName, make: Callable[[], Ledger]) -> Ledger:
+        """Return the ledger of a step, made when it is first asked for."""
+        if step not in self._ledgers:
+            self._ledgers[step] = make()
+        return self._ledgers[step]
