@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from outfall.capabilities import TargetContext, WriterInitContext
 from outfall.errors import FencedError, OutfallError, PartsChangedError
 from outfall.kafka.parts import target as target_module
-from outfall.kafka.parts.delivery import PartDelivery
-from outfall.kafka.parts.part_writer import PartWriter
+from outfall.kafka.parts.delivery import KafkaPartDelivery
+from outfall.kafka.parts.part_writer import KafkaPartWriter
 from outfall.kafka.parts.target import KafkaPartState, TargetNames, TopicIds
 from outfall.protocol.messages import Ticket
 from outfall.testing.local_engine import LocalDriver
@@ -67,7 +67,7 @@ def attempt(
     cluster: MemoryCluster, context: WriterInitContext, *values: int, state: KafkaPartState | None = None
 ) -> KafkaPartState | OutfallError:
     """Write the part's rows once, as a task does; return its state, or why it failed."""
-    part = PartWriter(cluster, NAMES, state or KafkaPartState(), context, TopicIds(), "")
+    part = KafkaPartWriter(cluster, NAMES, state or KafkaPartState(), context, TopicIds(), "")
     try:
         part.write_record_batch(batch(*values))
         part.flush(True)
@@ -78,8 +78,8 @@ def attempt(
         part.close()
 
 
-def delivery(cluster: MemoryCluster, parts: int = 1, on_existing: str = "check") -> PartDelivery:
-    return PartDelivery(options(parts, on_existing), lambda _: cluster)
+def delivery(cluster: MemoryCluster, parts: int = 1, on_existing: str = "check") -> KafkaPartDelivery:
+    return KafkaPartDelivery(options(parts, on_existing), lambda _: cluster)
 
 
 def at_random(run: Callable[[Callable[[int], int]], None], schedules: int) -> None:

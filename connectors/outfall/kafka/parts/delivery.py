@@ -26,7 +26,7 @@ from outfall.errors import ConfigurationError
 from outfall.kafka.options import KafkaOptions
 from outfall.kafka.parts.cluster import PartsCluster
 from outfall.kafka.parts.ledger import Ledger, StepName
-from outfall.kafka.parts.part_writer import PartWriter
+from outfall.kafka.parts.part_writer import KafkaPartWriter
 from outfall.kafka.parts.target import KafkaPartState, PartsTarget, TargetNames, TopicIds
 from outfall.kafka.records import KEY, KafkaRecordMaker
 from outfall.serde import ModelSerializer
@@ -35,7 +35,7 @@ from outfall.sinks import FixedPartitionedSink
 Connect = Callable[[KafkaOptions], PartsCluster]
 
 
-class PartDelivery(
+class KafkaPartDelivery(
     FixedPartitionedSink[Any, KafkaPartState],
     SupportsSeal[KafkaPartState],
     SupportsStateSerializer[KafkaPartState],
@@ -103,13 +103,13 @@ class PartDelivery(
         bound.context = context
         return bound
 
-    def build_part(self, step_id: str, for_part: str, resume_state: KafkaPartState | None) -> PartWriter:
+    def build_part(self, step_id: str, for_part: str, resume_state: KafkaPartState | None) -> KafkaPartWriter:
         if self.context is None:
             raise ConfigurationError(
                 "KafkaSink was not told who writes", do="run it through outfall, which calls bind() first"
             )
         state = resume_state or KafkaPartState()
-        return PartWriter(self._cluster(), self._names, state, self.context, self._ids, self._took_over)
+        return KafkaPartWriter(self._cluster(), self._names, state, self.context, self._ids, self._took_over)
 
     def state_serializer(self) -> ModelSerializer[KafkaPartState]:
         return ModelSerializer(KafkaPartState)

@@ -20,7 +20,7 @@ from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
 
-class PartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush, SupportsArrow):
+class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush, SupportsArrow):
     """Writes a part's rows of an epoch once, or finds them there.
 
     The first row decides. A producer that this process has kept is used where the part's state names its last commit
