@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfall.capabilities import TargetContext, WriterInitContext
-from outfall.errors import FencedError, OutfallError, PartsChangedError
+from outfall.errors import FencedError, OutfallError, PartsChangedError, TransientError
 from outfall.kafka.parts import target as target_module
 from outfall.kafka.parts.delivery import KafkaPartDelivery
 from outfall.kafka.parts.part_writer import KafkaPartWriter
@@ -170,6 +170,15 @@ def test_a_kept_producer_writes_only_what_follows_its_own_commit() -> None:
     assert isinstance(first, KafkaPartState)
     assert isinstance(attempt(cluster, writer(1, epoch=1), 8, state=first), KafkaPartState)
     assert broker.epochs == initialised, "the kept producer is good for the next epoch"
+
+
+def test_a_commit_whose_answer_is_lost_is_found_by_the_same_attempt() -> None:
+    broker = Broker()
+    delivery(MemoryCluster(broker)).open_target(target(1))
+    assert isinstance(attempt(MemoryCluster(broker, faults=Faults(["lost"])), writer(1), 7), TransientError)
+    assert broker.committed_rows() == []
+    assert isinstance(attempt(MemoryCluster(broker, faults=Faults(["landed"])), writer(1), 7), KafkaPartState)
+    assert broker.committed_rows() == [7]
 
 
 def behind_another(choose: Callable[[int], int]) -> None:
