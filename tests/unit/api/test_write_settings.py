@@ -14,14 +14,15 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from outfall.capabilities import SupportsTarget
+from outfall.capabilities import DeclaresRoutingKey, SupportsTarget
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.file import FileSink
 from outfall.recovery import recovery_config
-from outfall.sinks import DynamicSink
+from outfall.sinks import DynamicSink, FixedPartitionedSink
 from outfall.source_options import split_options
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import StepSettings
+from outfall.wrappers import FanOutSink
 
 
 @pytest.mark.parametrize(
@@ -105,3 +106,28 @@ def test_a_writer_in_another_process_asks_its_sink_again(tmp_path: Path) -> None
     other = pickle.loads(pickle.dumps(writer))
     other.check(Rows("id"))
     assert [len(each._sink.schemas) for each in (writer, other)] == [1, 2]
+
+
+class Keyed(FixedPartitionedSink[Any, int], DeclaresRoutingKey):
+    """Knows the column that routes its rows."""
+
+    def __init__(self, name: str | None = "key") -> None:
+        self.name = name
+
+    def list_parts(self) -> list[str]:
+        return ["0", "1"]
+
+    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> Any: ...
+
+    def routing_key(self) -> str | None:
+        return self.name
+
+
+def test_a_sink_may_know_the_column_that_routes_its_rows() -> None:
+    assert StepSettings().for_sink(Keyed()).key == "key"
+    assert StepSettings(key="id").for_sink(Keyed()).key == "id"
+    assert StepSettings().for_sink(FanOutSink([Keyed(), Keyed()])).key == "key"
+    for unknown in (Keyed(None), FanOutSink([Keyed(), Keyed("id")])):
+        settings = StepSettings().for_sink(unknown)
+        with pytest.raises(ConfigurationError, match="no key says"):
+            settings.check_key(unknown, 2)

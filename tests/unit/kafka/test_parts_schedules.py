@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from outfall.capabilities import TargetContext, WriterInitContext
 from outfall.errors import FencedError, OutfallError, PartsChangedError, TransientError
+from outfall.kafka.options import KafkaOptions
 from outfall.kafka.parts import target as target_module
 from outfall.kafka.parts.delivery import KafkaPartDelivery
 from outfall.kafka.parts.part_writer import KafkaPartWriter
@@ -40,11 +40,8 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def options(parts: int, on_existing: str = "check") -> Any:
-    return SimpleNamespace(
-        topic="events", ledger="ledger", transactional_id_prefix="outfall", brokers="memory", parts=parts,
-        on_existing=on_existing,
-    )  # fmt: skip
+def values(broker: Broker) -> list[Any]:
+    return [row["value"] for row in broker.committed_rows()]
 
 
 def writer(generation: int, epoch: int = 0, attempt: int = 0) -> WriterInitContext:
@@ -78,8 +75,9 @@ def attempt(
         part.close()
 
 
-def delivery(cluster: MemoryCluster, parts: int = 1, on_existing: str = "check") -> KafkaPartDelivery:
-    return KafkaPartDelivery(options(parts, on_existing), lambda _: cluster)
+def delivery(cluster: MemoryCluster, parts: int = 1, **more: Any) -> KafkaPartDelivery:
+    options = KafkaOptions(brokers="memory:9092", topic="events", ledger_topic="ledger", parts=parts, **more)
+    return KafkaPartDelivery(options, lambda _: cluster)
 
 
 def at_random(run: Callable[[Callable[[int], int]], None], schedules: int) -> None:
@@ -105,11 +103,11 @@ def two_attempts(choose: Callable[[int], int], fate: str) -> None:
     while broker.late:
         broker.arrive()
     states = {found for found in outcomes if isinstance(found, KafkaPartState)}
-    assert not states or broker.committed_rows() == [7]
+    assert not states or values(broker) == [7]
     last = attempt(MemoryCluster(broker), writer(1, attempt=2), 7)
     assert isinstance(last, KafkaPartState)
     assert states <= {last}
-    assert broker.committed_rows() == [7]
+    assert values(broker) == [7]
 
 
 FATES = ("", "lost", "landed", "late")
@@ -135,7 +133,7 @@ def overtaken(choose: Callable[[int], int]) -> None:
     play([zombie, newer], choose, lambda: None)
     last = attempt(MemoryCluster(broker), writer(2, attempt=1), 7)
     assert isinstance(last, KafkaPartState), last
-    assert broker.committed_rows() == [7]
+    assert values(broker) == [7]
 
 
 @pytest.mark.parametrize("fate", FATES)
@@ -165,7 +163,7 @@ def test_a_kept_producer_writes_only_what_follows_its_own_commit() -> None:
     first = attempt(cluster, writer(1), 7)
     # Its response is lost, and the task runs again in the same process.
     assert attempt(cluster, writer(1, attempt=1), 7) == first
-    assert broker.committed_rows() == [7]
+    assert values(broker) == [7]
     initialised = dict(broker.epochs)
     assert isinstance(first, KafkaPartState)
     assert isinstance(attempt(cluster, writer(1, epoch=1), 8, state=first), KafkaPartState)
@@ -176,9 +174,9 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_same_attempt() -> None:
     broker = Broker()
     delivery(MemoryCluster(broker)).open_target(target(1))
     assert isinstance(attempt(MemoryCluster(broker, faults=Faults(["lost"])), writer(1), 7), TransientError)
-    assert broker.committed_rows() == []
+    assert values(broker) == []
     assert isinstance(attempt(MemoryCluster(broker, faults=Faults(["landed"])), writer(1), 7), KafkaPartState)
-    assert broker.committed_rows() == [7]
+    assert values(broker) == [7]
 
 
 def behind_another(choose: Callable[[int], int]) -> None:
@@ -198,7 +196,7 @@ def behind_another(choose: Callable[[int], int]) -> None:
         assert isinstance(found, KafkaPartState)
 
     play([other, retried], choose, lambda: None)
-    assert [row for row in broker.committed_rows() if row == 7] == [7]
+    assert [row for row in values(broker) if row == 7] == [7]
 
 
 def test_a_commit_behind_an_open_transaction_is_found_by_whoever_tries_again() -> None:
@@ -226,7 +224,7 @@ def other_parts(choose: Callable[[int], int]) -> None:
             assert isinstance(found, KafkaPartState), found
 
     play([zombie, newer], choose, lambda: None)
-    assert broker.committed_rows() == [7]
+    assert values(broker) == [7]
 
 
 def test_a_task_that_wakes_after_the_query_was_started_with_other_parts_doubles_nothing() -> None:
@@ -245,11 +243,11 @@ def resumed(choose: Callable[[int], int]) -> None:
     def newer(pause: Pause) -> None:
         sink = delivery(MemoryCluster(broker, pause), on_existing="resume")
         sink.open_target(replace(target(1), incarnation=NEWER))
-        broker.marks.append(len(broker.committed_rows()))
+        broker.marks.append(len(values(broker)))
 
     play([zombie, newer], choose, lambda: None)
     # What is there when the newer one goes on is all there will ever be of the older one.
-    assert len(broker.committed_rows()) == broker.marks[0]
+    assert len(values(broker)) == broker.marks[0]
     again = attempt(MemoryCluster(broker), writer(1, attempt=1), 7)
     assert isinstance(again, FencedError) or broker.marks[0]
 
@@ -298,7 +296,7 @@ class Story:
                         other.run_task(ticket, epoch, index, part, attempt=1000 + driver.new_attempt())
 
     def check(self, *, whole: bool = False) -> None:
-        found = Counter(self.broker.committed_rows())
+        found = Counter(values(self.broker))
         assert not [row for row, count in found.items() if count > 1], "a row is there twice"
         for epoch in range(self.completed + 1):
             assert all(found[row["value"]] == 1 for _, row in self.rows(epoch)[0]), "a row of a completed epoch is lost"

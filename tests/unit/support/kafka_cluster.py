@@ -17,6 +17,7 @@ from outfall.kafka.parts.cluster import (
     PartsCluster,
 )
 from outfall.kafka.producer import ProducerFencedError
+from outfall.testing import ByReference
 
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 _PATIENCE = 4
@@ -48,7 +49,7 @@ class Faults:
     commits: list[str] = field(default_factory=list)
 
 
-class Broker:
+class Broker(ByReference):
     """What all clusters of a test have in common: the brokers."""
 
     def __init__(self) -> None:
@@ -99,6 +100,7 @@ class Broker:
         return min(opened, default=len(self.ledger))
 
     def committed_rows(self) -> list[Any]:
+        """What a `read_committed` reader finds that waits until nothing is open."""
         return [row for transaction, row in self.rows if transaction.state == COMMITTED]
 
 
@@ -176,7 +178,7 @@ class MemoryProducer(PartProducer):
     def send(self, batch: pa.RecordBatch) -> int:
         self._pause()
         transaction = self._joined()
-        self._broker.rows.extend((transaction, row["value"]) for row in batch.to_pylist())
+        self._broker.rows.extend((transaction, row) for row in batch.to_pylist())
         return int(batch.nbytes)
 
     def commit(self, records: Sequence[Write]) -> int:
@@ -208,7 +210,7 @@ class MemoryProducer(PartProducer):
         return self._transaction
 
 
-class MemoryCluster(PartsCluster):
+class MemoryCluster(ByReference, PartsCluster):
     """The brokers as one process sees them."""
 
     where = "memory"

@@ -1,0 +1,80 @@
+"""Parts in Kafka are exactly once where the source is repeatable: the suite does not refute it over a model."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.capabilities import Guarantee
+from outfall.errors import TransientError
+from outfall.kafka.options import KafkaOptions
+from outfall.kafka.parts.delivery import KafkaPartDelivery
+from outfall.testing import ByReference, SinkConformance, SinkHarness
+from tests.unit.support.kafka_cluster import Broker, MemoryCluster
+
+
+class Place(ByReference):
+    """The brokers, and the one process that all drivers and tasks of a check run in."""
+
+    def __init__(self) -> None:
+        self.topic = f"events-{uuid.uuid4().hex}"
+        self.broker = Broker()
+        self.broker.ids[self.topic] = "1"
+        self.cluster = MemoryCluster(self.broker, self._answer)
+        self.gone = False
+
+    def _answer(self) -> None:
+        if self.gone:
+            raise TransientError("the brokers do not answer")
+
+    def connect(self, options: KafkaOptions) -> MemoryCluster:
+        return self.cluster
+
+
+class Parts(SinkHarness):
+    claim = Guarantee.EXACTLY_ONCE
+    repeatable_source = True
+    not_claimed = dict.fromkeys(
+        ["tasks_in_processes_of_their_own", "killed_before_close", "killed_at_every_step"],
+        "the brokers are in this process; it runs in tests/integration",
+    ) | {
+        "leftovers_are_swept": "nothing is staged",
+        "parts_reordered": "an epoch that is committed in part must be routed as before, or it is refused; the sink"
+        " itself lists its parts in one order only",
+    }
+
+    def new_target(self, directory: Path) -> Place:
+        return Place()
+
+    def make_sink(self, target: Place) -> KafkaPartDelivery:
+        options = KafkaOptions(
+            brokers="memory:9092", topic=target.topic, ledger_topic="ledger", parts=4, value_format="json"
+        )
+        return KafkaPartDelivery(options, target.connect)
+
+    def read(self, target: Place) -> list[Any]:
+        return target.broker.committed_rows()
+
+    def lose_target(self, target: Place) -> None:
+        """Delete both topics, which are made anew with their next use."""
+        target.broker.ledger.clear()
+        target.broker.rows.clear()
+        target.broker.ids = {target.topic: "2"}
+
+    @contextmanager
+    def breaking(self, target: Place) -> Iterator[None]:
+        target.gone = True
+        try:
+            yield
+        finally:
+            target.gone = False
+
+
+@pytest.mark.thorough
+class TestParts(Parts, SinkConformance):
+    pass
