@@ -74,10 +74,13 @@ def _read(address: str, topic: str, isolation: str, end: dict[int, int], seconds
 
 
 def _consumer(address: str, isolation: str) -> KafkaConsumer:
-    return KafkaConsumer(
+    made = KafkaConsumer(
         bootstrap_servers=address, isolation_level=isolation, group_id=None, enable_auto_commit=False,
-        auto_offset_reset="earliest", check_crcs=False, retry_backoff_ms=10, max_poll_records=10_000,
+        auto_offset_reset="earliest", check_crcs=False, max_poll_records=10_000, fetch_max_wait_ms=50,
     )  # fmt: skip
+    # It would ask for the topic no sooner than 100 ms after it has connected, and has no option for that.
+    made._cluster.config["retry_backoff_ms"] = 0
+    return made
 
 
 def _partitions(consumer: KafkaConsumer, topic: str) -> list[TopicPartition]:

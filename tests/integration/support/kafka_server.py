@@ -1,4 +1,18 @@
-"""A broker that is not ours: the one that the environment names, or noida-db, a broker written in Rust."""
+"""A broker that is not ours: the one that the environment names, or noida-db, a broker written in Rust.
+
+It is independent evidence, and not Apache Kafka. Tried of 0.2.3, with confluent-kafka, kafka-python and bare requests:
+
+- As Apache Kafka: both isolation levels in Fetch and ListOffsets, with the list of aborted transactions; an older epoch
+  is refused at AddPartitionsToTxn, Produce and EndTxn; INVALID_TRANSACTION_TIMEOUT above 15 minutes; batches that come
+  twice, or before their turn; headers and timestamps; `max.message.bytes`; settings of topics are told as they were
+  given; partitions can be added; topics without transactions are compacted within seconds.
+- Missing: ids of topics (all zero), authorized operations, `transaction.max.timeout.ms` among the broker's settings. A
+  transaction is open for longer than its timeout, for ever. What was written in transactions is not compacted. All is
+  in memory.
+- Wrong: EndTxn is taken without a transaction, as a commit after an abort, with an epoch or a producer id that never
+  was; AddPartitionsToTxn for a partition that is missing; Produce for one that is not in the transaction.
+  InitProducerId over an open transaction is answered at once, where Apache Kafka says CONCURRENT_TRANSACTIONS first.
+"""
 
 from __future__ import annotations
 
