@@ -179,6 +179,35 @@ def test_a_transaction_that_expires_is_aborted_and_its_producer_fenced(
 
 
 @pytest.mark.thorough
+def test_a_commit_that_is_held_hides_what_another_commits_behind_it(model: ModelBroker, modelled: ModelTopic) -> None:
+    slow = send(producer(model.address, "slow"), "t", "slow")
+    fast = send(producer(model.address, "fast"), "t", "fast")
+    model.held = lambda number, request: number == END_TXN and request.transactional_id == "slow"
+    with pytest.raises(KafkaException, match="_TIMED_OUT"):
+        slow.commit_transaction(0.2)
+    fast.commit_transaction(10)
+    assert (read_visible(model.address, "t"), modelled.partitions[0].end) == ([], 3)
+    model.held = lambda number, request: False
+    slow.commit_transaction(10)
+    assert values(read(model.address, "t")) == [b"slow", b"fast"]
+
+
+@pytest.mark.thorough
+def test_a_broker_that_was_away_for_longer_than_a_transaction_may_be_open(
+    model: ModelBroker, modelled: ModelTopic
+) -> None:
+    writer = send(producer(model.address, "a"), "t", "lost")
+    model.away = True
+    with pytest.raises(KafkaException, match="_TIMED_OUT"):
+        writer.commit_transaction(0.2)
+    assert model.expire() == ["a"]
+    model.away = False
+    with pytest.raises(KafkaException, match="fenced"):
+        writer.commit_transaction(20)
+    assert read(model.address, "t") == []
+
+
+@pytest.mark.thorough
 def test_a_commit_is_answered_before_its_markers_are_there(model: ModelBroker, modelled: ModelTopic) -> None:
     model.transactions.late_markers = True
     send(producer(model.address, "a"), "t", "first").commit_transaction(10)

@@ -311,9 +311,10 @@ class ModelBroker(WireServer):
         for new in request.topics:
             error = self.next_error(CREATE_TOPICS) or (TOPIC_EXISTS if new.name in self.topics else 0)
             error = error or (BAD_REPLICATION if new.replication_factor > 1 else 0)
-            if not error:
+            error = error or (0 if self._may(new.name, CREATE) else TOPIC_DENIED)
+            if not error and not request.validate_only:
                 settings = {setting.name: setting.value for setting in new.configs}
-                self.topics[new.name] = ModelTopic(new.num_partitions, settings)
+                self.topics[new.name] = ModelTopic(max(1, new.num_partitions), settings)
             results.append(
                 make.CreatableTopicResult(name=new.name, error_code=error, error_message=None, version=version)
             )
