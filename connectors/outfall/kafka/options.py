@@ -84,6 +84,10 @@ class ClientOptions(Mapping[str, str]):
     def __repr__(self) -> str:
         return repr(dict(self))
 
+    def changed(self, more: Mapping[str, object]) -> Self:
+        """Return these with some added or replaced."""
+        return type(self)({name: value.get_secret_value() for name, value in self._options.items()} | dict(more))
+
     def shown(self) -> dict[str, str]:
         """Return what a URL may hold: all but literal secrets."""
         return {name: value for name, value in self.items() if value != MASK}
@@ -137,6 +141,16 @@ class ProducerOptions(ClientOptions):
     @classmethod
     def _breaks(cls) -> tuple[tuple[str, str], ...]:
         return _BREAKS
+
+    def reaching(self) -> ClientOptions:
+        """Return those that say how the brokers are reached, for clients that send no records."""
+        return ClientOptions(
+            {
+                name: value.get_secret_value()
+                for name, value in self._options.items()
+                if re.fullmatch(_REACHING, name) and not name.startswith(("compression.", "queue."))
+            }
+        )
 
 
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")

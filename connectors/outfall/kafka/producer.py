@@ -317,7 +317,7 @@ class KafkaProducer:
                 asked = True
                 self._clients.ask(f"asking for the topic {record[0]}", partial(self._refresh, record[0]))
             else:
-                told = more.get("on_delivery", self._failed)
+                told = more.get("on_delivery") or partial(self._failed, topic=record[0])
                 told(known or KafkaError(KafkaError._FAIL), None)
                 return self._check()
             try:
@@ -337,9 +337,9 @@ class KafkaProducer:
         else:
             self._failed(error, message)
 
-    def _failed(self, error: KafkaError, message: Message | None) -> None:
+    def _failed(self, error: KafkaError, message: Message | None, topic: str | None = None) -> None:
         if self._failure is None:
-            self._failure = (error, None if message is None else message.topic())
+            self._failure = (error, topic if message is None else message.topic())
 
     def _left(self, seconds: float) -> int:
         """Wait until all is reported, or no longer, and return how many records are not."""

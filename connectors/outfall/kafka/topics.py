@@ -94,6 +94,15 @@ class Topics:
 
         return self._clients.ask(f"reading the configuration of {name}", describe)
 
+    def largest_batch(self, name: str) -> int | None:
+        """Return the most bytes of one batch that a topic takes; `None` where the brokers do not tell."""
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        try:
+            found = _answer(self._admin().describe_configs([resource], request_timeout=_PATIENCE), _PATIENCE)
+        except KafkaException:
+            return None
+        return int(found["max.message.bytes"].value) if "max.message.bytes" in found else None
+
     def topic_id(self, name: str) -> str | None:
         """Return a topic's id, which is another one once it was deleted and made again (KIP-516).
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from outfall.kafka import KafkaRecoveryConfig, partition, topics
+from outfall.kafka import KafkaRecoveryConfig, delivery, partition, topics
 from outfall.kafka.idle import Idle
+from outfall.kafka.producer import PRODUCERS
 from outfall.kafka.recovery import config as recovery_config
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
@@ -17,10 +18,15 @@ from tests.integration.support.kafka_server import kafka_server
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Brokers of other tests had these names and perhaps these ports."""
     monkeypatch.setattr(partition, "_checked", set())
     monkeypatch.setattr(recovery_config, "IDLE", Idle(recovery_config.MOST))
+    yield
+    # Else they would go on looking for brokers that are gone.
+    PRODUCERS.close()
+    for clients in delivery.CLIENTS.clear():
+        clients.shut()
 
 
 @pytest.fixture

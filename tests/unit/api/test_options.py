@@ -15,6 +15,7 @@ from outfall.file.options import FileOptions
 from outfall.file.whole.sink import WholeFiles
 from outfall.http import HttpSink
 from outfall.http.options import HttpOptions
+from outfall.kafka.options import KafkaOptions
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
 from outfall.postgres import PostgresSink
 from outfall.postgres.options import PostgresOptions
@@ -201,7 +202,7 @@ def test_the_options_door_names_the_nearest_option() -> None:
         sink_from_options({"path": "/x", "onexistin": "error"})
 
 
-@pytest.mark.parametrize("model", [FileOptions, PostgresOptions, S3Options, HttpOptions])
+@pytest.mark.parametrize("model", [FileOptions, PostgresOptions, S3Options, HttpOptions, KafkaOptions])
 def test_the_documentation_holds_the_table_of_the_model(model: type[SinkOptions]) -> None:
     name = model.__name__.removesuffix("Options").lower()
     page = Path(__file__).parents[3].joinpath("docs", f"{name}.md").read_text()

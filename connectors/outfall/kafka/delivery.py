@@ -1,0 +1,198 @@
+"""What every way of delivering records has in common: options, columns, and the topic, looked at before an epoch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    DeclaresGuarantee,
+    Guarantee,
+    SupportsDeadLetterSink,
+    SupportsTarget,
+    SupportsWriterContext,
+    TargetContext,
+)
+from outfall.contexts import WriterInitContext
+from outfall.errors import ConfigurationError, TargetError
+from outfall.kafka.idle import Idle
+from outfall.kafka.options import KafkaOptions, ProducerOptions
+from outfall.kafka.records import KafkaRecordMaker
+from outfall.sinks import DynamicSink, Sink
+
+if TYPE_CHECKING:
+    from outfall.kafka.client import KafkaClients
+    from outfall.kafka.stream import KafkaStreamPartition
+
+_BATCH = 1_000_000
+"""Bytes that librdkafka puts into one batch unless `batch.size` says otherwise."""
+_MOST_CLIENTS = 8
+
+CLIENTS: Idle[KafkaClients] = Idle(_MOST_CLIENTS)
+"""Those with which this process, as a driver, asked for topics."""
+
+
+class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
+    """One way of delivering records, which a `KafkaSink` holds."""
+
+    shown_as = "KafkaSink"
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.options = options
+        self.context: WriterInitContext | None = None
+        self._largest: int | None = None
+        """The most bytes that the topic takes in one batch, once the driver has asked. Tasks learn it of the driver."""
+        self._looked = False
+        """Whether the driver has looked at the topic, beyond whether it is there."""
+
+    def __repr__(self) -> str:
+        return f"KafkaSink(topic={self.options.topic!r}, brokers={self.options.brokers!r})"
+
+    def kind(self) -> str:
+        return "kafka"
+
+    def target(self) -> str:
+        # Without the brokers: they may move, and the recovery data with them.
+        return f"kafka:{self.options.topic or '*'}"
+
+    def place(self) -> str:
+        return f"{self.options.brokers} {self.options.topic or '*'}"
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.context = context
+        return bound
+
+    def requires(self) -> Sequence[str]:
+        return ("topics with min.insync.replicas of 2 or more, and no unclean leader election",)
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        KafkaRecordMaker(self.options).check_schema(schema)
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        """Refuse a topic that is missing and not to be made, or that this user may not write to."""
+        topic = self.options.topic
+        if topic is not None:
+            with self.clients() as clients:
+                if self._partitions(clients, topic) and not self._looked:
+                    self._look(clients, topic)
+        return {}
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        """Make the topic, where it is missing."""
+        from outfall.kafka.topics import BROKERS_CHOICE, Topics
+
+        options = self.options
+        if options.topic is None or options.create_topic == "never":
+            return
+        with self.clients() as clients:
+            topics = Topics(clients)
+            if topics.partitions(options.topic) is None:
+                partitions, replicas = options.partitions, options.replication_factor
+                how = f"(partitions={partitions}, replication_factor={replicas})"
+                topics.make(options.topic, partitions or BROKERS_CHOICE, replicas or BROKERS_CHOICE, {}, how)
+                self._look(clients, options.topic)
+
+    def check_connection(self) -> Sequence[str]:
+        """Connect, and look for the topic and the right to write to it."""
+        topic = self.options.topic
+        with self.clients() as clients:
+            if topic is None:
+                clients.ask("asking for the cluster", lambda seconds: clients.consumer().list_topics(timeout=seconds))
+                return ["the brokers answer; topics are named by rows, and were not looked at"]
+            count = self._partitions(clients, topic)
+            if count is None:
+                return [f"the brokers answer; the topic {topic} is missing, and will be made"]
+            written = self._look(clients, topic)
+        rights = "may be written to" if written else "may be written to, or not: the brokers do not tell"
+        return [f"the topic {topic} is there, with {count} partitions", f"it {rights}"]
+
+    @contextmanager
+    def clients(self) -> Iterator[KafkaClients]:
+        """Lend clients for questions to the brokers, connected where this process has asked before."""
+        # Here and not above: whoever imports the recovery store, which is in this package, may not have the client.
+        from outfall.kafka.client import KafkaClients
+
+        options = self.options
+        given = options.client.reaching()
+        key, secrets = (options.brokers, given, options.seconds), given.resolved()
+        clients = CLIENTS.take(key, secrets) or KafkaClients(
+            options.brokers, given, options.seconds, role="Kafka", then=NEXT_RUN
+        )
+        try:
+            yield clients
+        except BaseException:
+            clients.shut()
+            raise
+        CLIENTS.keep(key, secrets, clients)
+
+    def producer_options(self) -> ProducerOptions:
+        """Return librdkafka's properties for writing: batches are no larger than the topic takes."""
+        given = self.options.client
+        size = given.get("batch.size", f"{_BATCH}")
+        if self._largest is None or not size.isdecimal() or self._largest >= int(size):
+            return given
+        return given.changed({"batch.size": self._largest})
+
+    def writer(self) -> WriterInitContext:
+        """Return who writes.
+
+        Raises:
+            ConfigurationError: nobody said it.
+        """
+        if self.context is None:
+            raise ConfigurationError(
+                "KafkaSink was not told who writes", do="run it through outfall, which calls bind() first"
+            )
+        return self.context
+
+    def _partitions(self, clients: KafkaClients, topic: str) -> int | None:
+        """How many the topic has; `None` where it is missing and will be made."""
+        from outfall.kafka.topics import Topics
+
+        count = Topics(clients).partitions(topic)
+        if count is None and self.options.create_topic == "never":
+            raise TargetError(
+                f"there is no topic {topic} at {clients.where}",
+                do='make it, correct the name, or give create_topic="if_missing"',
+            )
+        return count
+
+    def _look(self, clients: KafkaClients, topic: str) -> bool | None:
+        """Look how large its batches may be, and whether it may be written to; `None` where the brokers do not tell."""
+        from outfall.kafka.topics import Topics
+
+        topics = Topics(clients)
+        may = topics.may_write(topic)
+        if may is False:
+            raise ConfigurationError(
+                f"this user may not write to the topic {topic} at {clients.where}",
+                do="give the user the rights DESCRIBE and WRITE on it, or name another user in client_options",
+            )
+        self._largest = topics.largest_batch(topic)
+        self._looked = True
+        clients.drop_admin()
+        return may
+
+
+class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
+    """Without `parts`: any number of tasks send their rows side by side, each at least once."""
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.AT_LEAST_ONCE
+
+    def owns_target(self) -> bool:
+        # Others may write to the topic beside it: it finds nothing there.
+        return False
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> KafkaStreamPartition:
+        from outfall.kafka.stream import KafkaStreamPartition
+
+        return KafkaStreamPartition(self)
+
+
+NEXT_RUN = "the next run begins where this one stopped"

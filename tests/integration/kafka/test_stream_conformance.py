@@ -1,0 +1,64 @@
+"""`KafkaSink` without parts is at least once, as it says: the conformance suite does not refute it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from outfall.kafka import KafkaSink
+from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.integration.support.kafka_reader import read
+
+MUTE = "a topic does not tell which query its records are of"
+
+
+class Topics(SinkHarness):
+    """Rows as JSON, in a topic of two partitions for each trial."""
+
+    address: str
+    not_claimed = {"lost_log": MUTE, "rewound_log": MUTE}
+
+    def new_target(self, directory: Path) -> Any:
+        topic = f"c-{secrets.token_hex(8)}"
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+        return topic
+
+    def make_sink(self, target: Any) -> Any:
+        return KafkaSink(self.address, target, value_format="json", timeout=20)
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return [json.loads(record.value or b"") for record in read(self.address, target)]
+
+
+SHORT = [
+    "declared_guarantee", "one_epoch", "several_epochs", "empty_epochs_and_tasks", "counts_are_facts",
+    "replay_of_a_completed_epoch", "replay_of_a_lost_epoch", "no_state_on_the_sink",
+]  # fmt: skip
+
+
+LONGER = [
+    "values_unchanged", "close_publishes_nothing", "attempt_after_the_winner", "killed_before_close", "foreign_log",
+    "second_query",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("checks", [SHORT, pytest.param(LONGER, marks=pytest.mark.thorough)], ids=["short", "longer"])
+def test_at_least_once(kafka: str, tmp_path: Path, checks: list[str]) -> None:
+    topics = Topics()
+    topics.address = kafka
+    report = run_conformance(topics, tmp_path, checks=checks)
+    assert report.passed, report
+
+
+@pytest.mark.long
+class TestTopics(Topics, SinkConformance):
+    @pytest.fixture(autouse=True)
+    def _broker(self, kafka: str) -> None:
+        self.address = kafka
