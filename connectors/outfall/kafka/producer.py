@@ -37,6 +37,9 @@ _OF_RECORD = {
 }  # fmt: skip
 _OF_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
 """Of the record where rows name their topics, and else of all of them."""
+_RAISED = (KafkaException, SystemError)
+"""What a call of the client may raise of an error that ends it. Reports on records come in the same call, with that
+error set already: what they do fails with a `SystemError`, whose cause it is."""
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _SLICE = 0.5
 """Seconds that one wait for the brokers takes, between which errors are looked at."""
@@ -241,7 +244,7 @@ class KafkaProducer:
         """Take in what librdkafka has to say. Called now and then while nobody uses it: its counts would pile up."""
         producer = self._producer
         if producer is not None:
-            with suppress(KafkaException):  # who takes it will be told
+            with suppress(*_RAISED):  # who takes it will be told
                 producer.poll(0)
 
     def _transaction(self, doing: str, call: Callable[[float], None]) -> None:
@@ -283,11 +286,7 @@ class KafkaProducer:
                 do="raise transaction_timeout, or have smaller epochs (as by maxOffsetsPerTrigger)",
             )
         if code in _FENCED:
-            return ProducerFencedError(
-                f"{what} {where} failed",
-                why=f"{why}: a newer producer was registered under this id",
-                do="nothing, where another attempt of this task runs; else see that no other query has this checkpoint",
-            )
+            return self._fenced(error, f"{what} {where}")
         if self._failure is not None and not self._failure[0].fatal():
             return self._explained(*self._failure)
         if code in _OF_RECORD | _OF_TOPIC:
@@ -296,6 +295,13 @@ class KafkaProducer:
         if doing == "committing" and isinstance(told, TransientError) and not error.txn_requires_abort():
             return TransientError(told.what, why=f"{told.why}; whether it was committed is not known", do=told.do)
         return told
+
+    def _fenced(self, error: KafkaError, what: str) -> ProducerFencedError:
+        return ProducerFencedError(
+            f"{what} failed",
+            why=f"{error.name()}: {self._masked(error)}: a newer producer was registered under this id",
+            do="nothing, where another attempt of this task runs; else see that no other query has this checkpoint",
+        )
 
     # Deliveries.
 
@@ -338,26 +344,30 @@ class KafkaProducer:
             self._failed(error, message)
 
     def _failed(self, error: KafkaError, message: Message | None, topic: str | None = None) -> None:
-        if self._failure is None:
+        # What ends the producer explains what else is reported, before or after.
+        if self._failure is None or (error.fatal() and not self._failure[0].fatal()):
             self._failure = (error, topic if message is None else message.topic())
 
     def _left(self, seconds: float) -> int:
         """Wait until all is reported, or no longer, and return how many records are not."""
         try:
             return int(self._producer.flush(seconds))
-        except KafkaException as ended:
+        except _RAISED as ended:
             self._ended(ended)
             return 0
 
-    def _ended(self, ended: KafkaException) -> None:
+    def _ended(self, ended: KafkaException | SystemError) -> None:
         """Take in what ends this producer, as being fenced does."""
-        self._failed(error_of(ended) or KafkaError(KafkaError._FAIL), None)
+        cause = ended.__cause__ if isinstance(ended, SystemError) else ended
+        if not isinstance(cause, KafkaException):
+            raise ended
+        self._failed(error_of(cause) or KafkaError(KafkaError._FAIL), None)
 
     def _serve(self, seconds: float) -> None:
         """Let librdkafka report, and pass on in this thread what it says of records."""
         try:
             self._producer.poll(seconds)
-        except KafkaException as ended:
+        except _RAISED as ended:
             self._ended(ended)
         reports, self._refused = self._refused, []
         for refused, row, error in reports:
@@ -371,6 +381,8 @@ class KafkaProducer:
 
     def _explained(self, error: KafkaError, topic: str | None) -> OutfallError:
         what = f"writing to {topic}" if topic else "writing to Kafka"
+        if error.code() in _FENCED:
+            return self._fenced(error, f"{what} at {self.where}")
         if error.code() not in _OF_RECORD | _OF_TOPIC:
             return self._clients.explain(error, what)
         return ValueRefusedError(

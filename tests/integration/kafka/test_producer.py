@@ -183,6 +183,23 @@ def test_a_producer_that_was_fenced_says_so(cluster: MockCluster) -> None:
     made.shut()
 
 
+def test_a_producer_that_is_fenced_when_its_last_record_is_under_way_says_so(model: ModelBroker) -> None:
+    """The client raises the fatal error and goes on to report on records, with the error set."""
+    model_topic(model, "t")
+    model_topic(model, "ledger")
+    older, newer = (producer(model.address, transactional_id="outfall-1") for _ in range(2))
+    older.init()
+    older.begin()
+    older.send(values(*[b"a"] * 10))
+    older.flush()
+    newer.init()
+    older.send(values(*[b"a"] * 10))
+    with pytest.raises(ProducerFencedError, match="a newer producer was registered"):
+        older.produce_one("ledger", b"part", b"state", 0)
+    for made in (older, newer):
+        made.shut()
+
+
 def test_a_commit_without_an_answer_is_unclear(cluster: MockCluster) -> None:
     made = producer(cluster.address, 2, transactional_id="outfall-1", transaction_timeout=60)
     made.init()
