@@ -8,6 +8,7 @@ rights, topics that are made anew, compaction, what the coordinator refuses besi
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from base64 import b64encode
 from dataclasses import replace
@@ -119,13 +120,15 @@ def test_an_open_transaction_hides_what_is_behind_it_and_the_high_watermark_tell
 def test_an_aborted_transaction_is_never_seen_and_a_committed_one_as_it_was_sent(address: str, topic: str) -> None:
     writer = producer(address, f"{topic}-a")
     send(writer, topic, "aborted").abort_transaction(10)
-    send(writer, topic, "here", headers=[("h", b"1"), ("n", None)], timestamp=1_234_567_890_123).commit_transaction(10)
+    # One from 2009 would be older than the topic's retention.
+    sent: dict[str, Any] = {"headers": [("h", b"1"), ("n", None)], "timestamp": int(time.time() * 1000) - 3_600_000}
+    send(writer, topic, "here", **sent).commit_transaction(10)
     send(writer, topic, "aborted").abort_transaction(10)
     send(writer, topic, "there", partition=1).commit_transaction(10)
     until(lambda: ends(address, topic) == {0: 6, 1: 2}, "all markers", 10)
     assert polled(address, topic) == ([b"here"], 6)
     here, there = read(address, topic)
-    assert here == Read(0, 2, 1_234_567_890_123, b"here", b"here", (("h", b"1"), ("n", None)))
+    assert here == Read(0, 2, sent["timestamp"], b"here", b"here", tuple(sent["headers"]))
     assert (there.partition, there.offset, there.value) == (1, 0, b"there")
     assert len(read(address, topic, isolation="read_uncommitted")) == 4
 

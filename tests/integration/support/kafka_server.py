@@ -12,6 +12,9 @@ It is independent evidence, and not Apache Kafka. Tried of 0.2.3, with confluent
 - Wrong: EndTxn is taken without a transaction, as a commit after an abort, with an epoch or a producer id that never
   was; AddPartitionsToTxn for a partition that is missing; Produce for one that is not in the transaction.
   InitProducerId over an open transaction is answered at once, where Apache Kafka says CONCURRENT_TRANSACTIONS first.
+  A partition that is in a transaction without records gets no marker. A `read_committed` fetch leaves out aborted
+  records, so that a position may stand before the last stable offset for as long as a transaction is open.
+- Records whose timestamp is older than `retention.ms` (7 days) are gone within a second.
 """
 
 from __future__ import annotations
