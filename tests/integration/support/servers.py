@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -33,7 +34,9 @@ class OwnServer:
             user: whom it is run as, from `unprivileged`; else as we are.
             settings: variables of its environment.
         """
-        self._command = command
+        # The tests may be killed themselves, and it with them where there is util-linux.
+        dying = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+        self._command = [*dying, *command]
         self._user = user or {}
         self._log = log
         self._ready = ready
@@ -45,7 +48,7 @@ class OwnServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
+        """Start it, and return when it answers. It ends with the thread that calls this, if not before."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | self._settings,
@@ -55,7 +58,7 @@ class OwnServer:
         while not self._ready():
             if not self.running or time.monotonic() > deadline:
                 self.kill()
-                raise AssertionError(f"{self._command[0]} did not start: {self._log.read_text()[-2000:]}")
+                raise AssertionError(f"{self._command} did not start: {self._log.read_text()[-2000:]}")
             time.sleep(0.05)
 
     def kill(self) -> None:
