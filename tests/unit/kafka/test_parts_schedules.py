@@ -141,8 +141,13 @@ def test_two_attempts_of_a_part_commit_its_rows_once(fate: str) -> None:
     at_random(partial(two_attempts, fate=fate), 60)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize(
+    "fate",
+    [
+        *(pytest.param(fate, marks=pytest.mark.thorough) for fate in ("", "landed")),
+        *(pytest.param(fate, marks=pytest.mark.long) for fate in ("lost", "late")),
+    ],
+)
 def test_two_attempts_of_a_part_in_every_order_of_their_steps(fate: str) -> None:
     assert every_schedule(partial(two_attempts, fate=fate)) > 500
 
