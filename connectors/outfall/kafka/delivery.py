@@ -74,15 +74,21 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         KafkaRecordMaker(self.options).check_schema(schema)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        self.check_topic()
+        return {}
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        self.make_topic()
+
+    def check_topic(self) -> None:
         """Refuse a topic that is missing and not to be made, or that this user may not write to."""
         topic = self.options.topic
         if topic is not None:
             with self.clients() as clients:
                 if self._partitions(clients, topic) and not self._looked:
                     self._look(clients, topic)
-        return {}
 
-    def open_target(self, context: TargetContext[Any]) -> None:
+    def make_topic(self) -> None:
         """Make the topic, where it is missing."""
         from outfall.kafka.topics import BROKERS_CHOICE, Topics
 

@@ -13,9 +13,8 @@ import pytest
 from outfall.capabilities import Guarantee
 from outfall.errors import TransientError
 from outfall.kafka.options import KafkaOptions
-from outfall.kafka.parts.delivery import KafkaPartDelivery
 from outfall.testing import ByReference, SinkConformance, SinkHarness
-from tests.unit.support.kafka_cluster import Broker, MemoryCluster
+from tests.unit.support.kafka_cluster import Broker, MemoryCluster, MemoryDelivery
 
 
 class Place(ByReference):
@@ -32,7 +31,7 @@ class Place(ByReference):
         if self.gone:
             raise TransientError("the brokers do not answer")
 
-    def connect(self, options: KafkaOptions) -> MemoryCluster:
+    def connect(self, *_: object) -> MemoryCluster:
         return self.cluster
 
 
@@ -51,11 +50,11 @@ class Parts(SinkHarness):
     def new_target(self, directory: Path) -> Place:
         return Place()
 
-    def make_sink(self, target: Place) -> KafkaPartDelivery:
+    def make_sink(self, target: Place) -> MemoryDelivery:
         options = KafkaOptions(
             brokers="memory:9092", topic=target.topic, ledger_topic="ledger", parts=4, value_format="json"
         )
-        return KafkaPartDelivery(options, target.connect)
+        return MemoryDelivery(options, target.connect)
 
     def read(self, target: Place) -> list[Any]:
         return target.broker.committed_rows()

@@ -19,13 +19,12 @@ from outfall.capabilities import TargetContext, WriterInitContext
 from outfall.errors import FencedError, OutfallError, PartsChangedError, TransientError
 from outfall.kafka.options import KafkaOptions
 from outfall.kafka.parts import target as target_module
-from outfall.kafka.parts.delivery import KafkaPartDelivery
 from outfall.kafka.parts.part_writer import KafkaPartWriter
 from outfall.kafka.parts.target import KafkaPartState, TargetNames, TopicIds
 from outfall.protocol.messages import Ticket
 from outfall.testing.local_engine import LocalDriver
 from outfall.testing.memory_log import MemoryRecoveryConfig
-from tests.unit.support.kafka_cluster import COMMITTED, Broker, Faults, MemoryCluster
+from tests.unit.support.kafka_cluster import COMMITTED, Broker, Faults, MemoryCluster, MemoryDelivery
 from tests.unit.support.schedules import Killed, Pause, every_schedule, play
 
 NAMES = TargetNames("events", "ledger", "outfall")
@@ -75,9 +74,9 @@ def attempt(
         part.close()
 
 
-def delivery(cluster: MemoryCluster, parts: int = 1, **more: Any) -> KafkaPartDelivery:
+def delivery(cluster: MemoryCluster, parts: int = 1, **more: Any) -> MemoryDelivery:
     options = KafkaOptions(brokers="memory:9092", topic="events", ledger_topic="ledger", parts=parts, **more)
-    return KafkaPartDelivery(options, lambda _: cluster)
+    return MemoryDelivery(options, lambda *_: cluster)
 
 
 def at_random(run: Callable[[Callable[[int], int]], None], schedules: int) -> None:

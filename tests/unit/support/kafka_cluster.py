@@ -16,6 +16,7 @@ from outfall.kafka.parts.cluster import (
     PartProducer,
     PartsCluster,
 )
+from outfall.kafka.parts.delivery import KafkaPartDelivery
 from outfall.kafka.producer import ProducerFencedError
 from outfall.testing import ByReference
 
@@ -239,3 +240,13 @@ class MemoryCluster(ByReference, PartsCluster):
 
     def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:
         self._kept[transactional_id] = after, producer
+
+
+class MemoryDelivery(KafkaPartDelivery):
+    """Parts of a topic that is there."""
+
+    def check_topic(self) -> None:
+        pass
+
+    def make_topic(self) -> None:
+        pass

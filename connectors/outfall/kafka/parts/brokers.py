@@ -28,11 +28,13 @@ class KafkaCluster(PartsCluster):
 
     Args:
         options: the sink's.
+        producing: a producer's properties.
     """
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, producing: ProducerOptions) -> None:
         self.where = options.brokers
         self._options = options
+        self._producing = producing
         self._ledgers: dict[str, KafkaLedgerTopic] = {}
 
     def topic_id(self, name: str) -> str | None:
@@ -71,7 +73,7 @@ class KafkaCluster(PartsCluster):
         return self._ledgers[name]
 
     def _arguments(self) -> tuple[str, ProducerOptions, float]:
-        return self._options.brokers, self._options.client, self._options.seconds
+        return self._options.brokers, self._producing, self._options.seconds
 
     def _transactional(self, transactional_id: str) -> dict[str, Any]:
         timeout = self._options.transaction_timeout.total_seconds()
@@ -155,22 +157,22 @@ _lock = threading.Lock()
 _MOST = 16
 
 
-def connect(options: KafkaOptions) -> PartsCluster:
+def connect(options: KafkaOptions, producing: ProducerOptions) -> PartsCluster:
     """Return the cluster of these options, the same one for each call in a process."""
     # Secrets as they are now: what was read of a file may have changed.
-    key = (os.getpid(), options.model_dump_json(), tuple(sorted(options.client.resolved().items())))
+    key = (os.getpid(), options.model_dump_json(), tuple(sorted(producing.resolved().items())))
     with _lock:
         if key not in _clusters:
             while len(_clusters) >= _MOST:
                 del _clusters[next(iter(_clusters))]
-            _clusters[key] = KafkaCluster(options)
+            _clusters[key] = KafkaCluster(options, producing)
         return _clusters[key]
 
 
 def _clients(options: KafkaOptions, *, committed: bool) -> KafkaClients:
     return KafkaClients(
         options.brokers,
-        options.client,
+        options.client.reaching(),
         options.seconds,
         isolation="read_committed" if committed else "read_uncommitted",
         role="the ledger",

@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
-
-import pyarrow as pa
+from typing import Any
 
 from outfall.capabilities import (
-    DeclaresGuarantee,
     DeclaresRoutingKey,
     Guarantee,
     PartSeal,
     SealContext,
     SupportsSeal,
     SupportsStateSerializer,
-    SupportsTarget,
-    SupportsWriterContext,
     SweepContext,
     TargetContext,
-    WriterInitContext,
 )
-from outfall.errors import ConfigurationError
-from outfall.kafka.options import KafkaOptions
+from outfall.kafka.delivery import KafkaDelivery
+from outfall.kafka.options import KafkaOptions, ProducerOptions
 from outfall.kafka.parts.cluster import PartsCluster
 from outfall.kafka.parts.ledger import Ledger, StepName
 from outfall.kafka.parts.part_writer import KafkaPartWriter
 from outfall.kafka.parts.target import KafkaPartState, PartsTarget, TargetNames, TopicIds
-from outfall.kafka.records import KEY, KafkaRecordMaker
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
 
-Connect = Callable[[KafkaOptions], PartsCluster]
+Connect = Callable[[KafkaOptions, ProducerOptions], PartsCluster]
 
 
 class KafkaPartDelivery(
+    KafkaDelivery,
     FixedPartitionedSink[Any, KafkaPartState],
     SupportsSeal[KafkaPartState],
     SupportsStateSerializer[KafkaPartState],
-    SupportsTarget[KafkaPartState],
-    SupportsWriterContext,
-    DeclaresGuarantee,
     DeclaresRoutingKey,
 ):
     """A part's rows of an epoch and one record of the ledger are one transaction, committed by the task.
@@ -51,12 +41,11 @@ class KafkaPartDelivery(
 
     Args:
         options: the sink's.
-        connect: gives the cluster, the same one for each call in a process.
+        connect: gives the cluster for the sink's and a producer's options, the same one for each call in a process.
     """
 
     def __init__(self, options: KafkaOptions, connect: Connect) -> None:
-        self.options = options
-        self.context: WriterInitContext | None = None
+        super().__init__(options)
         self._connect = connect
         self._names = TargetNames(options.topic, options.ledger, options.transactional_id_prefix)
         self._read = LedgersRead()
@@ -67,22 +56,15 @@ class KafkaPartDelivery(
     def kind(self) -> str:
         return "kafka/parts"
 
-    def target(self) -> str:
-        # No broker: a cluster may move, and the ledger proves that it is the same one.
-        return f"kafka:{self.options.topic or '*'}"
-
-    def place(self) -> str:
-        return f"{self.options.brokers} {self.options.topic or '*'}"
-
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
 
     def requires(self) -> Sequence[str]:
         return (
+            *super().requires(),
             "readers with isolation.level=read_committed",
             "a source that brings the same rows of an epoch again",
             "the same key= after a restart",
-            "topics that lose nothing that was acknowledged (min.insync.replicas of 2 or more, no unclean election)",
             "spark.speculation=false: each copy of a task would fence the other",
         )
 
@@ -93,36 +75,26 @@ class KafkaPartDelivery(
         return False
 
     def routing_key(self) -> str | None:
-        return KEY if self.options.value_format is None else self.options.key_column
+        return "key" if self.options.value_format is None else self.options.key_column
 
     def list_parts(self) -> list[str]:
         return [str(index) for index in range(self.options.parts or 0)]
 
-    def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
-
     def build_part(self, step_id: str, for_part: str, resume_state: KafkaPartState | None) -> KafkaPartWriter:
-        if self.context is None:
-            raise ConfigurationError(
-                "KafkaSink was not told who writes", do="run it through outfall, which calls bind() first"
-            )
         state = resume_state or KafkaPartState()
-        return KafkaPartWriter(self._cluster(), self._names, state, self.context, self._ids, self._took_over)
+        return KafkaPartWriter(self._cluster(), self._names, state, self.writer(), self._ids, self._took_over)
 
     def state_serializer(self) -> ModelSerializer[KafkaPartState]:
         return ModelSerializer(KafkaPartState)
 
-    def check_schema(self, schema: pa.Schema) -> None:
-        KafkaRecordMaker(self.options).check_schema(schema)
-
     def check_target(self, context: TargetContext[KafkaPartState]) -> Mapping[str, KafkaPartState]:
+        self.check_topic()
         target = self._target(context.incarnation, context.step_id)
         target.check(context, target.ids(), resume=self.options.on_existing == "resume")
         return {part: KafkaPartState() for part in self.list_parts() if part not in context.states}
 
     def open_target(self, context: TargetContext[KafkaPartState]) -> None:
+        self.make_topic()
         target = self._target(context.incarnation, context.step_id)
         if target.open(context, self.list_parts(), resume=self.options.on_existing == "resume"):
             self._took_over = context.token
@@ -147,7 +119,7 @@ class KafkaPartDelivery(
         self._target(context.incarnation, context.step_id).bury(context.generation, whole=True)
 
     def _cluster(self) -> PartsCluster:
-        return self._connect(self.options)
+        return self._connect(self.options, self.producer_options())
 
     def _target(self, incarnation: str, step_id: str) -> PartsTarget:
         cluster, step = self._cluster(), self._names.step(incarnation, step_id)
