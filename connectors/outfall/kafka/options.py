@@ -210,7 +210,8 @@ class KafkaOptions(SinkOptions):
         default=None,
         ge=1,
         le=32767,
-        description="Of a topic that is made. Default: the brokers' own (`default.replication.factor`).",
+        description="Of a topic that is made; default: the brokers' own (`default.replication.factor`). With `parts`"
+        " also of the ledger; default: 3.",
     )
     client_options: Pairs = Field(
         default={},
@@ -291,15 +292,16 @@ class KafkaOptions(SinkOptions):
     @model_validator(mode="after")
     def _together(self) -> Self:
         self._check_columns()
-        making = {name for name in ("partitions", "replication_factor") if getattr(self, name) is not None}
+        alone = ("partitions",) if self.parts is not None else ("partitions", "replication_factor")
+        making = {name for name in alone if getattr(self, name) is not None}
         if making and self.create_topic == "never":
             raise ValueError(f'{min(making)} is of a topic that is made: give create_topic="if_missing" too')
         if self.create_topic != "never" and self.topic is None:
             raise ValueError("create_topic makes the topic that topic names, and there is none")
         of_parts = {"transaction_timeout", "transactional_id_prefix", "ledger_topic", "on_existing"}
-        alone = of_parts & {name for name in self.model_fields_set if getattr(self, name) != _default(name)}
-        if alone and self.parts is None:
-            raise ValueError(f"{min(alone)} is an option of parts, which is not given")
+        given = of_parts & {name for name in self.model_fields_set if getattr(self, name) != _default(name)}
+        if given and self.parts is None:
+            raise ValueError(f"{min(given)} is an option of parts, which is not given")
         if self.parts is not None and self.timeout > self.transaction_timeout:
             raise ValueError("timeout is longer than transaction_timeout: the brokers would end the transaction first")
         if self.parts is not None and len(self.ledger) > 249:

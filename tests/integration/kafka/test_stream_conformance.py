@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ class Topics(SinkHarness):
     """Rows as JSON, in a topic of two partitions for each trial."""
 
     address: str
+    options_of_sink: Mapping[str, Any] = {}
     not_claimed = {"lost_log": MUTE, "rewound_log": MUTE}
 
     def new_target(self, directory: Path) -> Any:
@@ -31,7 +32,7 @@ class Topics(SinkHarness):
         return topic
 
     def make_sink(self, target: Any) -> Any:
-        return KafkaSink(self.address, target, value_format="json", timeout=20)
+        return KafkaSink(self.address, target, value_format="json", timeout=20, **self.options_of_sink)
 
     def read(self, target: Any) -> Iterable[Any]:
         return [json.loads(record.value or b"") for record in read(self.address, target)]
