@@ -46,6 +46,8 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         self.context: WriterInitContext | None = None
         self._largest: int | None = None
         """The most bytes that the topic takes in one batch, once the driver has asked. Tasks learn it of the driver."""
+        self._tried = False
+        """Whether the driver has made a producer of the options."""
         self._looked = False
         """Whether the driver has looked at the topic, beyond whether it is there."""
 
@@ -82,6 +84,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
 
     def check_topic(self) -> None:
         """Refuse a topic that is missing and not to be made, or that this user may not write to."""
+        self._check_options()
         topic = self.options.topic
         if topic is not None:
             with self.clients() as clients:
@@ -105,6 +108,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
 
     def check_connection(self) -> Sequence[str]:
         """Connect, and look for the topic and the right to write to it."""
+        self._check_options()
         topic = self.options.topic
         with self.clients() as clients:
             if topic is None:
@@ -155,6 +159,14 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
                 "KafkaSink was not told who writes", do="run it through outfall, which calls bind() first"
             )
         return self.context
+
+    def _check_options(self) -> None:
+        """Refuse properties that librdkafka does not take: it tells when it is to make a producer of them."""
+        from outfall.kafka.producer import KafkaProducer
+
+        if not self._tried:
+            KafkaProducer(self.options.brokers, self.producer_options(), self.options.seconds).shut()
+            self._tried = True
 
     def _partitions(self, clients: KafkaClients, topic: str) -> int | None:
         """How many the topic has; `None` where it is missing and will be made."""

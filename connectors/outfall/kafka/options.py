@@ -261,10 +261,8 @@ class KafkaOptions(SinkOptions):
     @field_validator("brokers", mode="before")
     @classmethod
     def _brokers(cls, value: object) -> str:
-        try:
-            return check_brokers(value)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
+        # Its error is none of pydantic's, which would be told with what was given: that may hold a password.
+        return check_brokers(value)
 
     @field_validator("topic", "ledger_topic")
     @classmethod

@@ -237,8 +237,9 @@ class KafkaProducer:
         """Let go of it. What is under way may still arrive, unless it is in a transaction."""
         producer, self._producer, self.broken = self._producer, None, True
         if producer is not None:
-            producer.purge()
-            producer.flush(0)
+            with suppress(KafkaException):  # nobody is told any more
+                producer.purge()
+                producer.flush(0)
 
     def poll(self) -> None:
         """Take in what librdkafka has to say. Called now and then while nobody uses it: its counts would pile up."""
@@ -417,7 +418,8 @@ class KafkaProducer:
         brokers = found.get("brokers", {}).values()
         self._peak("max_queue", found.get("msg_cnt", 0))
         self._peak("max_in_flight", sum(broker.get("waitresp_msg_cnt", 0) for broker in brokers))
-        self._peak("max_rtt_ms", max((broker.get("rtt", {}).get("max", 0) for broker in brokers), default=0) // 1000)
+        longest = max((broker.get("rtt", {}).get("max", 0) for broker in brokers), default=0)
+        self._peak("max_rtt_ms", -(-longest // 1000))
 
 
 _LIMITS = (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from kafka.partitioner.default import murmur2
 
+from outfall.contexts import WriterInitContext
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.file import FileSink
 from outfall.kafka import KafkaSink
@@ -20,7 +22,8 @@ from tests.integration.support.kafka_broker import DESCRIBE, PRODUCE, ModelBroke
 from tests.integration.support.kafka_reader import read
 from tests.integration.support.kafka_topics import ModelTopic
 
-WHEN = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+WHEN = (datetime.now(UTC) - timedelta(hours=1)).replace(microsecond=678_000)
+"""Not long ago: brokers remove what is older than a topic's `retention.ms`, however late it was written."""
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -170,11 +173,11 @@ def test_a_broker_that_is_gone_fails_the_epoch_and_the_next_run_makes_it_good(
     model: ModelBroker, tmp_path: Path
 ) -> None:
     model.topics["t"] = ModelTopic(1, {})
-    made = sink(model.address, "t", timeout=1)
+    made = sink(model.address, "t")
     written(tmp_path, made, rows(3))
     model.silent.add(0)
     with pytest.raises(TransientError, match=r"writing to t at .* failed"):
-        written(tmp_path, made, rows(3, 3), epoch=1)
+        written(tmp_path, sink(model.address, "t", timeout=1), rows(3, 3), epoch=1)
     model.silent.clear()
     written(tmp_path, made, rows(3, 3), epoch=1)
     assert {record.value for record in model.topics["t"].records} == {f"v{number}".encode() for number in range(6)}
@@ -188,6 +191,29 @@ def test_a_partition_that_is_added_between_epochs_is_written_to(model: ModelBrok
     assert written(tmp_path, made, [{"partition": 1, "value": "b"}], epoch=1)["sent"] == 1
 
 
+def test_rows_of_a_task_that_failed_are_not_sent_with_the_next_epoch(kafka: str, tmp_path: Path) -> None:
+    topic = name()
+    made = sink(kafka, topic, client_options={"linger.ms": 15_000})
+    written(tmp_path, made, rows(1))
+    context = WriterInitContext("sink", "0" * 16, generation=1, epoch=1, part=None, attempt=1)
+    failed = made.bind(context).build("sink", 0, 0)
+    failed.write_batch(rows(1, 1))
+    failed.close()
+    written(tmp_path, made, rows(1, 2), epoch=1)
+    assert sorted(each.value or b"" for each in read(kafka, topic)) == [b"v0", b"v2"]
+
+
+@pytest.mark.thorough
+def test_a_hundred_epochs_hold_no_more_threads(kafka: str, tmp_path: Path) -> None:
+    made = sink(kafka, name())
+    driver = LocalDriver(made, str(tmp_path / "recovery"))
+    held = []
+    for epoch in range(100):
+        driver.run_epoch(epoch, [rows(3)])
+        held.append(len(os.listdir("/proc/self/task")))
+    assert max(held[10:]) <= held[9]
+
+
 def test_no_secret_is_shown(model: ModelBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     secret = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "me",
@@ -197,6 +223,14 @@ def test_no_secret_is_shown(model: ModelBroker, tmp_path: Path, caplog: pytest.L
         written(tmp_path, made, rows(1))
     shown = f"{caught.value} {made!r} {made.options!r} {made.target()} {made.place()} {caplog.text}"
     assert "hunter2" not in shown
+
+
+def test_client_options_that_librdkafka_refuses_are_refused_before_the_first_row(
+    model: ModelBroker, tmp_path: Path
+) -> None:
+    made = sink(model.address, None, timeout=1, client_options={"linger.ms": 2000})
+    with pytest.raises(ConfigurationError, match=r"must be greater than `linger.ms`.*correct client_options"):
+        written(tmp_path, made, [])
 
 
 def test_columns_are_refused_before_the_first_row(model: ModelBroker) -> None:
