@@ -91,7 +91,8 @@ def for_each_batch(
         checkpoint: the query's checkpoint location, where it is not `recovery`. Needed on Spark Connect only, where the
             query's id is read from it.
         key: the column that routes rows to the parts of a fixed sink; cast to string. A name with its dots as it is,
-            or as Spark takes it: `a.b` is also the field `b` of `a`.
+            or as Spark takes it: `a.b` is also the field `b` of `a`. Left out: the sink's own, where it knows one
+            (`DeclaresRoutingKey`).
         value: the column or field to write; all columns as a dict per row when `None`.
         step_id: names this sink within the query: letters, digits, `.`, `_`, `-`.
         null_key: what a NULL key does: "error", or "empty" to route it as an empty string.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from outfall.capabilities import DeclaresRoutingKey, SupportsTarget
+from outfall.capabilities import DeclaresGuarantee, DeclaresRoutingKey, Guarantee, SupportsTarget
+from outfall.delegating_sink import DelegatingSink
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.file import FileSink
 from outfall.recovery import recovery_config
@@ -121,6 +123,25 @@ class Keyed(FixedPartitionedSink[Any, int], DeclaresRoutingKey):
 
     def routing_key(self) -> str | None:
         return self.name
+
+
+class Alone(DynamicSink[Any], DeclaresGuarantee):
+    """Bears no second attempt beside the first."""
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> Any: ...
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+    def bears_speculation(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("sink", [Alone(), DelegatingSink(Alone()), FanOutSink([Alone(), Asked()])])
+def test_speculation_is_refused_for_a_sink_that_does_not_bear_it(sink: Any) -> None:
+    df: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf={"spark.speculation": "true"}))
+    with pytest.raises(ConfigurationError, match=r"spark\.speculation=true.*fence"):
+        StepSettings().check_rows(sink, df)
 
 
 def test_a_sink_may_know_the_column_that_routes_its_rows() -> None:

@@ -100,6 +100,13 @@ class KafkaPartDelivery(
             self._took_over = context.token
         self._ids = target.ids()
 
+    def check_connection(self) -> Sequence[str]:
+        """Look for the ledger too. The right to the transactional ids shows with the first epoch, before its rows."""
+        found = super().check_connection()
+        ledger = self._names.ledger
+        there = self._cluster().topic_id(ledger) is not None
+        return [*found, f"the ledger {ledger} is {'there' if there else 'missing, and will be made'}"]
+
     def seal(self, context: SealContext, parts: Sequence[PartSeal[KafkaPartState]]) -> None:
         """Refuse to record an epoch unless each part's last commit is what its state says. Idempotent.
 
