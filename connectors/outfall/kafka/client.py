@@ -56,6 +56,10 @@ _PASSING = {
     KafkaError.FENCED_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE,
 }  # fmt: skip
 
+_RECONNECT = 20
+"""Milliseconds before a client connects again, first; each time it takes longer. It also waits half of that before it
+connects to a second broker, and every client does so: the first connection is dropped once it tells the broker's name.
+"""
 _REQUEST = 5.0
 """Seconds that one request may take before it is sent again."""
 
@@ -97,6 +101,7 @@ class KafkaClients:
     def settings(self, **more: Any) -> dict[str, Any]:
         """Return the properties of a client, whose own texts go to this module's log."""
         return {
+            "reconnect.backoff.ms": _RECONNECT,
             **self._options.resolved(),
             "bootstrap.servers": self.where,
             "error_cb": self._note,

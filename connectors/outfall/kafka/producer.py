@@ -200,13 +200,21 @@ class KafkaProducer:
 
     # Transactions.
 
-    def init(self) -> None:
+    def init(self, topic: str) -> None:
         """Register the transactional id: what older producers with it have begun is aborted, and they are fenced.
+
+        Args:
+            topic: one that is there, to connect by.
 
         Raises:
             ConfigurationError: no right to the id, or its timeout is longer than the brokers take.
             TransientError: the brokers did not answer in time.
         """
+        # librdkafka looks for the coordinator at once, and where no broker is connected again after half a second. The
+        # first answer comes over a connection that is then dropped, since it tells the broker's name; the second does
+        # not.
+        for _ in range(2):
+            self._clients.ask(f"asking for the topic {topic}", partial(self._refresh, topic))
         self._transaction("registering", self._producer.init_transactions)
 
     def begin(self) -> None:

@@ -174,13 +174,13 @@ def test_a_transactional_id_that_is_refused(cluster: MockCluster, code: int, mes
     made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
     cluster.answer(INIT_PRODUCER_ID, [code])
     with pytest.raises(ConfigurationError, match=message):
-        made.init()
+        made.init("t")
     made.shut()
 
 
 def test_transactions(cluster: MockCluster) -> None:
     made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
-    made.init()
+    made.init("t")
     offsets = []
     for _ in range(2):
         made.begin()
@@ -198,7 +198,7 @@ def test_transactions(cluster: MockCluster) -> None:
 
 def test_a_producer_that_was_fenced_says_so(cluster: MockCluster) -> None:
     made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
-    made.init()
+    made.init("t")
     made.begin()
     made.send(values(b"a"))
     made.flush()
@@ -214,11 +214,11 @@ def test_a_producer_that_is_fenced_when_its_last_record_is_under_way_says_so(mod
     model_topic(model, "t")
     model_topic(model, "ledger")
     older, newer = (producer(model.address, transactional_id="outfall-1") for _ in range(2))
-    older.init()
+    older.init("t")
     older.begin()
     older.send(values(*[b"a"] * 10))
     older.flush()
-    newer.init()
+    newer.init("t")
     older.send(values(*[b"a"] * 10))
     with pytest.raises(ProducerFencedError, match="a newer producer was registered"):
         older.produce_one("ledger", b"part", b"state", 0)
@@ -229,7 +229,7 @@ def test_a_producer_that_is_fenced_when_its_last_record_is_under_way_says_so(mod
 @pytest.mark.thorough
 def test_a_commit_without_an_answer_is_unclear(cluster: MockCluster) -> None:
     made = producer(cluster.address, 2, transactional_id="outfall-1", transaction_timeout=60)
-    made.init()
+    made.init("t")
     made.begin()
     made.send(values(b"a"))
     made.flush()

@@ -111,7 +111,7 @@ class KafkaPartProducer(PartProducer):
         self._released = False
 
     def init(self) -> None:
-        self._producer.init()
+        self._producer.init(self._ledger)
 
     def begin(self) -> None:
         self._producer.begin()
