@@ -26,6 +26,10 @@ _LONG = 256
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C6E756C6C)
 _NAN = np.uint64(0x7FF8000000000000)
+_AT_ONCE = 16_384
+"""Words of text that are hashed together: many, since each call of NumPy costs, and no more than a core's cache holds.
+"""
+_PLACES = np.arange(1, _LONG // 8 + 1, dtype=np.uint64) * _STEP
 _TAILS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype="<u8")
 
 
@@ -159,17 +163,29 @@ def _bytes(array: pa.Array) -> Words:
 def _add_words(
     found: Words, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> None:
+    """Add the words of every value, each by its place, to the value's number. The last word may be cut short."""
+    rows = np.flatnonzero(lengths)
+    starts, lengths = starts[rows], lengths[rows]
     # A window of eight bytes begins at every byte.
     windows: Words = np.ndarray((len(data) - 7,), "<u8", data.data, strides=(1,))
-    rows = np.flatnonzero(lengths)
-    starts, left = starts[rows], lengths[rows]
-    place = 0
-    while len(rows):
-        place = (place + int(_STEP)) & ((1 << 64) - 1)
-        words = windows[starts] & _TAILS[np.minimum(left, 8)]
-        found[rows] += _mixed(words + np.uint64(place))
-        more = left > 8
-        rows, starts, left = rows[more], starts[more] + 8, left[more] - 8
+    if lengths.max(initial=0) <= 8:
+        found[rows] += _mixed((windows[starts] & _TAILS[lengths]) + _PLACES[0])
+        return
+    counts = (lengths + 7) >> 3
+    ends = np.cumsum(counts)
+    begin = 0
+    while begin < len(rows):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + _AT_ONCE)))
+        some = slice(begin, end)
+        last = ends[some] - before - 1
+        first = last + 1 - counts[some]
+        # Of every word: where it stands in its value.
+        places = np.arange(last[-1] + 1) - np.repeat(first, counts[some])
+        words = windows[np.repeat(starts[some], counts[some]) + (places << 3)]
+        words[last] &= _TAILS[((lengths[some] - 1) & 7) + 1]
+        found[rows[some]] += np.add.reduceat(_mixed(words + _PLACES[places]), first)
+        begin = end
 
 
 def _padded(buffer: pa.Buffer | None, first: int, last: int) -> npt.NDArray[np.uint8]:

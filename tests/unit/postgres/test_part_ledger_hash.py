@@ -68,6 +68,12 @@ def test_neither_order_nor_batches_nor_slices_matter() -> None:
     assert number(batch([])) == number() == (0, 0)
 
 
+def test_a_value_counts_alike_alone_and_among_many() -> None:
+    values = [bytes([size % 251]) * (size % 260) for size in range(2600)]  # of all lengths, for several turns
+    many = pa.record_batch({"data": values})
+    assert row_hashes(many).tolist() == [row_hashes(many.slice(row, 1))[0] for row in range(len(values))]
+
+
 def test_the_number_is_the_same_on_every_host_and_in_every_release() -> None:
     """Change it, and a query that is upgraded in the middle of an epoch is refused."""
     assert number(batch(ROWS)) == (13, -6889966820284983069)
