@@ -115,6 +115,11 @@ class Ledger:
         self._steps: dict[str, StepRecord] = {}
         self._parts: dict[str, dict[str, PartCommit]] = {}
 
+    def is_stable(self) -> bool:
+        """Whether no transaction is open in the ledger now."""
+        with self._topic.lock:
+            return self._topic.everything.bounds()[1] <= self._topic.committed.bounds()[1]
+
     def read_stable(self, start: int = 0) -> None:
         """Read what no open transaction hides, and wait for nothing. It may miss the newest records.
 

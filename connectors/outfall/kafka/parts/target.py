@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,6 +21,7 @@ from outfall.trace_points import reached
 _log = logging.getLogger(__name__)
 
 DRIVER = "driver"
+Parts = Mapping[StepName, Collection[str]]
 _AT_ONCE = 8
 """How many transactional ids are initialised side by side: each is a client with a thread and connections."""
 
@@ -136,16 +137,16 @@ class PartsTarget:
         kept = self._kept(context)
         if kept is not None and self._write_kept(kept, context, len(parts)):
             return False
-        known = {*parts, *context.states}
+        self._ledger.read_stable()
         driver = self._fresh(self._step)
         with closing_on_error(driver):
-            self._read_past_orphans(known)
+            own = {self._step: {*parts, *context.states}}
+            self._read_past_orphans(own | (self._others() if resume else {}))
             former = self._checked_step(context)
             # A new number of parts counts once it is known that nothing was committed under the former one.
             count = former.parts if former is not None and context.unfinished else len(parts)
             self._write_step(driver, context, count)
-            ended = self._end_others() if resume else {}
-            self._fence({self._step: {*known, *self._ledger.parts()}, **ended})
+            self._fence(own | (self._end_others() if resume else {}))
             self._ledger.read()
             if not resume:
                 self._refuse_others(context)
@@ -242,18 +243,23 @@ class PartsTarget:
             check_opening(str(self._names), found.record(), context)
         return found
 
-    def _read_past_orphans(self, known: Collection[str]) -> None:
+    def _read_past_orphans(self, known: Parts) -> None:
         """Read to the end; what a writer that died left open in the way of that is ended by initialising its id."""
-        try:
-            self._ledger.read()
-        except TransientError:
-            self._fence({self._step: {*known, *self._ledger.parts()}})
-            self._ledger.read()
+        with suppress(TransientError):
+            if self._ledger.is_stable():
+                self._ledger.read()
+                return
+        self._fence(known)
+        self._ledger.read()
 
-    def _fence(self, parts: Mapping[StepName, Collection[str]]) -> None:
-        """Fence every writer of these parts that has begun, and end what it left open."""
+    def _fence(self, known: Parts) -> None:
+        """Fence every writer of these parts, and of those in the ledger, that has begun; end what it left open."""
         reached("kafka: fencing")
-        ids = [self._id(step, part) for step, names in parts.items() for part in sorted(names)]
+        ids = [
+            self._id(step, part)
+            for step, parts in known.items()
+            for part in sorted({*parts, *self._ledger.parts(step.incarnation)})
+        ]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for _ in pool.map(self._init, ids):
                 pass
@@ -274,21 +280,26 @@ class PartsTarget:
     def _id(self, step: StepName, part: str) -> str:
         return step.transactional_id(self._names.prefix, part)
 
+    def _others(self) -> dict[StepName, Collection[str]]:
+        """The parts that the step had under other checkpoints."""
+        names = sorted(self._ledger.incarnations() - {self._step.incarnation})
+        steps = {replace(self._step, incarnation=name): self._ledger.step(name) for name in names}
+        return {step: [str(part) for part in range(found.parts if found else 0)] for step, found in steps.items()}
+
     def _end_others(self) -> dict[StepName, Collection[str]]:
         """Write into the records of earlier checkpoints that they are ended, and return their parts."""
-        ended: dict[StepName, Collection[str]] = {}
-        for name in sorted(self._ledger.incarnations() - {self._step.incarnation}):
-            step = replace(self._step, incarnation=name)
-            found = self._ledger.step(name) or StepRecord(generation=0, token="", parts=0)
-            ended[step] = {*self._ledger.parts(name), *map(str, range(found.parts))}
-            if found.ended_by is None:
-                driver = self._fresh(step)
-                with closing_on_error(driver):
-                    driver.begin()
-                    ending = found.model_copy(update={"ended_by": self._step.incarnation})
-                    driver.commit([written(step.key, ending)])
-                driver.close()
-        return ended
+        for step in self._others():
+            if self._is_ended(step.incarnation):
+                continue
+            driver = self._fresh(step)
+            with closing_on_error(driver):
+                # It may have written since: with more parts, or ended by somebody else.
+                self._read_past_orphans(self._others())
+                found = self._ledger.step(step.incarnation) or StepRecord(generation=0, token="", parts=0)
+                driver.begin()
+                driver.commit([written(step.key, found.model_copy(update={"ended_by": self._step.incarnation}))])
+            driver.close()
+        return self._others()
 
     def _is_ended(self, incarnation: str) -> bool:
         step = self._ledger.step(incarnation)
