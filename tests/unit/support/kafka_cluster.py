@@ -73,7 +73,8 @@ class Broker(ByReference):
 
     def abort(self, name: str) -> None:
         """End what is open of an id: by its next producer, or since it took too long."""
-        if (transaction := self.open.pop(name, None)) is not None:
+        transaction = self.open.get(name)
+        if transaction is not None and transaction.state == OPEN:
             self._end(transaction, ABORTED)
 
     def expire(self, name: str) -> None:
@@ -83,11 +84,12 @@ class Broker(ByReference):
 
     def commit(self, transaction: Transaction) -> None:
         if transaction.state == OPEN:
-            del self.open[transaction.producer_id]
             self._end(transaction, COMMITTED)
 
     def _end(self, transaction: Transaction, state: str) -> None:
+        # In one step: a caller that dies here does not take the brokers with it.
         transaction.state = state
+        self.open.pop(transaction.producer_id, None)
         if any(entry.transaction is transaction for entry in self.ledger):
             self.ledger.append(Entry(transaction, marker=True))
 
