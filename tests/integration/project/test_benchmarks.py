@@ -14,6 +14,7 @@ from benchmarks import (
     bench_epochs,
     bench_file,
     bench_http,
+    bench_kafka,
     bench_parts,
     bench_postgres,
     bench_recovery,
@@ -98,6 +99,14 @@ def test_recovery(scratch: Scratch, tmp_path: Path) -> None:
     sizes = bench_recovery.growth(3, scratch)
     assert {name: list(marks) for name, marks in sizes.items()} == {"checkpoint store": [3], "SQLite": [3]}
     assert all(size > 0 for marks in sizes.values() for size in marks.values())
+
+
+@pytest.mark.long
+def test_kafka(spark: SparkSession, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_kafka, "EPOCHS", 3)
+    result = bench_kafka.measure(spark, TINY, scratch)
+    check(result, tmp_path)
+    assert set(bench_kafka.WANTED) == {name for line in result.lines for name in line.ratios}
 
 
 @pytest.mark.long

@@ -1,0 +1,175 @@
+"""Rows per second into Kafka: `KafkaSink`, without and with parts, and a bare producer loop; epochs of 100 rows.
+
+    python -m benchmarks.bench_kafka --rows 1000000 --pairs 5
+
+Runs a broker of its own, noida-db: one process, in memory, on the same cores. `OUTFALL_TEST_KAFKA=host:port` takes
+another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks.common import Given, machine, main, seconds, throughput
+from benchmarks.inputs import mixed
+from benchmarks.kafka_loop import send
+from benchmarks.results import Line, Result, now
+from outfall.kafka import KafkaSink
+from outfall.testing.benchmark import EmptySink, in_turn
+from outfall.testing.benchmark.doors import ObjectsDoor
+from outfall.testing.benchmark.rows import Scratch, seconds_per_epoch, small_epochs
+from outfall.testing.benchmark.runs import Job, rounds
+from outfall.testing.benchmark.session import cpu_seconds
+from tests.integration.support.kafka_server import kafka_server
+
+DEFAULT = Given(rows=1_000_000, pairs=5)
+PARTS = 16
+PARTITIONS = 4
+EPOCH_ROWS, EPOCHS = 100, 12
+AS_RECORDS = ("name AS key", "to_json(struct(*)) AS value")
+
+SINK, ROUTED, LOOP = "KafkaSink", f"KafkaSink, {PARTS} parts", "bare producer loop"
+EMPTY = "empty sink"
+WANTED = {LOOP: f"≥ 0.9, and ≥ 0.7 with {PARTS} parts", EMPTY: "≤ 1.5"}
+
+Stream = Callable[[DataFrame, str, Scratch], DataStreamWriter]
+
+
+def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
+    """Write the rows in every way, in turn; then run streams of small epochs, in turn."""
+    started = now()
+    with kafka_server() as brokers:
+        topics = Topics(brokers)
+        lines = [*_throughput(spark, given, topics, scratch), *_epochs(spark, given.pairs, topics, scratch)]
+    return Result(
+        benchmark="kafka",
+        title="Kafka",
+        unit="rows/s; s per epoch",
+        wanted=WANTED,
+        lines=lines,
+        pairs=given.pairs,
+        started=started,
+        machine=machine(),
+    )
+
+
+class Topics:
+    """The topics of a broker: each run has one of its own, and none is left, since this broker has them in memory."""
+
+    def __init__(self, brokers: str) -> None:
+        """Make the first one."""
+        self.brokers = brokers
+        settings: dict[str, Any] = {"bootstrap.servers": brokers, "logger": logging.getLogger(__name__)}
+        self._admin = AdminClient(settings)
+        self._made = 0
+        self._new()
+
+    def change(self) -> None:
+        """Delete the topic and its ledger, and make another one."""
+        known = self._admin.list_topics(timeout=10).topics
+        _wait(self._admin.delete_topics([name for name in known if name.startswith(self.name)]))
+        self._new()
+
+    def _new(self) -> None:
+        self._made += 1
+        self.name = f"bench-{time.time_ns()}-{self._made}"
+        _wait(self._admin.create_topics([NewTopic(self.name, PARTITIONS, 1)]))
+
+    def count(self) -> int:
+        """Return how many records a `read_committed` reader finds in the last topic."""
+        consumer = Consumer({
+            "bootstrap.servers": self.brokers, "group.id": self.name, "isolation.level": "read_committed",
+            "enable.partition.eof": True, "enable.auto.commit": False,
+            # noida-db answers with all that a partition has.
+            "receive.message.max.bytes": 2_000_000_000,
+        })  # fmt: skip
+        consumer.assign([TopicPartition(self.name, partition, 0) for partition in range(PARTITIONS)])
+        found, ended = 0, set[int | None]()
+        try:
+            while len(ended) < PARTITIONS:
+                for message in consumer.consume(10_000, 1.0):
+                    if message.error() is None:
+                        found += 1
+                    else:
+                        ended.add(message.partition())
+        finally:
+            consumer.close()
+        return found
+
+
+def _wait(answers: Mapping[str, Any]) -> None:
+    for answer in answers.values():
+        answer.result(30)
+
+
+def _throughput(spark: SparkSession, given: Given, topics: Topics, scratch: Scratch) -> list[Line]:
+    df = records(spark, given.rows, scratch)
+    rows = df.count()
+
+    def between() -> None:
+        if (found := topics.count()) != rows:
+            sys.exit(f"{found} records are in the topic, of {rows}")
+        topics.change()
+        scratch.clear()
+
+    def written(door: ObjectsDoor, **options: Any) -> Job:
+        return lambda: door.write(df, sink(topics.brokers, topics.name, **options), scratch.new())
+
+    jobs: dict[str, Job] = {
+        SINK: written(ObjectsDoor()),
+        ROUTED: written(ObjectsDoor(key="key"), parts=PARTS),
+        LOOP: lambda: send(df, topics.brokers, topics.name),
+    }
+    runs = in_turn(jobs, rows, pairs=given.pairs, cpu_seconds=cpu_seconds, between=between)
+    group = f"{rows:,} mixed rows as JSON"
+    return [throughput(group, job, runs, {} if job == LOOP else {LOOP: LOOP}) for job in jobs]
+
+
+def _epochs(spark: SparkSession, pairs: int, topics: Topics, scratch: Scratch) -> list[Line]:
+    mixed_rows = small_epochs(spark, scratch.rows / "epochs", epochs=EPOCHS, rows=EPOCH_ROWS)
+    df = mixed_rows.selectExpr(*AS_RECORDS)
+    streams: dict[str, Stream] = {
+        EMPTY: lambda df, topic, scratch: ObjectsDoor().stream(df, EmptySink(), scratch.new()),
+        SINK: _stream(topics.brokers),
+        f"{SINK}, 1 part": _stream(topics.brokers, parts=1),
+        ROUTED: _stream(topics.brokers, parts=PARTS),
+    }
+    figures: dict[str, list[float]] = {name: [] for name in streams}
+    for number, name in rounds(streams, 1 + pairs):
+        figure = seconds_per_epoch(streams[name](df, topics.name, scratch))
+        topics.change()
+        scratch.clear()
+        if number > 0:  # the first warms up
+            figures[name].append(figure)
+    group = f"epochs of {EPOCH_ROWS} rows, {EPOCHS} a run"
+    return [seconds(group, name, figures, {} if name == EMPTY else {EMPTY: EMPTY}) for name in streams]
+
+
+def records(spark: SparkSession, rows: int, scratch: Scratch) -> DataFrame:
+    """Mixed rows with a thousand keys and JSON for values, from Parquet: making them would be what is measured."""
+    directory = scratch.rows / f"records-{rows}"
+    if not directory.exists():
+        mixed(spark, rows, scratch).selectExpr(*AS_RECORDS).write.parquet(str(directory))
+    return spark.read.schema("key string, value string").parquet(str(directory))
+
+
+def sink(brokers: str, topic: str, **options: Any) -> KafkaSink:
+    return KafkaSink(brokers, topic, create_topic="if_missing", replication_factor=1, **options)
+
+
+def _stream(brokers: str, **options: Any) -> Stream:
+    door = ObjectsDoor(key="key")
+    return lambda df, topic, scratch: door.stream(df, sink(brokers, topic, **options), scratch.new())
+
+
+if __name__ == "__main__":
+    main(__doc__.splitlines()[0], DEFAULT, measure)
