@@ -235,6 +235,17 @@ def test_a_task_that_wakes_after_the_query_was_started_with_other_parts_doubles_
     at_random(other_parts, 200)
 
 
+def test_new_parts_that_are_refused_are_forgotten() -> None:
+    """Else the former parts, with which the query is to go on, would be refused too."""
+    broker = Broker()
+    delivery(MemoryCluster(broker)).open_target(target(1))
+    attempt(MemoryCluster(broker), writer(1), 7)
+    more = delivery(MemoryCluster(broker), 2)
+    assert more.check_target(target(2, unfinished=True)) == {}
+    with pytest.raises(PartsChangedError, match="run the query with the former parts"):
+        more.open_target(target(2, unfinished=True))
+
+
 def resumed(choose: Callable[[int], int]) -> None:
     """A task stops anywhere, its checkpoint is lost, and a new one goes on over what is there."""
     broker = Broker()

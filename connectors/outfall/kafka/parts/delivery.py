@@ -91,7 +91,9 @@ class KafkaPartDelivery(
         self.check_topic()
         target = self._target(context.incarnation, context.step_id)
         target.check(context, target.ids(), resume=self.options.on_existing == "resume")
-        return {part: KafkaPartState() for part in self.list_parts() if part not in context.states}
+        # A state is recorded, and from then on its part must be listed. New parts may still be refused.
+        known = self.list_parts()[: target.opened_with(context)]
+        return {part: KafkaPartState() for part in known if part not in context.states}
 
     def open_target(self, context: TargetContext[KafkaPartState]) -> None:
         self.make_topic()

@@ -118,6 +118,11 @@ class PartsTarget:
             self._refuse_others(context)
         self._check_parts(context)
 
+    def opened_with(self, context: TargetContext[KafkaPartState]) -> int | None:
+        """Return how many parts an epoch that was left open has; `None` where there is none. Called after `check`."""
+        step = self._ledger.step()
+        return step.parts if step is not None and context.unfinished else None
+
     def open(self, context: TargetContext[KafkaPartState], parts: Sequence[str], *, resume: bool) -> bool:
         """Write who writes from now on, and take over from whoever wrote before.
 
@@ -146,6 +151,8 @@ class PartsTarget:
             # A new number of parts counts once it is known that nothing was committed under the former one.
             count = former.parts if former is not None and context.unfinished else len(parts)
             self._write_step(driver, context, count)
+            before = () if former is None else map(str, range(former.parts))
+            own[self._step] = {*own[self._step], *before}
             self._fence(own | (self._end_others() if resume else {}))
             self._ledger.read()
             if not resume:
@@ -169,9 +176,10 @@ class PartsTarget:
         step = self._ledger.step()
         check_step(str(self._names), step.record() if step else None, context)
         place = PartPlace(str(self._names), context.step_id, context.epoch)
-        check_sealed(
-            place, self._rows(part.part for part in parts), {part.part: part.state.next_offset for part in parts}
-        )
+        # What an attempt wrote that was lost may be in a part for which no rows came again.
+        offsets = {part: 0 for part, found in self._ledger.parts().items() if found.record.epoch == context.epoch}
+        offsets |= {part.part: part.state.next_offset for part in parts}
+        check_sealed(place, self._rows(offsets), offsets)
         for part in parts:
             found = self._ledger.parts().get(part.part)
             if found is not None and found.record.commit != part.state.commit:
