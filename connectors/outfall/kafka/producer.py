@@ -39,7 +39,7 @@ _OF_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaE
 """Of the record where rows name their topics, and else of all of them."""
 _RAISED = (KafkaException, SystemError)
 """What a call of the client may raise of an error that ends it. Reports on records come in the same call, with that
-error set already: what they do fails with a `SystemError`, whose cause it is."""
+error set already: what they do fails with a `SystemError`, whose cause it is, or which has lost it."""
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _SLICE = 0.5
 """Seconds that one wait for the brokers takes, between which errors are looked at."""
@@ -331,6 +331,10 @@ class KafkaProducer:
                 # The topic may have grown since it was last asked for.
                 asked = True
                 self._clients.ask(f"asking for the topic {record[0]}", partial(self._refresh, record[0]))
+            elif self.transactional_id and known is not None and known.code() == KafkaError._STATE and not asked:
+                # An earlier record of the transaction was refused. To commit is refused too, with the reason.
+                asked = True
+                self.commit()
             else:
                 told = more.get("on_delivery") or partial(self._failed, topic=record[0])
                 told(known or KafkaError(KafkaError._FAIL), None)
@@ -368,9 +372,20 @@ class KafkaProducer:
     def _ended(self, ended: KafkaException | SystemError) -> None:
         """Take in what ends this producer, as being fenced does."""
         cause = ended.__cause__ if isinstance(ended, SystemError) else ended
-        if not isinstance(cause, KafkaException):
+        error = error_of(cause) if cause is not None else self._fatal()
+        if error is None:
             raise ended
-        self._failed(error_of(cause) or KafkaError(KafkaError._FAIL), None)
+        self._failed(error, None)
+
+    def _fatal(self) -> KafkaError | None:
+        """Ask for the error that has ended this producer: all calls of its transaction are refused with it."""
+        try:
+            if self.transactional_id is not None:
+                self._producer.begin_transaction()
+        except KafkaException as refused:
+            known = error_of(refused)
+            return known if known is not None and known.fatal() else None
+        return None
 
     def _serve(self, seconds: float) -> None:
         """Let librdkafka report, and pass on in this thread what it says of records."""

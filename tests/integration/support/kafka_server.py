@@ -9,11 +9,14 @@ It is independent evidence, and not Apache Kafka. Tried of 0.2.3, with confluent
 - Missing: ids of topics (all zero), authorized operations, `transaction.max.timeout.ms` among the broker's settings. A
   transaction is open for longer than its timeout, for ever. What was written in transactions is not compacted. All is
   in memory.
-- Wrong: EndTxn is taken without a transaction, as a commit after an abort, with an epoch or a producer id that never
-  was; AddPartitionsToTxn for a partition that is missing; Produce for one that is not in the transaction.
-  InitProducerId over an open transaction is answered at once, where Apache Kafka says CONCURRENT_TRANSACTIONS first.
-  A partition that is in a transaction without records gets no marker. A `read_committed` fetch leaves out aborted
-  records, so that a position may stand before the last stable offset for as long as a transaction is open.
+- Wrong: Fetch names aborted transactions that ended before the offset it begins at, and the client then leaves out what
+  the same producer id has committed since: whoever reads on, a ledger's reader too, misses records, and only who reads
+  from the beginning in one fetch has all. So nothing is proved here of aborts in a ledger. EndTxn is taken without a
+  transaction, as a commit after an abort, with an epoch or a producer id that never was; AddPartitionsToTxn for a
+  partition that is missing; Produce for one that is not in the transaction. InitProducerId over an open transaction is
+  answered at once, where Apache Kafka says CONCURRENT_TRANSACTIONS first. A partition that is in a transaction without
+  records gets no marker. A `read_committed` fetch leaves out aborted records, so that a position may stand before the
+  last stable offset for as long as a transaction is open.
 - Records whose timestamp is older than `retention.ms` (7 days) are gone within a second.
 """
 
