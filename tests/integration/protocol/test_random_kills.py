@@ -33,6 +33,7 @@ from tests.integration.support.postgres import Databases, postgres_server
 from tests.integration.support.s3 import S3, seaweedfs
 from tests.integration.support.warm import session
 from tests.integration.support.watched_places import Files, Objects, Place, Table
+from tests.integration.support.watched_topics import ProxiedModel, Topic
 
 pytestmark = pytest.mark.faults
 
@@ -49,8 +50,10 @@ PLACES = (
     "postgres by parts",
     "s3",
     "s3 rolling",
+    "kafka by parts",
 )
-EACH_PLACE = [PLACES[0], *(pytest.param(name, marks=pytest.mark.long) for name in PLACES[1:])]
+OFTEN = {"whole files": [], "kafka by parts": [pytest.mark.thorough]}
+EACH_PLACE = [pytest.param(name, marks=OFTEN.get(name, [pytest.mark.long])) for name in PLACES]
 
 
 # --- servers
@@ -66,6 +69,12 @@ def databases() -> Iterator[Databases]:
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     with seaweedfs(tmp_path_factory.mktemp("seaweed")) as server:
         yield server.s3
+
+
+@pytest.fixture
+def proxied_model() -> Iterator[ProxiedModel]:
+    with closing(ProxiedModel()) as model:
+        yield model
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,6 +111,10 @@ def make_place(name: str, root: Path, chance: random.Random, request: pytest.Fix
             return Table(dsn, key=", PRIMARY KEY (epoch, n)", delivery="offset", offset_columns=["epoch", "n"])
         columns = {"part_column": "p", "part_offset_column": "o"}
         return Table(dsn, delivery="offset", parts=3, **chance.choice([{"offset_keys": "ledger"}, columns]))
+    if name == "kafka by parts":
+        # Not noida-db: who reads on there after an abort misses what the same producer has committed since.
+        model = request.getfixturevalue("proxied_model")
+        return Topic(model.address, model.outage, chance.choice([1, 3]))
     # Not moto: it answers with 500 to a part of an upload that another driver has aborted.
     target = BucketTarget(request.getfixturevalue("seaweed"))
     options: dict[str, Any] = {"session_factory": session, "inline_size": chance.choice([0, "64 KiB"])}
@@ -128,7 +141,7 @@ def test_each_row_is_there_once_however_often_drivers_are_killed_and_stopped(
             hunt.measure()
             reader.start()
             try:
-                hunt.run(kills, math.ceil(kills / 2))
+                hunt.run(kills, math.ceil(kills / 2), math.ceil(kills / 5))
             finally:
                 reader.stop()
         hunt.check(not reader.complaints, "\n".join(reader.complaints))

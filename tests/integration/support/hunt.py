@@ -22,6 +22,8 @@ from tests.integration.support.watched_places import Place
 
 EPOCHS_OF_A_LIFE = 2.5
 """A life is hit within so many epochs."""
+LONGEST_OUTAGE = 1.5
+"""Seconds for which a driver is cut off from its target, at most."""
 PATIENCE = 60.0
 """Seconds after which a life that should end is taken for hung."""
 REFUSED = {"FencedError", "StaleWriterError"}
@@ -58,13 +60,12 @@ class Life:
     @property
     def lingers(self) -> bool:
         """Whether any process of it is there still."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, 0)
-            return True
-        return not self.ended
+        return not self.ended or any(_is_forked_into(self.pid, worker) for worker in self.workers())
 
     def send(self, number: int, *, alone: bool = False) -> None:
         self.hit |= number == signal.SIGKILL
+        if not self.lingers:
+            return
         # One that has just been forked has no group of its own yet, and no workers.
         for send in [os.kill] if alone else [os.killpg, os.kill]:
             with suppress(ProcessLookupError):
@@ -80,7 +81,8 @@ class Life:
         return [int(what[3:]) for who, what in self._traced() if who != DRIVER and what.startswith("is ")]
 
     def _traced(self) -> list[tuple[str, str]]:
-        lines = self._trace.read_text().splitlines() if self._trace.exists() else []
+        # The last line may be in the writing.
+        lines = self._trace.read_text().split("\n")[:-1] if self._trace.exists() else []
         return [(who, what) for _, who, what in (line.split(" ", 2) for line in lines)]
 
     def seconds(self) -> float:
@@ -108,6 +110,13 @@ class Life:
         return where
 
 
+def _is_forked_into(group: int, pid: int) -> bool:
+    """Whether a process belongs to a life. Where all of them are gone, the numbers are soon those of others."""
+    with suppress(ProcessLookupError, psutil.NoSuchProcess):
+        return os.getpgid(pid) == group and any("forkserver" in word for word in psutil.Process(pid).cmdline())
+    return False
+
+
 # --- who kills
 
 
@@ -117,7 +126,7 @@ class Hunt:
     def __init__(self, place: Place, root: Path, name: str, chance: random.Random, counts: Counter[str]) -> None:
         for directory in ("offsets", "commits", "lives"):
             (root / directory).mkdir(parents=True, exist_ok=True)
-        self.query = Query(root, f"{SEED} {name}", place.sink, repeatable=place.repeatable)
+        self.query = Query(root, f"{SEED} {name}", place.sink, repeatable=place.repeatable, counts=place.counts)
         self.place = place
         self.name = name
         self.chance = chance
@@ -161,8 +170,10 @@ class Hunt:
         }
         self._seconds = life.seconds() * (len(steps) - second) / len(steps) / 2
 
-    def run(self, kills: int, pauses: int) -> None:
+    def run(self, kills: int, pauses: int, outages: int = 0) -> None:
         events = [self.kill] * kills + [self.pause] * pauses
+        if self.place.outage is not None:
+            events += [self.outage] * outages
         self.chance.shuffle(events)
         for event in events:
             for _ in range(10):
@@ -230,6 +241,23 @@ class Hunt:
         self._current = alive[0] if alive else None
         return True
 
+    def outage(self) -> bool:
+        """Cut the driver off from its target for a while, which it is to outlive."""
+        life = self._current or self.start()
+        self._await(lambda: life.ended or _has_begun(life), f"life {life.number} to begin")
+        time.sleep(self.chance.uniform(0, EPOCHS_OF_A_LIFE * self._seconds))
+        assert self.place.outage is not None
+        seconds = self.chance.uniform(0.05, LONGEST_OUTAGE)
+        self._note(f"life {life.number} is cut off for {seconds:.2f} s")
+        with self.place.outage(self.chance):
+            time.sleep(seconds)
+        before = _begins(life)
+        self._await(lambda: life.ended or _begins(life) > before, f"life {life.number} to go on")
+        self.check(not life.ended, f"life {life.number}, which was cut off, ended with {life.outcome()}")
+        self.counts["outages"] += 1
+        self._current = life
+        return True
+
     def end(self) -> None:
         """Let one life finish the query, when all late tasks have ended."""
         self.settle_down()
@@ -250,6 +278,9 @@ class Hunt:
         wrong += check_reports(self.query, rows)
         self.check(not wrong, "\n".join(wrong))
         self.counts.update({"epochs": len(completed), "rows": len(rows)})
+        for report in self.query.reports():
+            self.counts.update(f"failed tasks: {name}" for name in report.get("failed", []))
+            self.counts.update({name: report[name] for name in ("rows_present", "commits_settled") if report.get(name)})
 
     def check(self, holds: bool, what: str) -> None:
         """Fail with all that is needed to look into it."""

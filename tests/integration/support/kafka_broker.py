@@ -78,6 +78,8 @@ class ModelBroker(WireServer):
         """Begin to serve on a free port."""
         self.topics: dict[str, ModelTopic] = {}
         self.transactions = Transactions(self.topics)
+        self.advertised = 0
+        """The port at which clients are told to find it, as that of a proxy; 0 for its own."""
         self.rights: dict[str, frozenset[int]] = {}
         """What the client may do with a topic, where that is not everything."""
         super().__init__()
@@ -119,7 +121,9 @@ class ModelBroker(WireServer):
         make = MetadataResponse[version]
         rights = request.include_topic_authorized_operations
         topics = [self._described(make, name, found, rights, version) for name, found in self._wanted(request, version)]
-        broker = make.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port, rack=None, version=version)
+        broker = make.MetadataResponseBroker(
+            node_id=1, host="127.0.0.1", port=self.advertised or self.port, rack=None, version=version
+        )
         return make(throttle_time_ms=0, brokers=[broker], cluster_id="model", controller_id=1, topics=topics)
 
     def _wanted(self, request: Any, version: int) -> Iterator[tuple[str | None, ModelTopic | None]]:
@@ -155,7 +159,7 @@ class ModelBroker(WireServer):
         error = self.next_error(FIND_COORDINATOR) or (
             self.transactions.denies(request.key) if of_transactions else NO_COORDINATOR
         )
-        where = (-1, "", -1) if error else (1, "127.0.0.1", self.port)
+        where = (-1, "", -1) if error else (1, "127.0.0.1", self.advertised or self.port)
         return FindCoordinatorResponse[version](
             throttle_time_ms=0, error_code=error, error_message="", node_id=where[0], host=where[1], port=where[2]
         )

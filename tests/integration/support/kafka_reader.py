@@ -7,6 +7,7 @@ of aborted transactions, as the Java consumer does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
@@ -49,28 +50,45 @@ def ends(address: str, topic: str, *, isolation: str = "read_uncommitted") -> di
     return {partition.partition: offset for partition, offset in found.items()}
 
 
-def _read(address: str, topic: str, isolation: str, end: dict[int, int], seconds: float) -> list[Read]:
-    consumer = _consumer(address, isolation)
-    found: list[Read] = []
-    try:
-        partitions = _partitions(consumer, topic)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
+class TopicReader:
+    """A reader that goes on where it was, and keeps its connections."""
+
+    def __init__(self, address: str, topic: str, isolation: str = "read_committed") -> None:
+        """Begin at the beginning."""
+        self._topic = topic
+        self._consumer = _consumer(address, isolation)
+        self._partitions = _partitions(self._consumer, topic)
+        self._consumer.assign(self._partitions)
+        self._consumer.seek_to_beginning(*self._partitions)
+        self._beyond: list[Read] = []
+
+    def read(self, end: dict[int, int] | None = None, seconds: float = 30) -> list[Read]:
+        """Return what has come since, up to where each partition ends: by default for this reader now."""
+        consumer, found = self._consumer, self._beyond
+        if end is None:
+            end = {each.partition: offset for each, offset in consumer.end_offsets(self._partitions).items()}
 
         def at_end() -> bool:
             for records in consumer.poll(timeout_ms=100).values():
                 found.extend(
                     Read(each.partition, each.offset, each.timestamp, each.key, each.value, tuple(each.headers))
                     for each in records
-                    if each.offset < end[each.partition]
                 )
             # The position passes markers and aborted records too.
-            return all(consumer.position(each) >= end[each.partition] for each in partitions)
+            return all(consumer.position(each) >= end[each.partition] for each in self._partitions)
 
-        until(at_end, f"reading {topic} up to {end}", seconds)
-    finally:
-        consumer.close()
-    return sorted(found, key=lambda record: (record.partition, record.offset))
+        until(at_end, f"reading {self._topic} up to {end}", seconds)
+        # What came since may be a part of a transaction.
+        self._beyond = [record for record in found if record.offset >= end[record.partition]]
+        return [record for record in found if record.offset < end[record.partition]]
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _read(address: str, topic: str, isolation: str, end: dict[int, int], seconds: float) -> list[Read]:
+    with closing(TopicReader(address, topic, isolation)) as reader:
+        return sorted(reader.read(end, seconds), key=lambda record: (record.partition, record.offset))
 
 
 def _consumer(address: str, isolation: str) -> KafkaConsumer:

@@ -27,13 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from outfall.capability_checks import is_fixed
+from outfall.errors import TransientError
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows
 from outfall.trace_points import listen
 
 WORKERS = 2
 COUNTS = (0, 1, 5, 8, 12)
-"""How many rows an epoch may have."""
+"""How many rows an epoch may have, where a place does not say so."""
+TRIES = 4
+"""How often a task is tried (`spark.task.maxFailures`)."""
+TOLD = ("rows", "rows_present", "commits_settled")
+"""The counts that a life reports of each epoch."""
 FINISHED = "finished"
 DRIVER = "driver"
 WORKER = "worker0"
@@ -56,6 +61,8 @@ class Query:
     sink: Any
     repeatable: bool = False
     """Whether each life brings the same rows of an epoch; if not, each brings its own."""
+    counts: Sequence[int] = COUNTS
+    """How many rows an epoch may have."""
 
     @property
     def recovery(self) -> Path:
@@ -68,7 +75,7 @@ class Query:
     def content(self, epoch: int, life: int) -> list[Row]:
         """The rows of an epoch, if this life brings them."""
         whose = 0 if self.repeatable else life
-        count = random.Random(f"{self.seed} {epoch} {whose}").choice(COUNTS)
+        count = random.Random(f"{self.seed} {epoch} {whose}").choice(self.counts)
         return [(epoch, whose, number) for number in range(count)]
 
     def tasks(self, epoch: int, life: int) -> list[list[Any]]:
@@ -146,7 +153,9 @@ def _run(query: Query, life: int, plan: Plan, driver: Driver, trace: int) -> Non
         query.note("offsets", batch)
         os.write(trace, f"{time.time():.4f} {DRIVER} batch {batch}\n".encode())
         result = driver.run_epoch(batch, query.tasks(batch, life))
-        query.report(life=life, batch=batch, skipped=result.skipped, rows=result.counts.get("rows", 0))
+        told = {name: result.counts.get(name, 0) for name in TOLD}
+        query.report(life=life, batch=batch, skipped=result.skipped, failed=driver.failed, **told)
+        driver.failed = []
         query.note("commits", batch)
         batch += 1
     if plan.drain:
@@ -219,6 +228,8 @@ class Driver(RemoteTasks):
     def __init__(self, query: Query, workers: Sequence[Connection]) -> None:
         super().__init__(query.sink, str(query.recovery), query_id="query")
         self._workers = workers
+        self.failed: list[str] = []
+        """What attempts at tasks failed with since the last report."""
 
     def run_epoch(self, epoch: int, tasks: Sequence[Iterable[Any]]) -> EpochResult:
         routed = self.routed(tasks)
@@ -228,11 +239,20 @@ class Driver(RemoteTasks):
             return coordinator.finish(ticket, self._answers(ticket, epoch, routed))
 
     def _answers(self, ticket: Ticket, epoch: int, routed: list[TaskRows]) -> list[TaskResponse]:
-        asked = [self._workers[index % len(self._workers)] for index in range(len(routed))]
-        for index, (pipe, rows) in enumerate(zip(asked, routed, strict=True)):
-            pipe.send((ticket, epoch, index, rows, self.new_attempt()))
-        answers = [pipe.recv() for pipe in asked]
-        for answer in answers:
+        answers: dict[int, TaskResponse | Exception] = {}
+        for tries in range(1, TRIES + 1):
+            asked = {index: self._workers[index % len(self._workers)] for index in range(len(routed))}
+            for index in answers:
+                del asked[index]
+            for index, pipe in asked.items():
+                pipe.send((ticket, epoch, index, routed[index], self.new_attempt()))
+            for index, pipe in asked.items():
+                answer = pipe.recv()
+                if isinstance(answer, Exception):
+                    self.failed.append(type(answer).__name__)
+                if tries == TRIES or not isinstance(answer, TransientError):
+                    answers[index] = answer
+        for answer in answers.values():
             if isinstance(answer, Exception):
                 raise answer
-        return answers
+        return [answer for _, answer in sorted(answers.items()) if not isinstance(answer, Exception)]

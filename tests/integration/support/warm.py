@@ -12,6 +12,8 @@ from typing import Any
 import boto3
 
 import outfall.file
+import outfall.kafka
+import outfall.kafka.parts
 import outfall.postgres
 import outfall.s3
 import tests.integration.support.lives  # noqa: F401
@@ -30,7 +32,7 @@ def session() -> Any:
 
 
 def _warm_up() -> None:
-    for package in (outfall.file, outfall.postgres, outfall.s3):
+    for package in (outfall.file, outfall.kafka, outfall.kafka.parts, outfall.postgres, outfall.s3):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     session().client("s3")

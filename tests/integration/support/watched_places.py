@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,10 @@ import psycopg
 from outfall.file import FileSink
 from tests.integration.postgres.support import Target as TableTarget
 from tests.integration.s3.support import Target as BucketTarget
-from tests.integration.support.lives import Row
+from tests.integration.support.lives import COUNTS, Row
 from tests.integration.support.reading import visible
+
+Outage = Callable[[random.Random], AbstractContextManager[None]]
 
 
 class Place(ABC):
@@ -27,8 +32,12 @@ class Place(ABC):
     """Whether completed epochs may wait in the recovery data, until there are more or a drain comes."""
     takes_back = False
     """Whether readers may see rows that are taken back."""
+    counts: Sequence[int] = COUNTS
+    """How many rows an epoch may have."""
     pause = 0.02
     """Seconds between two looks."""
+    outage: Outage | None = None
+    """What makes its server unreachable for a while, where anything can."""
 
     @abstractmethod
     def rows(self) -> list[Row]:
@@ -68,7 +77,7 @@ class Files(Place):
             assert self.takes_back, f"{path} is gone"
             return []
         assert self.takes_back or not rest, f"{path} ends within a line"
-        return [_row(line) for line in lines]
+        return [row_of(line) for line in lines]
 
     def leftovers(self) -> list[str]:
         return [path.name for path in (self._directory / "_outfall" / "staging").glob("*")]
@@ -139,7 +148,7 @@ class Objects(Place):
         sidecar = f"{self._target.root}_outfall/"
         listed = self._listed(self._target.root)
         return {
-            key: [_row(line) for line in self._get(key, etag).splitlines()]
+            key: [row_of(line) for line in self._get(key, etag).splitlines()]
             for key, etag in listed.items()
             if not key.startswith(sidecar)
         }
@@ -161,6 +170,7 @@ class Objects(Place):
         return self._read[key, etag]
 
 
-def _row(line: bytes) -> Row:
+def row_of(line: bytes) -> Row:
+    """Return the row that a line or a value holds."""
     row = json.loads(line)
     return row["epoch"], row["life"], row["n"]
