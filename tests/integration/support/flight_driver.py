@@ -27,6 +27,7 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--dsn", help="of the database that has a table t, or the URL of a server, in place of files")
     parser.add_argument("--s3", help="options of S3Sink as JSON, in place of files")
+    parser.add_argument("--kafka", help="options of KafkaSink as JSON, in place of files")
     parser.add_argument("--recovery", help="where the log is, in place of the checkpoint")
     return parser.parse_args()
 
@@ -56,6 +57,8 @@ def session(given: argparse.Namespace) -> SparkSession:
 def writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     if given.s3:
         return bucket_writer(df, given)
+    if given.kafka:
+        return topic_writer(df, given)
     if not given.dsn:
         return file_writer(df, given)
     return http_writer(df, given) if given.dsn.startswith("http") else table_writer(df, given)
@@ -79,6 +82,12 @@ def bucket_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
         writer = df.writeStream.format("outfall").option("sink", "s3").option("checkpointLocation", given.checkpoint)
         return writer.options(**options)
     return write_stream(df, S3Sink(**options), checkpoint=given.checkpoint)
+
+
+def topic_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
+    from outfall.kafka import KafkaSink
+
+    return write_stream(df, KafkaSink(**json.loads(given.kafka)), key="carrier", checkpoint=given.checkpoint)
 
 
 def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:

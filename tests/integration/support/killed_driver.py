@@ -48,6 +48,8 @@ class Job:
     """Options of `S3Sink` as JSON, when the stream goes into a bucket."""
     steps: tuple[str, ...] = ()
     """Where a process may be told to die, for every second life; the others end at a moment of the clock alone."""
+    kafka: str = ""
+    """Options of `KafkaSink` as JSON, when the stream goes into a topic."""
     recovery: str = ""
     """Where the recovery data is, when it is not beside the checkpoint."""
     kills: int = 0
@@ -94,6 +96,8 @@ class Job:
             settings["dsn"] = self.dsn
         if self.s3:
             settings["s3"] = self.s3
+        if self.kafka:
+            settings["kafka"] = self.kafka
         if self.recovery:
             settings["recovery"] = self.recovery
         command = [sys.executable, str(flight_driver.__file__)]
