@@ -19,7 +19,7 @@ from tests.integration.support.kafka_reader import read
 from tests.integration.support.waiting import until
 
 EXAMPLE = ROOT / "examples" / "kafka_to_kafka.py"
-ROWS = 2000
+ROWS = 800
 PATIENCE = 480.0
 """Seconds; a machine that does nothing else needs a tenth."""
 

@@ -81,7 +81,7 @@ def test_a_queue_that_stays_full_ends_in_time(model: ModelBroker) -> None:
 def test_what_the_brokers_do_not_confirm_in_time_is_an_error_and_the_next_producer_is_well(model: ModelBroker) -> None:
     model_topic(model, "t")
     kept = Producers()
-    arguments = (model.address, ProducerOptions({}), 1.0)
+    arguments = (model.address, ProducerOptions({}), 2.0)
     made = kept.take(*arguments)
     model.silent.add(0)
     made.send(values(b"x"))
