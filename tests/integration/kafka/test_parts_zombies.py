@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from outfall.errors import FencedError, OutfallError, TransientError
+from outfall.kafka.producer import KafkaProducer
 from outfall.protocol.messages import TaskResponse, Ticket
-from tests.integration.support.kafka_broker import END_TXN, ModelBroker
+from tests.integration.support.kafka_broker import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, ModelBroker
 from tests.integration.support.kafka_parts import PartsTopic, Rows, at_step, halves, rows_of
 from tests.integration.support.waiting import until
 
@@ -22,6 +24,13 @@ STEPS = ("kafka: before init", "kafka: after init", "task: after write", "kafka:
 
 def refused(outcomes: list[TaskResponse | OutfallError]) -> bool:
     return all(isinstance(outcome, OutfallError) for outcome in outcomes)
+
+
+def register(topic: PartsTopic, transactional_id: str) -> None:
+    """Do what whoever wakes may do first."""
+    made = KafkaProducer(topic.address, topic.sink().options.client, 20, transactional_id=transactional_id)
+    made.init(topic.ledger)
+    made.shut()
 
 
 @pytest.mark.parametrize(
@@ -139,6 +148,64 @@ def test_a_commit_that_arrives_late_is_refused(woken: str, model: ModelBroker, t
     assert refused(outcomes), outcomes
     other.epoch(2 if woken == "after the next epoch" else 1)
     assert topic.holds(*(rows_of(epoch) for epoch in range(3 if woken == "after the next epoch" else 2)))
+
+
+@pytest.mark.thorough
+def test_an_attempt_is_not_fenced_again_and_again_by_one_that_registers(model: ModelBroker, tmp_path: Path) -> None:
+    """Each time that the other one's client asks, a transaction is open: it is aborted, and the client asks again."""
+    topic = PartsTopic(model.address, tmp_path)
+    query = topic.query(parts=1)
+    registered = threading.Event()
+
+    def other() -> None:
+        register(topic, f"outfall/{ticket.incarnation}/sink/{topic.name}/0")
+        registered.set()
+
+    def meet() -> None:
+        """Have a transaction open when it asks again."""
+        asked = model.asked.count(INIT_PRODUCER_ID)
+        until(lambda: registered.is_set() or model.asked.count(INIT_PRODUCER_ID) > asked, "another InitProducerId", 10)
+
+    with closing(query.coordinator()) as coordinator:
+        ticket = coordinator.begin(0)
+        (task,) = query.route([rows_of(0, 300)])
+        thread = threading.Thread(target=other)
+
+        def slow() -> Iterator[Any]:
+            for batch in halves(task, lambda: until(model.transactions.open, "a transaction", 10)):
+                yield batch
+                if model.transactions.open():
+                    if not thread.ident:
+                        thread.start()
+                    meet()
+
+        answer = query.attempts(ticket, 0, 0, slow)
+        thread.join()
+        coordinator.finish(ticket, [answer])
+    assert topic.holds(rows_of(0, 300))
+
+
+@pytest.mark.thorough
+def test_a_driver_that_another_one_fences_takes_over_again(model: ModelBroker, tmp_path: Path) -> None:
+    """An older driver wakes and registers, when the newer one is about to write its record."""
+    topic = PartsTopic(model.address, tmp_path)
+    topic.query().epoch(0)
+    newer = topic.query("second")
+    (name,) = (each for each in model.transactions.by_id if each.endswith("/driver"))
+    older = threading.Thread(target=lambda: register(topic, name))
+
+    def held(number: int, request: Any) -> bool:
+        if number != ADD_PARTITIONS_TO_TXN or request.v3_and_below_transactional_id != name:
+            return False
+        if not older.ident:
+            older.start()
+        return older.is_alive()
+
+    model.held = held
+    newer.epoch(1)
+    older.join()
+    newer.epoch(2)
+    assert topic.holds(*(rows_of(epoch) for epoch in range(3)))
 
 
 @pytest.mark.thorough

@@ -99,15 +99,17 @@ class PartsQuery(LocalDriver):
         routed = self.route([rows_of(number) if rows is None else rows])
         return [self.attempts(ticket, number, index, task) for index, task in enumerate(routed)]
 
-    def attempts(self, ticket: Ticket, number: int, index: int, task: Iterable[Any]) -> TaskResponse:
-        """Run a task until it succeeds, or has failed too often."""
-        task = list(task)
+    def attempts(
+        self, ticket: Ticket, number: int, index: int, task: list[Any] | Callable[[], Iterable[Any]]
+    ) -> TaskResponse:
+        """Run a task until it succeeds, or has failed too often. Its rows are given, or made for each attempt."""
+        rows = task if callable(task) else lambda: task
         for _ in range(TRIES - 1):
             try:
-                return self.run_task(ticket, number, index, task)
+                return self.run_task(ticket, number, index, rows())
             except TransientError:
                 continue
-        return self.run_task(ticket, number, index, task)
+        return self.run_task(ticket, number, index, rows())
 
     def late(self, ticket: Ticket, number: int, rows: Rows) -> list[TaskResponse | OutfallError]:
         """Run one attempt at each task, of which any may be refused."""

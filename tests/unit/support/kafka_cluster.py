@@ -240,6 +240,9 @@ class MemoryCluster(ByReference, PartsCluster):
     def producer(self, transactional_id: str, ledger: str) -> PartProducer:
         return MemoryProducer(self.broker, transactional_id, self.pause, self.faults)
 
+    def step_aside(self) -> None:
+        self.pause()
+
     def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:
         self._kept[transactional_id] = after, producer
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import pyarrow as pa
 
 from outfall.kafka.partition import Partition, Write
+
+_ASIDE = 0.7
 
 
 class PartProducer(ABC):
@@ -104,6 +107,14 @@ class PartsCluster(ABC):
     @abstractmethod
     def producer(self, transactional_id: str, ledger: str) -> PartProducer:
         """Make a producer, for `init`."""
+
+    def step_aside(self) -> None:
+        """Leave whoever registers the same id a moment in which no transaction of it is open. Called when fenced.
+
+        `InitProducerId` over an open transaction aborts it, and has to be asked again (CONCURRENT_TRANSACTIONS). A
+        client that does so each half second would else fence all attempts of a task, one after the other.
+        """
+        time.sleep(_ASIDE)
 
     @abstractmethod
     def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:

@@ -230,6 +230,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         ledger = self._ledger()
         ledger.read_stable(self._state.ledger_offset or 0)
         self._check_late(ledger)
+        self._cluster.step_aside()
         return TransientError(
             "another attempt at this part has begun since",
             step=self._context.step_id,

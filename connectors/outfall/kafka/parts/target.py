@@ -14,6 +14,7 @@ from outfall.capabilities import PartSeal, SealContext, TargetContext
 from outfall.errors import FencedError, PartsChangedError, TargetLostError, TargetNotEmptyError, TransientError
 from outfall.kafka.parts.cluster import PartProducer, PartsCluster
 from outfall.kafka.parts.ledger import Ledger, StepName, StepRecord, beyond, empty_row, written
+from outfall.kafka.producer import ProducerFencedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
 from outfall.target_record import behind, check_opening, check_record
 from outfall.trace_points import reached
@@ -24,6 +25,9 @@ DRIVER = "driver"
 Parts = Mapping[StepName, Collection[str]]
 _AT_ONCE = 8
 """How many transactional ids are initialised side by side: each is a client with a thread and connections."""
+
+_TRIES = 3
+"""How often a driver takes over that another one fences meanwhile."""
 
 
 class KafkaPartState(BaseModel):
@@ -142,6 +146,15 @@ class PartsTarget:
         kept = self._kept(context)
         if kept is not None and self._write_kept(kept, context, len(parts)):
             return False
+        for _ in range(_TRIES - 1):
+            try:
+                return self._take_over(context, parts, resume=resume)
+            except ProducerFencedError:
+                # By a driver that is older and stops, or that is newer: what it writes will tell.
+                self._cluster.step_aside()
+        return self._take_over(context, parts, resume=resume)
+
+    def _take_over(self, context: TargetContext[KafkaPartState], parts: Sequence[str], *, resume: bool) -> bool:
         self._ledger.read_stable()
         driver = self._fresh(self._step)
         with closing_on_error(driver):
