@@ -30,7 +30,7 @@ class Topic(Place):
     """
 
     repeatable = True
-    counts = (0, 1, 60, 250, 600)
+    counts = (0, 1, 80, 300, 700)
     pause = 0.3
 
     def __init__(self, address: str, outage: Outage | None = None, partitions: int = 1) -> None:
