@@ -16,6 +16,8 @@ from outfall.file.growing.part_files import FileState
 from outfall.file.storage.store import StagedFile
 from outfall.http import HttpSink
 from outfall.http.records import HttpRecord
+from outfall.kafka import KafkaSink
+from outfall.kafka.parts.target import KafkaPartState
 from outfall.kinesis import KinesisSink
 from outfall.postgres import PostgresSink
 from outfall.postgres.offsets.part_writer import PartState
@@ -39,7 +41,7 @@ Kept = dict[str, tuple[SimpleVersionedSerializer[Any], Any]]
 
 def values() -> Kept:
     """Return them all."""
-    return {**_of_wrappers(), **_of_requests(), **_of_files(), **_of_tables(), **_of_objects()}
+    return {**_of_wrappers(), **_of_requests(), **_of_files(), **_of_tables(), **_of_topics(), **_of_objects()}
 
 
 def _of_wrappers() -> Kept:
@@ -89,6 +91,12 @@ def _of_tables() -> Kept:
         "staged rows": (epochs.committable_serializer(), staged),
         "a part of a table": (parts.state_serializer(), PartState(next_offset=12)),
     }
+
+
+def _of_topics() -> Kept:
+    parts: Any = KafkaSink("host:9092", "t", parts=2)
+    state = KafkaPartState(next_offset=12, ledger_offset=7, commit="0f" * 8, ledger_id="l", topic_id="t")
+    return {"a part of topics": (parts.state_serializer(), state)}
 
 
 def _of_objects() -> Kept:
