@@ -211,7 +211,8 @@ def test_a_hundred_epochs_hold_no_more_threads(kafka: str, tmp_path: Path) -> No
     for epoch in range(100):
         driver.run_epoch(epoch, [rows(3)])
         held.append(len(os.listdir("/proc/self/task")))
-    assert max(held[10:]) <= held[9]
+    # Clients of other tests come and go by a thread or two; a leak is one for each epoch.
+    assert max(held[10:]) < held[9] + 10
 
 
 def test_no_secret_is_shown(model: ModelBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -140,13 +140,8 @@ def test_two_attempts_of_a_part_commit_its_rows_once(fate: str) -> None:
     at_random(partial(two_attempts, fate=fate), 60)
 
 
-@pytest.mark.parametrize(
-    "fate",
-    [
-        *(pytest.param(fate, marks=pytest.mark.thorough) for fate in ("", "landed")),
-        *(pytest.param(fate, marks=pytest.mark.long) for fate in ("lost", "late")),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("fate", FATES)
 def test_two_attempts_of_a_part_in_every_order_of_their_steps(fate: str) -> None:
     assert every_schedule(partial(two_attempts, fate=fate)) > 500
 
