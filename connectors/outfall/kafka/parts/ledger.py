@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from outfall.errors import RecordError, TransientError
+from outfall.errors import FencedError, RecordError, TransientError
 from outfall.kafka.partition import TopicRecord, Write
 from outfall.kafka.parts.cluster import LedgerTopic
-from outfall.part_ledger.checks import PartRow
+from outfall.part_ledger.checks import PartPlace, PartRow
 from outfall.target_record import TargetRecord
 
 
@@ -199,6 +199,23 @@ class Ledger:
                 why=f"{error.error_count()} of its fields are missing or of another type",
                 do="see who else writes to this topic; only outfall may",
             ) from None
+
+
+def check_not_ended(step: StepRecord | None, place: PartPlace, part: str | None = None) -> None:
+    """Refuse to go on under a checkpoint that another one has ended by `on_existing="resume"`.
+
+    Raises:
+        FencedError: it has.
+    """
+    if step is not None and step.ended_by is not None:
+        raise FencedError(
+            f"another query has taken {place.target} over for good",
+            step=place.step,
+            epoch=place.epoch,
+            part=part,
+            why='it was started with on_existing="resume" and a checkpoint of its own',
+            do="nothing, if the other one is meant to run; else start with a step_id of its own",
+        )
 
 
 def empty_row(part: str) -> PartRow:

@@ -8,9 +8,17 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import SupportsArrow, SupportsFlush, WriterInitContext
-from outfall.errors import FencedError, TerminalError, TransientError
+from outfall.errors import TerminalError, TransientError
 from outfall.kafka.parts.cluster import PartProducer, PartsCluster
-from outfall.kafka.parts.ledger import Ledger, PartCommit, PartRecord, StepRecord, beyond, empty_row, written
+from outfall.kafka.parts.ledger import (
+    Ledger,
+    PartCommit,
+    PartRecord,
+    beyond,
+    check_not_ended,
+    empty_row,
+    written,
+)
 from outfall.kafka.parts.target import KafkaPartState, TargetNames, TopicIds
 from outfall.kafka.producer import ProducerFencedError
 from outfall.part_ledger.checks import PartCount, PartPlace, PartRow, check_step, missing_parts
@@ -205,20 +213,8 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
 
     def _check_step(self, ledger: Ledger) -> None:
         step = ledger.step()
-        if step is not None:
-            self._check_not_ended(step)
+        check_not_ended(step, self._place, self._part)
         check_step(self._place.target, step.record() if step else None, self._context)
-
-    def _check_not_ended(self, step: StepRecord) -> None:
-        if step.ended_by is not None:
-            raise FencedError(
-                f"another query has taken {self._names} over for good",
-                step=self._context.step_id,
-                epoch=self._context.epoch,
-                part=self._part,
-                why='it was started with on_existing="resume" and a checkpoint of its own',
-                do="nothing, if the other one is meant to run",
-            )
 
     def _missing(self, found: PartCommit | None, rows: PartRow) -> None:
         row = empty_row(self._part) if found is None else found.record.row(self._part)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import PartSeal, SealContext, TargetContext
-from outfall.errors import FencedError, PartsChangedError, TargetLostError, TargetNotEmptyError, TransientError
+from outfall.errors import PartsChangedError, TargetLostError, TargetNotEmptyError, TransientError
 from outfall.kafka.parts.cluster import PartProducer, PartsCluster
-from outfall.kafka.parts.ledger import Ledger, StepName, StepRecord, beyond, empty_row, written
+from outfall.kafka.parts.ledger import Ledger, StepName, StepRecord, beyond, check_not_ended, empty_row, written
 from outfall.kafka.producer import ProducerFencedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
 from outfall.target_record import behind, check_opening, check_record
@@ -185,10 +185,9 @@ class PartsTarget:
         """
         end = self._ledger.read()
         _log.debug("step %s, epoch %d: the ledger is read to offset %d", context.step_id, context.epoch, end)
-        self._check_not_ended(self._ledger.step(), context.step_id, context.epoch)
-        step = self._ledger.step()
+        step, place = self._ledger.step(), self._place(context)
+        check_not_ended(step, place)
         check_step(str(self._names), step.record() if step else None, context)
-        place = PartPlace(str(self._names), context.step_id, context.epoch)
         # What an attempt wrote that was lost may be in a part for which no rows came again.
         offsets = {part: 0 for part, found in self._ledger.parts().items() if found.record.epoch == context.epoch}
         offsets |= {part.part: part.state.next_offset for part in parts}
@@ -259,7 +258,7 @@ class PartsTarget:
 
     def _checked_step(self, context: TargetContext[KafkaPartState]) -> StepRecord | None:
         found = self._ledger.step()
-        self._check_not_ended(found, context.step_id, context.epoch)
+        check_not_ended(found, self._place(context))
         if found is not None:
             check_opening(str(self._names), found.record(), context)
         return found
@@ -354,7 +353,7 @@ class PartsTarget:
                     raise self._lost(context, f"the topic {name} was deleted, and perhaps made again", part)
 
     def _check_mine(self, context: TargetContext[KafkaPartState], mine: StepRecord) -> None:
-        self._check_not_ended(mine, context.step_id, context.epoch)
+        check_not_ended(mine, self._place(context))
         # What is published is compared part by part.
         check_record(
             str(self._names), mine.record(), replace(context, published=None),
@@ -362,22 +361,11 @@ class PartsTarget:
             " compare the topic with the source, and start with a new checkpoint and a step_id of its own",
         )  # fmt: skip
 
-    def _check_not_ended(self, step: StepRecord | None, step_id: str, epoch: int | None) -> None:
-        if step is not None and step.ended_by is not None:
-            raise FencedError(
-                f"another query has taken {self._names} over for good",
-                step=step_id,
-                epoch=epoch,
-                why='it was started with on_existing="resume" and a checkpoint of its own',
-                do="nothing, if the other one is meant to run; else start with a step_id of its own",
-            )
-
     def _check_parts(self, context: TargetContext[KafkaPartState]) -> None:
-        place = PartPlace(str(self._names), context.step_id, context.epoch)
         offsets = {part: state.next_offset for part, state in context.states.items()}
         rows = {part: found.record.row(part) for part, found in self._ledger.parts().items()}
         # A part has a record exactly when rows were committed: there is no time in which one may be missing.
-        check_states(place, context.completed, rows, offsets, opened=True)
+        check_states(self._place(context), context.completed, rows, offsets, opened=True)
 
     def _refuse_new(self, context: TargetContext[KafkaPartState], former: int, now: int) -> None:
         """Refuse new parts while an epoch is committed in part: its rows would go to other parts, and be doubled."""
@@ -392,6 +380,9 @@ class PartsTarget:
                 why="its rows were routed to the former parts",
                 do="run the query with the former parts until the epoch is completed, then change them",
             )
+
+    def _place(self, context: TargetContext[KafkaPartState] | SealContext) -> PartPlace:
+        return PartPlace(str(self._names), context.step_id, context.epoch)
 
     def _rows(self, parts: Iterable[str]) -> dict[str, PartRow]:
         found = self._ledger.parts()
