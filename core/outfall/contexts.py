@@ -198,6 +198,12 @@ class SweepContext:
     final: bool = False
     """Whether the last epoch of this incarnation is completed, or taken back: nobody comes back to it, and what tells
     that it was written may go too."""
+    token: str = ""
+    """The token of the BEGIN of `generation`, where it is that of a BEGIN."""
+    lost: Mapping[int, str] | None = None
+    """Generation → token of each BEGIN whose attempts were lost: after that of the last completed epoch, or for the
+    sweep after COMPLETED of the one before it, and older than `generation`. For a sink that has a place of its own for
+    each BEGIN, and looks at these only. `None` where any older one is meant, as for `outfall gc`."""
     # Without a default: who sweeps and forgets them would remove what they name.
     states: Callable[[], Mapping[str, Any]] = field(kw_only=True, compare=False)
     """Reads the recorded states of parts, by name: for a sink whose states name things in the target, which stand in a

@@ -174,14 +174,15 @@ def options_in_save_mode(options: O, mode: SaveMode | None) -> O:
     """
     given: str = getattr(options, "on_existing")  # noqa: B009 - only sinks that look at their target have one
     is_default = given == type(options).model_fields["on_existing"].default
-    means = {"append": ("resume", "check"), "overwrite": ("overwrite",)}.get(mode or "error", ("error",))
-    if given in means or (mode is None and not is_default):
+    # A job without recovery data that appends says so each time: there is no earlier checkpoint of it to protect.
+    means = {"append": "resume", "overwrite": "overwrite"}.get(mode or "error", "error")
+    if given == means or (mode is None and not is_default):
         return options
     if not is_default:
         raise ConfigurationError(
             f"mode={mode!r} and on_existing={given!r} contradict each other", do="leave one of them out"
         )
-    return options.model_copy(update={"on_existing": means[0]})
+    return options.model_copy(update={"on_existing": means})
 
 
 def options_table(model: type[SinkOptions]) -> str:

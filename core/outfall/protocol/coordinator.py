@@ -205,7 +205,8 @@ class EpochCoordinator:
             return True
         ticket = take_over(step, None, lambda read: begin_epoch(step, read, read.open_epoch, read.query_id))
         self._seal(ticket, CollectedResponses(ticket, []))
-        context = sweep_context(step.sink, step.step_id, step.journal.view, step.journal.log, final=True)
+        begun = step.journal.view
+        context = sweep_context(step.sink, step.step_id, begun, step.journal.log, lost=begun.lost, final=True)
         sweep_target(step.sink, context)
         if supports(step.sink, SupportsTarget):
             step.sink.withdraw(context)
@@ -250,7 +251,7 @@ class EpochCoordinator:
             query_id=collected.query_id,
             states=states,
             writer_states=writer_states,
-            committables=collected.committables(step.sink),
+            committables=collected.committables(step.sink, step.journal.log),
             counts=collected.counts() | self._held_count([*states.values(), *writer_states]),
             seconds=self._seconds_since(ticket),
         )

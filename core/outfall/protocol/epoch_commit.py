@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfall.capabilities import (
@@ -81,8 +81,9 @@ class EpochCommit:
         if supports(self._sink, SupportsCommitter) and self._prepared.committables:
             self._commit()
         self._follow_up()
+        lost = self._journal.view.lost
         completed = self._record_completed()
-        self._sweep()
+        self._sweep(lost)
         return completed
 
     def _commit(self) -> None:
@@ -208,10 +209,11 @@ class EpochCommit:
         reached("after COMPLETED")
         return entry
 
-    def _sweep(self) -> None:
+    def _sweep(self, lost: Mapping[int, str]) -> None:
         """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
         view, log = self._journal.view, self._journal.log
-        sweep_target(self._sink, sweep_context(self._sink, self._step_id, view, log, final=self._step.options.final))
+        final = self._step.options.final
+        sweep_target(self._sink, sweep_context(self._sink, self._step_id, view, log, lost=lost, final=final))
         try:
             self._journal.sweep()
         except Exception:
@@ -233,8 +235,8 @@ class EpochCommit:
         return committer
 
     def _load_requests(self) -> list[CommitRequest[Any]]:
-        serializer = self._sink.committable_serializer()
-        return [CommitRequest(load_value(serializer, item.value)) for item in self._prepared.committables]
+        serializer, log = self._sink.committable_serializer(), self._journal.log
+        return [CommitRequest(load_value(serializer, item.value, log=log)) for item in self._prepared.committables]
 
     def _place(self) -> dict[str, Any]:
         return {"step": self._step_id, "epoch": self._prepared.epoch}

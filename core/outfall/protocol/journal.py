@@ -94,6 +94,12 @@ class JournalView:
         return self.generation > self.completed_generation
 
     @property
+    def lost(self) -> dict[int, str]:
+        """Generation → token of each BEGIN that the newest one replaced before its epoch was completed."""
+        older = range(self.completed_generation + 1, self.generation)
+        return {number: token for number, token in self.begun.items() if number in older}
+
+    @property
     def drain_unfinished(self) -> bool:
         """Whether what is recorded and not completed is a drain."""
         return self.unfinished is not None and self.begin is not None and self.begin.drain
@@ -253,6 +259,7 @@ class Journal:
         numbers = [number for number in self._log.numbers() if number not in spent]
         tail = [number for number in numbers if number >= self.view.kept_from]
         counts = [number for number in numbers if number < self.view.kept_from][-KEPT_EPOCHS:]
+        # Large committables of an epoch that is not completed are of this generation or a newer one.
         states = {s.blob.name for s in (*self.view.states.values(), *self.view.writer_states) if s.blob}
         self._log.sweep(keep=[*counts, *tail], states=states, generation=self.view.generation)
 

@@ -23,6 +23,7 @@ from outfall.recovery.entries import (
     StoredModel,
     StoredValue,
     WinningAttempt,
+    carry_in,
     load_value,
     store_value,
 )
@@ -197,8 +198,15 @@ class CollectedResponses:
             PartSeal(name, state, winners.get(name)) for name, state in load_states(sink, self.states(), log).items()
         ]
 
-    def committables(self, sink: Any) -> list[StoredCommittable]:
-        """What is to be committed, after the sink's pre-commit topology."""
+    def committables(self, sink: Any, log: RecoveryLog) -> list[StoredCommittable]:
+        """What is to be committed, after the sink's pre-commit topology, as recorded: large ones lie beside the log."""
+        generation = self._ticket.generation
+        return [
+            item.model_copy(update={"value": carry_in(item.value, log, name="committable", generation=generation)})
+            for item in self._topology(sink)
+        ]
+
+    def _topology(self, sink: Any) -> list[StoredCommittable]:
         handed_over = [
             StoredCommittable(value=value, worker_index=response.worker_index, part=part.part)
             for response in self.responses

@@ -184,7 +184,7 @@ def begin_epoch(
     begun = journal.view
     open_target(sink, checked, view, begun)
     if view.open_epoch is not None:
-        sweep_target(sink, sweep_context(sink, step.step_id, begun, journal.log))
+        sweep_target(sink, sweep_context(sink, step.step_id, begun, journal.log, lost=begun.lost))
     ticket = make_ticket(step, begun, expected, parts)
     return replace(ticket, drain=True, end_of_input=True) if drain else ticket
 

@@ -99,7 +99,15 @@ def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], e
     )
 
 
-def sweep_context(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, *, final: bool = False) -> SweepContext:
+def sweep_context(
+    sink: Any,
+    step_id: str,
+    view: JournalView,
+    log: RecoveryLog,
+    *,
+    lost: Mapping[int, str] | None,
+    final: bool = False,
+) -> SweepContext:
     """Make the context of a sweep. What it reads it reads while the log is open.
 
     Args:
@@ -107,6 +115,7 @@ def sweep_context(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, 
         step_id: the step's id.
         view: the log: the names of its incarnation below its generation may be removed, but for those in its states.
         log: where large states lie.
+        lost: the BEGINs whose attempts were lost, see `SweepContext.lost`.
         final: whether the last epoch of this incarnation is completed.
     """
 
@@ -121,6 +130,8 @@ def sweep_context(sink: Any, step_id: str, view: JournalView, log: RecoveryLog, 
         view.incarnation or "",
         view.generation,
         final=final,
+        token=view.begun.get(view.generation, ""),
+        lost=lost,
         states=lambda: load_states(sink, view.states, log),
         writer_states=read_writer_states,
     )

@@ -1,7 +1,7 @@
 """The entries of a step's log: format 1, JSON, one object each; and the serialized values that they hold.
 
-A large state lies beside the log, and its entry holds its name and digest. A task that cannot reach the log gets it
-whole, with its ticket.
+A large state or committable lies beside the log, and its entry holds its name and digest. A task that cannot reach the
+log gets its states whole, with its ticket.
 Every entry holds `format`, `kind`, `step`, `incarnation` and `time` (UTC, ISO 8601). `docs/recovery-format.md`
 describes all fields. A release reads every format since 1.
 """
@@ -24,7 +24,7 @@ from outfall.serde import SimpleVersionedSerializer
 FORMAT = 1
 
 LARGE = 64 * 1024
-"""Bytes above which a state is stored beside the log."""
+"""Bytes above which a state or a committable is stored beside the log."""
 
 CARRIED = 64 * 1024 * 1024
 """Bytes of all states of a step together, where tasks cannot reach the log and every ticket carries them."""
@@ -39,7 +39,7 @@ class StoredModel(BaseModel):
 
 
 class BlobRef(StoredModel):
-    """A large state that lies beside the log."""
+    """A large state or committable that lies beside the log."""
 
     name: str
     length: int
@@ -338,7 +338,7 @@ def load_value(serializer: SimpleVersionedSerializer[T], stored: StoredValue, *,
 
     Raises:
         SerializationError: the version is unknown, or the bytes are damaged.
-        RecordError: a large state is missing or not the one that was recorded.
+        RecordError: what lies beside the log is missing, or not what was recorded.
     """
     data = stored.inline()
     if data is None:
@@ -353,7 +353,7 @@ def _read_blob(stored: StoredValue, log: RecoveryLog | None) -> bytes:
     data = log.read_state(blob.name)
     if len(data) != blob.length or hashlib.sha256(data).hexdigest() != blob.sha256:
         raise RecordError(
-            f"the state {blob.name} is not the one that was recorded",
+            f"the value {blob.name} is not the one that was recorded",
             why=f"{blob.length} bytes were recorded, {len(data)} are there",
             do="restore the recovery data from a copy",
         )

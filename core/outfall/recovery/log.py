@@ -40,7 +40,7 @@ class LogEntry:
 
 
 class RecoveryLog(ABC):
-    """The recovery data of one step: numbered entries, and large states beside them.
+    """The recovery data of one step: numbered entries, and large states and committables beside them.
 
     An entry is there whole or not at all, and durable once `append` returns. Between two calls others may append.
     """
@@ -88,7 +88,7 @@ class RecoveryLog(ABC):
 
     @abstractmethod
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
-        """Store a large state durably, beside the log. Called in tasks.
+        """Store a large state durably, beside the log. Called in tasks; on the driver for a large committable too.
 
         Args:
             name: what it is for; made safe and unique by the store.

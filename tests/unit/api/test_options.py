@@ -9,12 +9,14 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field, SecretStr
 
+from outfall.delta.options import DeltaOptions
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
 from outfall.file.options import FileOptions
 from outfall.file.whole.sink import WholeFiles
 from outfall.http import HttpSink
 from outfall.http.options import HttpOptions
+from outfall.iceberg.options import IcebergOptions
 from outfall.kafka.options import KafkaOptions
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
 from outfall.postgres import PostgresSink
@@ -202,7 +204,9 @@ def test_the_options_door_names_the_nearest_option() -> None:
         sink_from_options({"path": "/x", "onexistin": "error"})
 
 
-@pytest.mark.parametrize("model", [FileOptions, PostgresOptions, S3Options, HttpOptions, KafkaOptions])
+@pytest.mark.parametrize(
+    "model", [FileOptions, PostgresOptions, S3Options, HttpOptions, KafkaOptions, IcebergOptions, DeltaOptions]
+)
 def test_the_documentation_holds_the_table_of_the_model(model: type[SinkOptions]) -> None:
     name = model.__name__.removesuffix("Options").lower()
     page = Path(__file__).parents[3].joinpath("docs", f"{name}.md").read_text()

@@ -25,7 +25,7 @@ def http() -> HttpSink:
     [
         (None, "error", "error"),
         ("error", "error", "error"),
-        ("append", "resume", "check"),
+        ("append", "resume", "resume"),
         ("overwrite", "overwrite", "overwrite"),
     ],
 )

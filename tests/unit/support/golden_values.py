@@ -16,6 +16,7 @@ from outfall.file.growing.part_files import FileState
 from outfall.file.storage.store import StagedFile
 from outfall.http import HttpSink
 from outfall.http.records import HttpRecord
+from outfall.iceberg import IcebergSink
 from outfall.kafka import KafkaSink
 from outfall.kafka.parts.target import KafkaPartState
 from outfall.kinesis import KinesisSink
@@ -26,6 +27,7 @@ from outfall.s3 import S3Sink
 from outfall.s3.rolling.pieces import HeldObject, StoredPiece, WriterState
 from outfall.s3.staged import StagedObject, UploadedPart
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
+from outfall.tables.data_file import DataFile, EpochFiles, Layout, TaskFiles
 from outfall.wrappers import ExactlyOnceSink
 from outfall.wrappers.composite_committer import ChildValue, ChildValueSerializer, ListSerializer
 from outfall.wrappers.cross_epoch_batching import BufferedRows, BufferedRowsSerializer
@@ -41,7 +43,15 @@ Kept = dict[str, tuple[SimpleVersionedSerializer[Any], Any]]
 
 def values() -> Kept:
     """Return them all."""
-    return {**_of_wrappers(), **_of_requests(), **_of_files(), **_of_tables(), **_of_topics(), **_of_objects()}
+    return {
+        **_of_wrappers(),
+        **_of_requests(),
+        **_of_files(),
+        **_of_tables(),
+        **_of_table_formats(),
+        **_of_topics(),
+        **_of_objects(),
+    }
 
 
 def _of_wrappers() -> Kept:
@@ -90,6 +100,23 @@ def _of_tables() -> Kept:
     return {
         "staged rows": (epochs.committable_serializer(), staged),
         "a part of a table": (parts.state_serializer(), PartState(next_offset=12)),
+    }
+
+
+def _of_table_formats() -> Kept:
+    sink = IcebergSink("db.t")
+    statistics = {"value_counts": {"1": 2}, "lower_bounds": {"1": "AQAAAA=="}, "split_offsets": [4]}
+    files = TaskFiles(
+        directory=f"outfall/{INCARNATION}/g5-{'f' * 16}",
+        root="s3://bucket/t/data",
+        layout=Layout(table="uuid", partitioning="day = day of column 1 (spec 0)", columns={"1": "integer"}),
+        files=(DataFile(name="part-ä.parquet", size=9, rows=2, partition=("20", None), statistics=statistics),),
+        published=3,
+    )
+    epoch = EpochFiles(**dict(files), recorded_at=THEN.timestamp(), recorded_by="0" * 16)
+    return {
+        "a task's data files": (sink.write_result_serializer(), files),
+        "an epoch's data files": (sink.committable_serializer(), epoch),
     }
 
 
