@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from outfall.testing import LocalDriver
 from tests.integration.http.test_tls import certificate, tls_receiver
 from tests.integration.support.forward_proxy import ForwardProxy
 from tests.integration.support.http_receiver import HttpReceiver, Reply
+from tests.integration.support.servers import free_port
 
 __all__ = ["certificate", "tls_receiver"]
 
@@ -121,8 +121,7 @@ def test_a_proxy_that_refuses_us_is_named_and_its_password_is_not(
 
 
 def test_a_proxy_that_is_not_there_may_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("HTTP_PROXY", f"http://me:hunter2@127.0.0.1:{port}")
     with pytest.raises(
         TransientError, match=r"in 2 tries .*the proxy on the way to far.invalid:80 cannot be reached .ECONNREFUSED"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
@@ -17,6 +16,7 @@ from outfall.http.auth import TokenRequest
 from outfall.http.options import HttpOptions
 from outfall.testing import LocalDriver
 from tests.integration.support.http_receiver import HttpReceiver, Received, Reply
+from tests.integration.support.servers import free_port
 
 CLIENT: dict[str, Any] = {"oauth2_client_id": "cli:ent", "oauth2_client_secret": "pa ss/ä&="}
 
@@ -102,8 +102,7 @@ def test_a_server_in_trouble_may_be_asked_again(receiver: HttpReceiver, reply: R
 
 
 def test_a_server_that_is_not_there_may_come_back() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     with pytest.raises(TransientError, match="ConnectionError"):
         TokenRequest(HttpOptions(url="https://x/", oauth2_token_url=f"http://127.0.0.1:{port}/?a=hunter2", **CLIENT))()
 

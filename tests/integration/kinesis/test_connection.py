@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from outfall.errors import TargetError, TransientError
 from outfall.kinesis import FirehoseSink, KinesisSink
 from tests.integration.kinesis.server import Aws
+from tests.integration.support.servers import free_port
 
 
 def test_streams_that_are_there_are_described_and_stay_empty(aws: Aws, name: str) -> None:
@@ -25,7 +25,6 @@ def test_streams_that_are_there_are_described_and_stay_empty(aws: Aws, name: str
 def test_streams_that_are_not_there_and_services_that_do_not_answer_are_errors(kind: Any, aws: Aws, name: str) -> None:
     with pytest.raises(TargetError, match="What to do: create it"):
         kind(name, endpoint_url=aws.endpoint, region="us-east-1").check_connection()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     with pytest.raises(TransientError, match="open the way there"):
         kind(name, endpoint_url=f"http://127.0.0.1:{port}", region="us-east-1").check_connection()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from outfall.errors import TargetError
 from outfall.postgres import PostgresSink
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, rows, run
+from tests.integration.support.servers import free_port
 from tests.unit.support.command import done, failed, parsed
 
 
@@ -82,8 +82,7 @@ def test_all_rights_that_the_options_need_are_asked_for(
 
 def test_a_server_that_is_away_is_told_at_once(tmp_path: Path) -> None:
     """With the deadline of a query, which would wait for it. The log is read all the same."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = free_port()
     given = options(f"host=127.0.0.1 port={port} user=u dbname=d")
     started = time.monotonic()
     text = failed("doctor", *given, "--recovery", str(tmp_path))

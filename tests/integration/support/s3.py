@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 import sysconfig
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
 
-from tests.integration.support.servers import OwnServer, listens
+from tests.integration.support.servers import OwnServer, free_port, free_ports, listens
 
 ENDPOINT = "OUTFALL_TEST_S3_ENDPOINT"
 _GRPC = 10_000
@@ -60,15 +57,21 @@ class S3:
 
 
 class SeaweedFS(OwnServer):
-    """An independent server that keeps its data on disk."""
+    """An independent server that keeps its data on disk. It has a REST catalogue for Iceberg, too."""
+
+    table_bucket = "lake"
+    """The warehouse of that catalogue."""
 
     def __init__(self, directory: Path) -> None:
-        ports = _free_ports(4)
-        self.s3 = S3(f"http://127.0.0.1:{ports[3]}", "outfall", "outfall-secret")
-        names = ("master", "volume", "filer", "s3")
+        ports = dict(
+            zip(("master", "volume", "filer", "s3", "s3.port.iceberg"), free_ports(5, also_above=_GRPC), strict=True)
+        )
+        self.s3 = S3(f"http://127.0.0.1:{ports['s3']}", "outfall", "outfall-secret")
+        self.catalog = f"http://127.0.0.1:{ports['s3.port.iceberg']}"
         command = [
             _executable("weed"), "mini", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-webdav=false",
-            "-admin.ui=false", *(f"-{name}.port={port}" for name, port in zip(names, ports, strict=True)),
+            "-admin.ui=false", "-s3.port.lance=0", f"-tableBucket={self.table_bucket}",
+            *(f"-{name}{'' if '.' in name else '.port'}={port}" for name, port in ports.items()),
         ]  # fmt: skip
         super().__init__(
             command,
@@ -83,7 +86,7 @@ class Rclone(OwnServer):
     """A store that ignores `If-None-Match`."""
 
     def __init__(self, directory: Path) -> None:
-        (port,) = _free_ports(1)
+        port = free_port()
         self.s3 = S3(f"http://127.0.0.1:{port}", "outfall-key-0123456789", "outfall-secret-0123456789")
         data = directory / "data"
         data.mkdir()
@@ -117,32 +120,6 @@ def rclone(directory: Path) -> Iterator[Rclone]:
 def _executable(name: str) -> str:
     """The path of what a package of the environment has installed."""
     return str(Path(sysconfig.get_path("scripts")) / name)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now, and so are those 10,000 above them, which SeaweedFS takes for gRPC.
-
-    A server that is killed comes back to its ports. So they are none that the kernel gives to clients and to servers
-    that ask for any, unless it gives all, and each pytest worker has its own to choose from.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    given = range(low, high + 1)
-    ports = range(10_000, 10_000 + _GRPC)
-    found = [port for port in ports if port not in given and port + _GRPC not in given] or list(ports)
-    found = found[worker::workers]
-    random.SystemRandom().shuffle(found)
-    free = list(islice((port for port in found if _is_free(port) and _is_free(port + _GRPC)), count))
-    assert len(free) == count, f"only {len(free)} ports are free"
-    return free
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as tried, suppress(OSError):
-        tried.bind(("127.0.0.1", port))
-        return True
-    return False
 
 
 def _answers(url: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +79,36 @@ def open_folder() -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """Find a TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Find a TCP port that nobody listens on. See `free_ports`."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int, *, also_above: int = 0) -> list[int]:
+    """Find TCP ports that nobody listens on, whose neighbours so many above them are free too.
+
+    They stay free until they are used, and between two lives of a server. So they are none that the kernel gives to
+    clients and to servers that ask for any, as Spark does, unless it gives all; and each pytest worker has its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    linux = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    # Elsewhere the range of RFC 6335.
+    low, high = map(int, linux.read_text().split()) if linux.exists() else (49_152, 65_535)
+    given = range(low, high + 1)
+    ports = range(10_000, 20_000)
+    found = [port for port in ports if port not in given and port + also_above not in given] or list(ports)
+    found = found[worker::workers]
+    random.SystemRandom().shuffle(found)
+    free = list(islice((port for port in found if _is_free(port) and _is_free(port + also_above)), count))
+    assert len(free) == count, f"only {len(free)} ports are free"
+    return free
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried, suppress(OSError):
+        tried.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def unprivileged(*folders: Path) -> dict[str, Any]:
