@@ -34,6 +34,7 @@ AREAS = {
     "http": ("http", "async_sink"),
     "kinesis": ("kinesis",),
     "kafka": ("kafka",),
+    "tables": ("tables", "iceberg", "delta"),
     "wrappers": ("wrappers",),
     "spark": ("spark", "project"),
 }
@@ -130,7 +131,9 @@ def thorough(session: nox.Session, area: str) -> None:
     need_java(session)
     folders = [ROOT / "tests" / kind / name for kind in ("unit", "integration") for name in AREAS[area]]
     tests = [str(folder) for folder in folders if folder.is_dir()]
-    session.run(python(session), "-m", "pytest", *tests, "-m", "thorough", *IN_PARALLEL, *_for_pytest(session))
+    # A long class may have thorough tests of its base.
+    chosen = ("-m", "thorough and not long")
+    session.run(python(session), "-m", "pytest", *tests, *chosen, *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session
@@ -187,11 +190,11 @@ def lowest(session: nox.Session) -> None:
     project = nox.project.load_toml("pyproject.toml")["project"]
     # And those of the extras that unit tests import. Spark and its friends stay away: `spark-3.5` has the oldest.
     extras = project["optional-dependencies"]
-    named = ("postgres", "s3", "http", "kinesis", "kafka", "cli", "testing", "benchmark")
+    named = ("postgres", "s3", "http", "kinesis", "kafka", "iceberg", "delta", "cli", "testing", "benchmark")
     bounds = {*project["dependencies"], *(bound for name in named for bound in extras[name])}
     # Only pytest 9 reads this repository's settings; the suite for authors of sinks runs on 8 too.
     oldest = sorted(bound.replace(">=", "==") for bound in bounds if not bound.startswith("pytest"))
-    session.install(*oldest, "packaging", "pytest>=9,<10")
+    session.install(*oldest, "packaging", "pytest>=9,<10", "pytest-xdist>=3.6")
     session.install("--no-deps", "-e", ".")
     session.run("python", "-m", "pytest", "tests/unit", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
 

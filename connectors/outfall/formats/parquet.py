@@ -20,20 +20,23 @@ _GROUP_BYTES = 64 << 20
 _NAMES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd"}
 
 
-class ParquetEncoder(Encoder):
-    """Row groups as they fill, then the footer. Compression is inside the file, so that readers can skip columns."""
+class RowGroups:
+    """The bytes of one Parquet file: rows are kept until they are a row group. Arrow's columns are written as they are.
 
-    one_schema: ClassVar[bool] = True
-    growing: ClassVar[bool] = False
+    Args:
+        schema: the columns of the file; what metadata its fields carry, as `PARQUET:field_id`, is written.
+        codec: the compression, by pyarrow's name.
+    """
 
-    def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
-        super().__init__(options, schema, start=start)
-        self._stored = pa.schema([_nullable(field) for field in schema])
+    def __init__(self, schema: pa.Schema, codec: str) -> None:
+        self.schema = schema
         self._bytes = _Bytes()
+        self._footers: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._bytes, mode="w"),
-            self._stored,
-            compression=options.codec,
+            schema,
+            compression=codec,
+            metadata_collector=self._footers,
             # Small decimals as integers, and no schema of Arrow's own in the footer: both as Spark writes.
             store_decimal_as_integer=True,
             store_schema=False,
@@ -42,6 +45,60 @@ class ParquetEncoder(Encoder):
         self._rows = 0
         self._size = 0
         self._encoded = 0
+
+    def write(self, batch: pa.RecordBatch) -> pa.Buffer:
+        """Take the rows of a batch, and return the bytes that are ready."""
+        self._batches.append(detached(batch))
+        self._rows += batch.num_rows
+        self._size += batch.nbytes
+        if self._rows >= _GROUP_ROWS or self._size >= _GROUP_BYTES:
+            self._write_group()
+        return self._bytes.take()
+
+    @property
+    def kept(self) -> int:
+        """Bytes of memory that rows take which are kept for later."""
+        return self._size
+
+    @property
+    def expected(self) -> int:
+        """Bytes that those rows will take in the file: as earlier row groups, before the first as in memory."""
+        return int(self._size * self._bytes.tell() / self._encoded) if self._encoded else self._size
+
+    def spill(self) -> pa.Buffer:
+        """Write what is kept as a row group, although it would be better off together with more."""
+        self._write_group()
+        return self._bytes.take()
+
+    def finish(self) -> tuple[pa.Buffer, pq.FileMetaData]:
+        """Return the rest of the file, and what its footer says."""
+        self._write_group()
+        self._writer.close()
+        return self._bytes.take(), self._footers[0]
+
+    def _write_group(self) -> None:
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches, self._batches[0].schema)
+        self._encoded += self._size
+        self._batches, self._rows, self._size = [], 0, 0
+        # Only what is kept in another type is cast: Arrow refuses some nested columns that it need not touch.
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for field, column in zip(self.schema, table.columns, strict=True)
+        ]
+        self._writer.write_table(pa.Table.from_arrays(columns, schema=self.schema), row_group_size=_GROUP_ROWS)
+
+
+class ParquetEncoder(Encoder):
+    """Row groups as they fill, then the footer. Compression is inside the file, so that readers can skip columns."""
+
+    one_schema: ClassVar[bool] = True
+    growing: ClassVar[bool] = False
+
+    def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
+        super().__init__(options, schema, start=start)
+        self._groups = RowGroups(pa.schema([_nullable(field) for field in schema]), options.codec)
 
     @classmethod
     def suffix(cls, options: FormatOptions) -> str:
@@ -58,43 +115,21 @@ class ParquetEncoder(Encoder):
             _check_type(field, field.name)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        self._batches.append(detached(batch))
-        self._rows += batch.num_rows
-        self._size += batch.nbytes
-        if self._rows >= _GROUP_ROWS or self._size >= _GROUP_BYTES:
-            self._write_group()
-        return self._bytes.take()
+        return self._groups.write(batch)
 
     @property
     def kept(self) -> int:
-        return self._size
+        return self._groups.kept
 
     @property
     def expected(self) -> int:
-        # As earlier row groups of the file were compressed; before the first, as large as in memory.
-        return int(self._size * self._bytes.tell() / self._encoded) if self._encoded else self._size
+        return self._groups.expected
 
     def spill(self) -> pa.Buffer:
-        self._write_group()
-        return self._bytes.take()
+        return self._groups.spill()
 
     def finish(self) -> pa.Buffer:
-        self._write_group()
-        self._writer.close()
-        return self._bytes.take()
-
-    def _write_group(self) -> None:
-        if not self._batches:
-            return
-        table = pa.Table.from_batches(self._batches, self._batches[0].schema)
-        self._encoded += self._size
-        self._batches, self._rows, self._size = [], 0, 0
-        # Only what is kept in another type is cast: Arrow refuses some nested columns that it need not touch.
-        columns = [
-            column if column.type == field.type else column.cast(field.type)
-            for field, column in zip(self._stored, table.columns, strict=True)
-        ]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._stored), row_group_size=_GROUP_ROWS)
+        return self._groups.finish()[0]
 
 
 class _Bytes:

@@ -20,6 +20,7 @@ from benchmarks import (
     bench_recovery,
     bench_routing,
     bench_s3,
+    bench_tables,
     bench_wrappers,
 )
 from benchmarks.common import Given
@@ -135,6 +136,16 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+def test_tables(spark: SparkSession, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_tables, "EPOCHS", 3)
+    monkeypatch.setattr(bench_tables, "COMMITS", 4)
+    monkeypatch.setattr(bench_tables, "PART", 2)
+    result = bench_tables.measure(spark, TINY, scratch)
+    check(result, tmp_path)
+    assert set(bench_tables.WANTED) == {name for line in result.lines for name in line.ratios}
+
+
+@pytest.mark.long
 def test_wrappers(spark: SparkSession, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = bench_wrappers.measure(spark, TINY, scratch)
     check(result, tmp_path)
@@ -170,7 +181,7 @@ def test_the_kit_refuses_a_sink_that_needs_routing_through_the_options_door(
         compare(spark, make_parts, OptionsDoor(), Size(rows=10, pairs=1, epochs=0, epoch_rows=1), scratch)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_one_command_prints_a_table(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from outfall.file import FileSink\n\n\ndef make_sink(directory):\n    return FileSink(directory, parts=2)\n"

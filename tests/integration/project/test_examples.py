@@ -85,7 +85,7 @@ def identity(row: dict[str, Any]) -> Flight:
     return tuple(str(row[column]) for column in columns)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_growing_files_hold_each_flight_once(tmp_path: Path) -> None:
     printed = finish(start(tmp_path, "--files-per-trigger", "10"))
     assert f"Each of the {ROWS:,} flights is there exactly once." in printed

@@ -28,6 +28,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dsn", help="of the database that has a table t, or the URL of a server, in place of files")
     parser.add_argument("--s3", help="options of S3Sink as JSON, in place of files")
     parser.add_argument("--kafka", help="options of KafkaSink as JSON, in place of files")
+    parser.add_argument("--lake", help="options of a sink of tables as JSON, `sink` among them, in place of files")
     parser.add_argument("--recovery", help="where the log is, in place of the checkpoint")
     return parser.parse_args()
 
@@ -59,6 +60,8 @@ def writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
         return bucket_writer(df, given)
     if given.kafka:
         return topic_writer(df, given)
+    if given.lake:
+        return lake_writer(df, given)
     if not given.dsn:
         return file_writer(df, given)
     return http_writer(df, given) if given.dsn.startswith("http") else table_writer(df, given)
@@ -88,6 +91,20 @@ def topic_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     from outfall.kafka import KafkaSink
 
     return write_stream(df, KafkaSink(**json.loads(given.kafka)), key="carrier", checkpoint=given.checkpoint)
+
+
+def lake_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
+    options = json.loads(given.lake)
+    if given.door == "options":
+        writer = df.writeStream.format("outfall").options(**options)
+        return writer.option("checkpointLocation", given.checkpoint)
+    if options.pop("sink") == "delta":
+        from outfall.delta import DeltaSink
+
+        return write_stream(df, DeltaSink(**options), checkpoint=given.checkpoint)
+    from outfall.iceberg import IcebergSink
+
+    return write_stream(df, IcebergSink(**options), checkpoint=given.checkpoint)
 
 
 def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:

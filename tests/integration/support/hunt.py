@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from outfall.cli.commands.gc import LeftoverSweeper
+from outfall.recovery.url import recovery_config
 from tests.integration.support.killed_driver import KILLS, SEED
 from tests.integration.support.lives import DRIVER, FINISHED, FORK_SERVER, WORKER, Plan, Query, Row, live
 from tests.integration.support.watched_places import Place
@@ -26,6 +28,8 @@ LONGEST_OUTAGE = 1.5
 """Seconds for which a driver is cut off from its target, at most."""
 PATIENCE = 60.0
 """Seconds after which a life that should end is taken for hung."""
+BETWEEN_DEEDS = 0.4
+"""Seconds between two changes that others make."""
 REFUSED = {"FencedError", "StaleWriterError"}
 """What a driver may end with when another one has gone on."""
 
@@ -152,16 +156,19 @@ class Hunt:
         self._note(f"life {life.number} starts: {plan}")
         return life
 
-    def finished(self, life: Life) -> None:
-        """Wait for a life that nobody hits."""
+    def finished(self, plan: Plan) -> Life:
+        """Start a life that nobody hits, and wait until it is done."""
+        life = self.start(plan)
         self._await(lambda: life.ended, f"life {life.number} to end")
+        if self._is_to_write_anew(life):
+            return self.finished(plan)
         outcome, text = life.outcome()
         self.check(outcome == FINISHED, f"life {life.number}, which nobody disturbed, ended with {outcome}: {text}")
+        return life
 
     def measure(self) -> None:
         """Run three epochs and see how long one is, in steps and in seconds."""
-        life = self.start(Plan(until=2))
-        self.finished(life)
+        life = self.finished(Plan(until=2))
         steps = life.steps()
         second = steps.index("batch 1")
         self._steps = {
@@ -190,6 +197,8 @@ class Hunt:
         alone = self.chance.random() < 0.3
         life = self._hit(signal.SIGKILL, alone)
         self._await(lambda: life.ended, f"life {life.number} to die")
+        if self._is_to_write_anew(life):
+            return False
         outcome, text = life.outcome()
         self._note(f"life {life.number} ended: {outcome} {text}")
         self.check(outcome == "killed", f"life {life.number}, which had no rival, ended with {outcome}: {text}")
@@ -201,6 +210,8 @@ class Hunt:
         """Stop the driver, start another, and wake the first one."""
         zombie = self._hit(signal.SIGSTOP, self.chance.random() < 0.3)
         self._await(lambda: zombie.stopped or zombie.ended, f"life {zombie.number} to stop")
+        if zombie.ended and self._is_to_write_anew(zombie):
+            return False
         self.check(not zombie.ended, f"life {zombie.number}, which had no rival, ended with {zombie.outcome()}")
         successor = self.start()
         # It may be one that waits for a lock which the stopped one holds.
@@ -262,7 +273,7 @@ class Hunt:
         """Let one life finish the query, when all late tasks have ended."""
         self.settle_down()
         planned = self.query.numbers("offsets")
-        self.finished(self.start(Plan(until=planned[-1] + 2, drain=self.place.holds_rows)))
+        self.finished(Plan(until=planned[-1] + 2, drain=self.place.holds_rows))
 
     def settle_down(self) -> None:
         """Wait until no process is left, not even a worker whose driver is dead."""
@@ -281,6 +292,12 @@ class Hunt:
         for report in self.query.reports():
             self.counts.update(f"failed tasks: {name}" for name in report.get("failed", []))
             self.counts.update({name: report[name] for name in ("rows_present", "commits_settled") if report.get(name)})
+
+    def collect_garbage(self) -> None:
+        """Do what `outfall gc` does, where the place says that zombies leave something."""
+        if self.place.zombies_leave:
+            sweeper = LeftoverSweeper(self.query.sink, recovery_config(str(self.query.recovery)), "sink")
+            self.counts["files removed by gc, of zombies or expired"] += sweeper.sweep()
 
     def check(self, holds: bool, what: str) -> None:
         """Fail with all that is needed to look into it."""
@@ -318,7 +335,15 @@ class Hunt:
         life.send(number, alone=alone)
         return life
 
+    def _is_to_write_anew(self, life: Life) -> bool:
+        """Tell whether a life has ended since others had changed the target; the next one writes its epoch anew."""
+        anew = self.place.changeable and life.outcome()[0] == "EpochAbandonedError"
+        self.counts["ended, to write an epoch anew"] += anew
+        return anew
+
     def _check_refused(self, life: Life) -> None:
+        if self._is_to_write_anew(life):
+            return
         outcome, text = life.outcome()
         self._note(f"life {life.number} ended: {outcome}")
         self.counts[f"of two drivers, ended with {outcome}"] += 1
@@ -395,10 +420,33 @@ class Reader(threading.Thread):
                 yield from incomplete(self._query, epoch, rows)
 
     def _look_at_groups(self) -> Iterator[str]:
-        for (epoch, part), rows in grouped(self._place, self._place.whole_rows()).items():
-            wanted = [row for row in self._query.content(epoch, rows[0][1]) if self._place.part(row[2]) == part]
-            if sorted(rows) != wanted:
-                yield f"a reader saw {sorted(rows)} of epoch {epoch}, part {part}, which consists of {wanted}"
+        for view in self._place.views():
+            for (epoch, part), rows in grouped(self._place, view).items():
+                wanted = [row for row in self._query.content(epoch, rows[0][1]) if self._place.part(row[2]) == part]
+                if sorted(rows) != wanted:
+                    yield f"a reader saw {sorted(rows)} of epoch {epoch}, part {part}, which consists of {wanted}"
+
+
+class Others(threading.Thread):
+    """Other writers of the same target, where it has any."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self._meddle = place.meddle
+        self._over = threading.Event()
+        self.deeds: Counter[str] = Counter()
+        self.complaints: list[str] = []
+
+    def run(self) -> None:
+        while self._meddle is not None and not self.complaints and not self._over.wait(BETWEEN_DEEDS):
+            try:
+                self.deeds[f"others: {self._meddle()}"] += 1
+            except Exception:
+                self.complaints = [traceback.format_exc()]
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
 
 
 def incomplete(query: Query, epoch: int, rows: list[Row]) -> Iterator[str]:

@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from outfall.spark.version_check import pyspark_version
 from tests.integration.conftest import spark_environment
 from tests.integration.support import flight_driver
 from tests.integration.support.flights import flights, write_input
 from tests.integration.support.waiting import until
+
+OPTIONS_DOOR = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1')
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "1"))
 """How often each combination is killed; `nox -s faults` sets 50."""
@@ -50,6 +54,8 @@ class Job:
     """Where a process may be told to die, for every second life; the others end at a moment of the clock alone."""
     kafka: str = ""
     """Options of `KafkaSink` as JSON, when the stream goes into a topic."""
+    lake: str = ""
+    """Options of a sink of tables as JSON, `sink` among them, when the stream goes into one."""
     recovery: str = ""
     """Where the recovery data is, when it is not beside the checkpoint."""
     kills: int = 0
@@ -98,6 +104,8 @@ class Job:
             settings["s3"] = self.s3
         if self.kafka:
             settings["kafka"] = self.kafka
+        if self.lake:
+            settings["lake"] = self.lake
         if self.recovery:
             settings["recovery"] = self.recovery
         command = [sys.executable, str(flight_driver.__file__)]

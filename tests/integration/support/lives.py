@@ -14,6 +14,7 @@ import json
 import logging
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import sys
@@ -29,7 +30,7 @@ from typing import Any
 from outfall.capability_checks import is_fixed
 from outfall.errors import TransientError
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
-from outfall.testing.conformance.driver import RemoteTasks, TaskRows
+from outfall.testing.conformance.driver import RemoteTasks, TaskRows, pickled
 from outfall.trace_points import listen
 
 WORKERS = 2
@@ -129,7 +130,7 @@ def live(query: Query, life: int, plan: Plan) -> None:
     os.dup2(os.open(f"{notes}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT), sys.stderr.fileno())
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(relativeCreated)d %(process)d %(message)s")
     trace = os.open(f"{notes}.trace", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    driver = Driver(query, _fork_workers(query.sink, trace, plan))
+    driver = Driver(query, _fork_workers(trace, plan))
     _write_trace(trace, DRIVER, plan)
     while time.monotonic() < plan.at:
         pass
@@ -182,7 +183,7 @@ def _write_trace(trace: int, who: str, plan: Plan) -> None:
     listen(listener)
 
 
-def _fork_workers(sink: Any, trace: int, plan: Plan) -> list[Connection]:
+def _fork_workers(trace: int, plan: Plan) -> list[Connection]:
     """Start the processes that run tasks; the driver's ends of the pipes that lead to them."""
     driver_ends: list[Connection] = []
     for index in range(WORKERS):
@@ -194,7 +195,7 @@ def _fork_workers(sink: Any, trace: int, plan: Plan) -> list[Connection]:
                 for end in driver_ends:
                     end.close()
                 _write_trace(trace, f"worker{index}", plan)
-                _work(sink, theirs)
+                _work(theirs)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -203,16 +204,16 @@ def _fork_workers(sink: Any, trace: int, plan: Plan) -> list[Connection]:
     return driver_ends
 
 
-def _work(sink: Any, pipe: Connection) -> None:
-    tasks = RemoteTasks(sink, "/nowhere")
+def _work(pipe: Connection) -> None:
     while True:
         try:
-            job = pipe.recv()
+            sink, *job, attempt = pipe.recv()
         except EOFError:
             return
         answer: TaskResponse | Exception
         try:
-            answer = tasks.run_task(*job[:-1], attempt=job[-1])
+            # As the driver has it now: what it learnt when it opened the target is for the tasks.
+            answer = RemoteTasks(pickle.loads(sink), "/nowhere").run_task(*job, attempt=attempt)
         except Exception as error:
             traceback.print_exc()
             answer = error
@@ -240,12 +241,13 @@ class Driver(RemoteTasks):
 
     def _answers(self, ticket: Ticket, epoch: int, routed: list[TaskRows]) -> list[TaskResponse]:
         answers: dict[int, TaskResponse | Exception] = {}
+        sink = pickled(self.sink)
         for tries in range(1, TRIES + 1):
             asked = {index: self._workers[index % len(self._workers)] for index in range(len(routed))}
             for index in answers:
                 del asked[index]
             for index, pipe in asked.items():
-                pipe.send((ticket, epoch, index, routed[index], self.new_attempt()))
+                pipe.send((sink, ticket, epoch, index, routed[index], self.new_attempt()))
             for index, pipe in asked.items():
                 answer = pipe.recv()
                 if isinstance(answer, Exception):

@@ -10,15 +10,27 @@ import tempfile
 from typing import Any
 
 import boto3
+import psycopg2  # type: ignore[import-untyped]  # noqa: F401
+import pyiceberg.catalog.sql  # noqa: F401
+import sqlalchemy.dialects.postgresql.psycopg2
+import sqlalchemy.dialects.sqlite.pysqlite  # noqa: F401
 
+import outfall.delta
 import outfall.file
+import outfall.iceberg
 import outfall.kafka
 import outfall.kafka.parts
 import outfall.postgres
 import outfall.s3
+import outfall.tables
 import tests.integration.support.lives  # noqa: F401
 from outfall.file import FileSink
 from outfall.testing import LocalDriver
+
+PACKAGES = (
+    outfall.delta, outfall.file, outfall.iceberg, outfall.kafka, outfall.kafka.parts, outfall.postgres, outfall.s3,
+    outfall.tables,
+)  # fmt: skip
 
 
 @functools.cache
@@ -32,7 +44,7 @@ def session() -> Any:
 
 
 def _warm_up() -> None:
-    for package in (outfall.file, outfall.kafka, outfall.kafka.parts, outfall.postgres, outfall.s3):
+    for package in PACKAGES:
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     session().client("s3")

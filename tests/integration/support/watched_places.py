@@ -6,7 +6,7 @@ import json
 import random
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,20 @@ class Place(ABC):
     """Whether completed epochs may wait in the recovery data, until there are more or a drain comes."""
     takes_back = False
     """Whether readers may see rows that are taken back."""
+    changeable = False
+    """Whether others may change the target so that an epoch that is written does not fit any more."""
+    notes_empty_epochs = True
+    """Whether an epoch without rows is noted in the target, too: only then it is refused to a copy of the log."""
+    zombies_leave = False
+    """Whether what tasks write that wake after the sweep is removed by `outfall gc` alone."""
     counts: Sequence[int] = COUNTS
     """How many rows an epoch may have."""
     pause = 0.02
     """Seconds between two looks."""
     outage: Outage | None = None
     """What makes its server unreachable for a while, where anything can."""
+    meddle: Callable[[], str] | None = None
+    """What other writers do to the target meanwhile, where there may be others; returns what it was."""
 
     @abstractmethod
     def rows(self) -> list[Row]:
@@ -46,6 +54,10 @@ class Place(ABC):
     def whole_rows(self) -> list[Row]:
         """Return what a reader sees, if it sees all rows of one epoch and part or none of them."""
         return []
+
+    def views(self) -> Iterator[list[Row]]:
+        """Yield what readers see in which no epoch is seen in part."""
+        yield self.whole_rows()
 
     def part(self, number: int) -> int:
         """Return the part that the row of this number belongs to, where parts are seen as a whole."""

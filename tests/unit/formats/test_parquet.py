@@ -143,7 +143,7 @@ def test_a_small_slice_does_not_keep_its_batch_in_memory() -> None:
     batch = pa.record_batch({"id": pa.array(range(10_000), pa.int64())})
     kept = encoder(FormatOptions(format="parquet"), batch.schema)
     kept.encode(batch.slice(5_000, 10))
-    (rows,) = kept._batches  # type: ignore[attr-defined] # what it keeps is what is asked
+    (rows,) = kept._groups._batches  # type: ignore[attr-defined] # what it keeps is what is asked
     assert rows.get_total_buffer_size() < 1_000
     assert rows.to_pydict() == {"id": list(range(5_000, 5_010))}
 

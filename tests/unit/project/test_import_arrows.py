@@ -72,6 +72,7 @@ SHARED = (
     "outfall.formats",
     "outfall.part_ledger",
     "outfall.storage",
+    "outfall.tables",
     "outfall.wrappers",
 )
 """Bases that connectors share."""

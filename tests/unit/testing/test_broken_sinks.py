@@ -51,7 +51,11 @@ SOUND = [
 
 @pytest.mark.parametrize(
     ("harness", "most_cases"),
-    [*((sound, 3) for sound in SOUND[:2]), *(pytest.param(sound, None, marks=pytest.mark.thorough) for sound in SOUND)],
+    [
+        *((sound, 3) for sound in SOUND[:2]),
+        *(pytest.param(sound, 3, marks=pytest.mark.thorough) for sound in SOUND[2:]),
+        *(pytest.param(sound, None, marks=pytest.mark.long) for sound in SOUND),
+    ],
 )
 def test_a_sink_that_does_what_it_claims_passes(
     harness: type[SinkHarness], most_cases: int | None, tmp_path: Path

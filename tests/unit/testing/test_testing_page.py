@@ -30,7 +30,7 @@ def file_block(name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("most_cases", [3, pytest.param(None, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("most_cases", [3, pytest.param(None, marks=pytest.mark.long)])
 def test_the_sink_of_the_page_passes_with_its_test_as_a_file(most_cases: int | None, tmp_path: Path) -> None:
     # The class of the test stands last.
     shorter = f"    most_cases = schedules = {most_cases}\n" if most_cases else ""
@@ -105,7 +105,7 @@ IN_SHORT = [
 
 @pytest.mark.parametrize(
     "checks",
-    [IN_SHORT, pytest.param([name for name in CHECKS if name not in SLOW], marks=pytest.mark.thorough)],
+    [IN_SHORT, pytest.param([name for name in CHECKS if name not in SLOW], marks=pytest.mark.long)],
     ids=["in short", "in full"],
 )
 def test_the_sink_of_the_other_page_passes_too(

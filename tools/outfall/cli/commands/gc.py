@@ -161,6 +161,7 @@ class LeftoverSweeper:
                 writer_states=[*before.writer_states, *(view.writer_states if before is not view else ())],
             ),
             log,
+            lost=None,
         )
 
 

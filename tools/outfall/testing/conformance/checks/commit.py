@@ -208,7 +208,7 @@ def recorded_committables(trial: Trial) -> list[Any]:
     log = recovery_config(trial.recovery).open("sink")
     entries = [decode_entry(raw, "sink") for raw in log.read()]
     prepared = [entry for entry in entries if isinstance(entry, Prepared)][-1]
-    return [load_value(sink.committable_serializer(), item.value) for item in prepared.committables]
+    return [load_value(sink.committable_serializer(), item.value, log=log) for item in prepared.committables]
 
 
 @check

@@ -61,7 +61,8 @@ def _run_with_fault(trial: Trial, content: Content, number: int, error: int) -> 
         )
 
 
-MOMENTS = ("after PREPARED", "before COMPLETED", "after COMPLETED")
+PUBLISHED = "after COMPLETED"
+MOMENTS: tuple[str, ...] = ("after PREPARED", "before COMPLETED", PUBLISHED)
 """When the power goes: when the tasks' responses are recorded, and when the epoch is published."""
 
 Tree = dict[str, bytes | None]
@@ -86,7 +87,7 @@ def loss_of_power(trials: Trials) -> None:
             )
             _restore(root, left.durable)
             trial.counted[0] = [contents[0].numbers]
-            if moment == MOMENTS[-1]:
+            if moment == PUBLISHED:
                 trial.counted[1] = [contents[1].numbers]
             try:
                 trial.finish(max(1, trial.epoch))

@@ -1,0 +1,95 @@
+"""What the data files of a Delta table must be like: told to tasks, which load no table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+
+from outfall.delta.columns import file_schema
+from outfall.delta.files import TablePlace
+from outfall.delta.partition_values import check_values, text_of
+from outfall.delta.statistics import Indexed, statistics_of
+from outfall.tables.area import DataArea
+from outfall.tables.data_file import Layout
+from outfall.tables.table import FileLayout
+
+_TARGET_SIZE = 128 << 20
+_CODECS = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
+
+STATISTICS = "stats"
+"""Where `DataFile.statistics` holds Delta's, as the JSON that its log keeps."""
+
+
+@dataclass(frozen=True)
+class DeltaFileLayout(FileLayout):
+    """Files hold all columns but those that the table is partitioned by. Pickles."""
+
+    layout: Layout
+    area: DataArea
+    schema: pa.Schema
+    """The table's columns."""
+    partitioned_by: tuple[str, ...]
+    indexed: Indexed
+    codec: str
+    target_size: int
+
+    @classmethod
+    def of(cls, place: TablePlace, table: DeltaTable, columns: pa.Schema | None = None) -> Self:
+        """Describe files of a loaded table, or of the table as it would be with other columns."""
+        metadata = table.metadata()
+        schema = pa.schema(table.schema()) if columns is None else columns
+        configuration, partitioned_by = metadata.configuration, tuple(metadata.partition_columns)
+        return cls(
+            layout=Layout(
+                table=str(metadata.id), partitioning=json.dumps(partitioned_by), columns=dict(identities(schema))
+            ),
+            area=place.area,
+            schema=schema,
+            partitioned_by=partitioned_by,
+            indexed=Indexed.of(configuration),
+            codec=_CODECS.get(configuration.get("delta.parquet.compression.codec", "").lower(), "snappy"),
+            target_size=_size(configuration.get("delta.targetFileSize", "")),
+        )
+
+    def file_schema(self, rows: pa.Schema) -> pa.Schema:
+        return file_schema(self.schema, rows, self.partitioned_by)
+
+    def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
+        keys = [batch.column(name) for name in self.partitioned_by]
+        for name, key in zip(self.partitioned_by, keys, strict=True):
+            check_values(key, name)
+        return keys
+
+    def partition_text(self, values: Sequence[Any]) -> tuple[str | None, ...]:
+        return tuple(map(text_of, values))
+
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([field for field in schema if field.name not in self.partitioned_by])
+
+    def statistics(self, written: pq.FileMetaData, schema: pa.Schema) -> Mapping[str, Any]:
+        return {STATISTICS: statistics_of(written, schema, self.indexed)}
+
+
+def identities(schema: pa.Schema) -> Mapping[str, str]:
+    """Return each column's name with what must not change for a file to be read as it was written.
+
+    A column that the table requires all at once may be one that the files lack.
+    """
+    fields = json.loads(Schema.from_arrow(schema).to_json())["fields"]
+    found = {field["name"]: json.dumps(field["type"], sort_keys=True).strip('"') for field in fields}
+    required = [field["name"] for field in fields if not field["nullable"]]
+    return found | {"(required)": ", ".join(required)}
+
+
+def _size(text: str) -> int:
+    """Read a size such as Delta's properties hold (`104857600`, `128mb`); the default where it is none."""
+    number = text.strip().lower().removesuffix("b")
+    unit = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(number[-1:], 1)
+    digits = number.rstrip("kmg").strip()
+    return int(digits) * unit if digits.isdigit() and int(digits) else _TARGET_SIZE

@@ -1,0 +1,157 @@
+"""The options of `DeltaSink`, and what may be given to deltalake: never what lets two commits overwrite each other."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from outfall.delta.features import check_configuration
+from outfall.delta.files import TablePlace
+from outfall.errors import ConfigurationError
+from outfall.location import Location, Purpose
+from outfall.options import Pairs, SinkOptions, resolve_secret
+from outfall.tables.options import TableArguments, TableOptions
+
+_PURPOSE = Purpose(
+    "path of a Delta table",
+    {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss", "az": "az"},
+    "is not one of the stores that deltalake reaches here",
+    "give an absolute path, or a URL that begins with s3://, gs://, abfss:// or az://",
+)
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
+_OFF = ("false", "0", "no", "n", "off")
+_UNSAFE = (
+    ("aws_s3_allow_unsafe_rename", _OFF, "of two commits at the same moment one would overwrite the other"),
+    (
+        "aws_conditional_put",
+        ("etag", "etag-put-if-not-exists"),
+        "a commit is a conditional put, and without it one would overwrite the other",
+    ),
+    (
+        "aws_s3_locking_provider",
+        (),
+        "commits then go by locks in DynamoDB, and what became of one whose response is lost is not known here",
+    ),
+)
+"""Options of object stores that unmake the compare-and-swap: the values that do not, and why the others do."""
+
+
+class DeltaArguments(TableArguments, total=False):
+    """`DeltaSink`'s options as keyword arguments; `DeltaOptions` says what each means."""
+
+    storage_options: Mapping[str, Any]
+    configuration: Mapping[str, Any]
+
+
+class _DeltaPlace(SinkOptions):
+    """Where the table is. A base of its own, so that its options stand before the common ones in the documentation."""
+
+    path: str = Field(
+        description="The table's directory: an absolute path, or a URL (`file:`, `s3://`, `gs://`, `abfss://`, `az://`)."
+        " The same for the driver and all executors."
+    )
+    storage_options: Pairs = Field(
+        default={},
+        description="deltalake's options of the object store, as a mapping or a JSON object: `AWS_ACCESS_KEY_ID`,"
+        " `AWS_ENDPOINT_URL`, … Each accepts `env:NAME` and `file:PATH`. What is missing comes from the environment.",
+    )
+    configuration: Pairs = Field(
+        default={},
+        description="Table properties of a table that is created, as a mapping or a JSON object:"
+        " `delta.checkpointInterval`, `delta.logRetentionDuration`, … One that exists keeps its own.",
+    )
+
+
+class DeltaOptions(TableOptions, _DeltaPlace):
+    """What `DeltaSink` takes, in its constructor and as Spark options."""
+
+    @property
+    def place(self) -> TablePlace:
+        """Where the table is, for who opens it."""
+        return TablePlace(Location.parse(self.path, _PURPOSE), self.storage_options)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of a table that is created."""
+        return {name: value.get_secret_value() for name, value in self.configuration.items()}
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether commits may remove files."""
+        return self.write_mode != "append" or self.on_existing == "overwrite"
+
+    @field_validator("path")
+    @classmethod
+    def _known_place(cls, value: str) -> str:
+        try:
+            location = Location.parse(value, _PURPOSE)
+        except ConfigurationError as error:
+            raise ValueError(error.what) from error
+        if "%" in location.path:
+            raise ValueError("must hold no '%', which deltalake takes for the beginning of an encoded character")
+        return location.url()
+
+    @field_validator("storage_options")
+    @classmethod
+    def _safe(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name in value:
+            if not _NAME.fullmatch(name):
+                raise ValueError("must have names such as AWS_REGION")
+        try:
+            check_store({name: resolve_secret(text) for name, text in value.items() if _unsafe(name)}, "is given")
+        except ConfigurationError as error:
+            raise ValueError(f"{error.what}: {error.why}") from None
+        return value
+
+    @field_validator("configuration")
+    @classmethod
+    def _known_properties(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name in value:
+            if not name.startswith("delta."):
+                raise ValueError(f"must be properties of Delta, which begin with 'delta.', unlike {name!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.configuration and self.create_table == "never":
+            raise ValueError('configuration is of a table that is created: give create_table="if_missing" too')
+        try:
+            check_configuration("the table", self.properties, overwrites=self.overwrites)
+        except ConfigurationError as error:
+            raise ValueError(f"configuration: {error.what}: {error.why}") from None
+        return self
+
+
+def check_store(options: Mapping[str, str], how: str) -> None:
+    """Refuse options of an object store, or variables, with which two commits overwrite each other.
+
+    Args:
+        options: names with values.
+        how: how they came here, after a name.
+
+    Raises:
+        ConfigurationError: naming the first, and why.
+    """
+    for name, value in options.items():
+        for safe, why in _unsafe(name):
+            if value.lower() not in safe:
+                raise ConfigurationError(
+                    f"{name} {how} as {value!r}",
+                    why=why,
+                    do="leave it out: S3 and the stores that imitate it have conditional puts",
+                )
+
+
+def check_environment(place: TablePlace) -> None:
+    """Refuse an environment in which deltalake's commits overwrite each other. As `check_store` else."""
+    if place.location.scheme == "s3":
+        check_store({name: value for name, value in os.environ.items() if _unsafe(name)}, "is set in the environment")
+
+
+def _unsafe(name: str) -> list[tuple[Iterable[str], str]]:
+    plain = name.lower()
+    return [(safe, why) for known, safe, why in _UNSAFE if plain in (known, known.removeprefix("aws_"))]

@@ -1,0 +1,160 @@
+"""Statistics of a data file, from its Parquet footer, as Delta keeps them beside it: what readers skip files by.
+
+PROTOCOL.md, "Per-file Statistics". A bound that is too narrow hides rows, so whatever is not certain is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_LONGEST = 32
+"""Characters of a bound, as Spark cuts them."""
+_LAST = "\U0010ffff"
+_EXACT_DIGITS = 15
+"""Of a decimal, up to which a number of JSON is sure to be read as it is."""
+_COLUMNS = 32
+"""How many columns have statistics unless the table says otherwise (`delta.dataSkippingNumIndexedCols`)."""
+
+_is = pa.types
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """Which columns have statistics. Picklable."""
+
+    first: int = _COLUMNS
+    """How many leaf columns, from the first; -1 for all."""
+    names: tuple[Path, ...] | None = None
+    """These columns instead, with all that is inside them."""
+
+    @classmethod
+    def of(cls, configuration: dict[str, str]) -> Indexed:
+        """Read the table's properties. A text that is none is as good as none: statistics promise nothing."""
+        named = configuration.get("delta.dataSkippingStatsColumns")
+        first = configuration.get("delta.dataSkippingNumIndexedCols", "")
+        names = None if named is None else tuple(_parse(name) for name in named.split(","))
+        return cls(int(first) if first.lstrip("-").isdigit() else _COLUMNS, names)
+
+    def takes(self, number: int, path: Path) -> bool:
+        """Whether a leaf column is among them, by its number from 0 and its path."""
+        if self.names is not None:
+            return any(path[: len(name)] == name for name in self.names)
+        return self.first < 0 or number < self.first
+
+
+def _parse(name: str) -> Path:
+    return tuple(part.strip().strip("`") for part in name.split("."))
+
+
+def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed) -> str:
+    """Return what Delta keeps of a file, as JSON.
+
+    Args:
+        written: the file's footer.
+        schema: its columns.
+        indexed: which columns are wanted.
+    """
+    found: dict[str, Any] = {"numRecords": written.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    leaves = (leaf for field in schema for leaf in _leaves(field.type, (field.name,)))
+    for column, (path, kind) in enumerate(leaves):
+        if kind is None or not indexed.takes(column, path):
+            continue
+        chunks = [written.row_group(group).column(column).statistics for group in range(written.num_row_groups)]
+        if all(chunk is not None and chunk.has_null_count for chunk in chunks):
+            _put(found["nullCount"], path, sum(chunk.null_count for chunk in chunks))
+        bounds = _bounds(chunks, kind)
+        for name, bound in zip(("minValues", "maxValues"), bounds or (None, None), strict=True):
+            if bound is not None:
+                _put(found[name], path, bound)
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _leaves(kind: pa.DataType, path: Path) -> Iterator[tuple[Path, pa.DataType | None]]:
+    """Yield Parquet's columns of one of Arrow's, in their order. What is inside lists and maps has no statistics."""
+    if _is.is_struct(kind):
+        for field in kind:
+            yield from _leaves(field.type, (*path, field.name))
+    elif _is.is_nested(kind):
+        inside: Iterable[pa.DataType] = (kind.key_type, kind.item_type) if _is.is_map(kind) else (kind.value_type,)
+        for each in inside:
+            yield from ((leaf, None) for leaf, _ in _leaves(each, path))
+    else:
+        yield path, kind
+
+
+def _put(found: dict[str, Any], path: Path, value: Any) -> None:
+    for name in path[:-1]:
+        found = found.setdefault(name, {})
+    found[path[-1]] = value
+
+
+def _bounds(chunks: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
+    """Return a lower and an upper bound of all row groups, each `None` where none is certain."""
+    if _is.is_boolean(kind) or _is.is_binary(kind) or _is.is_large_binary(kind):
+        return None
+    known = [chunk for chunk in chunks if chunk is not None and chunk.num_values]
+    if not known or any(chunk is None for chunk in chunks) or not all(chunk.has_min_max for chunk in known):
+        return None
+    try:
+        if _is.is_decimal(kind) and known[0].physical_type in ("INT32", "INT64"):
+            # pyarrow 18 reads the numbers, and not what they stand for.
+            low = Decimal(min(chunk.min_raw for chunk in known)).scaleb(-kind.scale)
+            high = Decimal(max(chunk.max_raw for chunk in known)).scaleb(-kind.scale)
+        else:
+            low, high = min(chunk.min for chunk in known), max(chunk.max for chunk in known)
+    except (OverflowError, ValueError):
+        return None  # a time that Python has no value for
+    if _is.is_floating(kind):
+        # Parquet's bounds leave NaN out, which is above all numbers. JSON has no infinity.
+        return (low if isfinite(low) else None), None
+    return _lower(low), _upper(high)
+
+
+def _lower(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_LONGEST]
+    if isinstance(value, datetime):
+        return _millis(value)
+    return _plain(value)
+
+
+def _upper(value: Any) -> Any:
+    if isinstance(value, str):
+        if len(value) <= _LONGEST:
+            return value
+        # Greater than all that begins so, unless what is cut off begins with the last character that there is.
+        return None if value[_LONGEST] == _LAST else value[:_LONGEST] + _LAST
+    if isinstance(value, datetime):
+        try:
+            return _millis(value + timedelta(microseconds=-value.microsecond % 1000))
+        except OverflowError:
+            return None
+    return _plain(value)
+
+
+def _millis(value: datetime) -> str:
+    text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+    return text if value.tzinfo is None else f"{text}Z"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        _, digits, exponent = value.as_tuple()
+        if exponent == 0:
+            return int(value)
+        number = float(value)
+        return number if len(digits) <= _EXACT_DIGITS and "e" not in repr(number) else None
+    return value

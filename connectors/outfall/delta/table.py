@@ -1,0 +1,342 @@
+"""A Delta table as it was loaded once: what it says of a step, and the commit that replaces exactly its version.
+
+The marker of a step is made of app transactions (PROTOCOL.md, "Transaction Identifiers"), which checkpoints keep:
+
+```
+outfall-<incarnation>              the newest epoch that is in the table
+outfall-<incarnation>-generation   whose commit it was
+outfall-<incarnation>-token        likewise, the token's 64 bits
+outfall-<incarnation>-head         the version that this commit made
+outfall-<incarnation>-revoked      which generations' files are never committed any more
+outfall-step-<step id>             the incarnation that committed last, its 64 bits
+```
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import Field
+from deltalake.transaction import AddAction, RemoveAction
+
+from outfall.delta.columns import lacking, merged, moments_without_zone
+from outfall.delta.files import TablePlace
+from outfall.delta.layout import STATISTICS, DeltaFileLayout
+from outfall.delta.partition_values import text_of
+from outfall.errors import ConfigurationError, TargetError, TransientError
+from outfall.tables.data_file import DataFile, EpochFiles
+from outfall.tables.marker import TableMarker
+from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
+
+_FORGOTTEN = -2
+"""In place of an epoch: Delta keeps a transaction identifier for good, and this one no longer counts."""
+
+_GONE_BACK = re.compile(r"RESTORE|(CREATE OR )?REPLACE TABLE.*|CLONE", re.IGNORECASE)
+"""Operations after which rows of earlier versions may be gone without anybody having deleted them as rows."""
+
+_NOT_ENCODED = "/!$&'()+,:;=@~"
+"""What deltalake leaves as it is in a path, when it writes one into the log."""
+
+_CLOCKS = 24 * 3600 * 1000
+"""Milliseconds by which the clocks of writers and of the store may differ."""
+
+_TRIES = 5
+"""How often columns are added anew where other writers commit first."""
+
+
+class LoadedDelta(LoadedTable):
+    """One version of a Delta table."""
+
+    def __init__(self, place: TablePlace, table: DeltaTable | None = None) -> None:
+        """Take a version that is loaded; or load the newest one when it is first asked for anything."""
+        self.where = place.url
+        self._place = place
+        self._given = table
+
+    @cached_property
+    def _table(self) -> DeltaTable:
+        table = self._given or self._place.load()
+        if table is None:
+            raise TargetError(f"{self.where} was dropped meanwhile", do="see who did, and start the query again")
+        return table
+
+    @cached_property
+    def _version(self) -> int:
+        return self._table.version()
+
+    @cached_property
+    def _files(self) -> DeltaFileLayout:
+        return DeltaFileLayout.of(self._place, self._table)
+
+    @property
+    def files(self) -> DeltaFileLayout:
+        return self._files
+
+    # --- columns
+
+    def with_columns(self, rows: pa.Schema) -> DeltaFileLayout:
+        return DeltaFileLayout.of(self._place, self._table, pa.schema(merged(self._files.schema, self._lacking(rows))))
+
+    def add_columns(self, rows: pa.Schema) -> None:
+        table: LoadedDelta = self
+        for attempt in range(_TRIES):
+            fields = table._lacking(rows)
+            if not fields:
+                return
+            try:
+                with self._place.explained("adding columns to"):
+                    table._table.alter.add_columns(
+                        [Field.from_arrow(field) for field in fields],
+                        commit_properties=CommitProperties(max_commit_retries=0),
+                    )
+            except TargetError:
+                # Others may have committed, perhaps these very columns.
+                if attempt == _TRIES - 1:
+                    raise
+            else:
+                self._place.settle(table._version + 1)
+            table = LoadedDelta(self._place)
+
+    def _lacking(self, rows: pa.Schema) -> list[pa.Field]:
+        found = lacking(self._files.schema, rows)
+        without_zone = moments_without_zone(found)
+        if without_zone and "timestampNtz" not in (self._table.protocol().writer_features or ()):
+            raise ConfigurationError(
+                f"column {without_zone[0]!r} cannot be added to {self.where}: it has timestamps without a time zone",
+                why="the table lacks the feature timestampNtz, which shuts readers out that do not know it",
+                do="cast the column to a timestamp with a time zone, or enable the feature"
+                " (delta.feature.timestampNtz=supported)",
+            )
+        return found
+
+    # --- what it says of steps
+
+    def marker(self, incarnation: str) -> TableMarker | None:
+        epoch = self._transaction(_app(incarnation))
+        if epoch is None or epoch == _FORGOTTEN:
+            return None
+        rest = {name: self._transaction(_app(incarnation, name)) for name in ("generation", "token", "head", "revoked")}
+        known = {name: value for name, value in rest.items() if value is not None}
+        if len(known) < len(rest):
+            raise TargetError(
+                f"{self.where} names epoch {epoch} of incarnation {incarnation}, and not all that goes with it",
+                why="transaction identifiers of its log were removed",
+                do="restore the log, or start the query with a new checkpoint",
+            )
+        return TableMarker(
+            incarnation=incarnation,
+            epoch=epoch,
+            generation=known["generation"],
+            token=_hexadecimal(known["token"]) if known["generation"] else None,
+            head=known["head"],
+            order=known["head"],
+            revoked=known["revoked"],
+        )
+
+    def markers(self, step: str) -> Iterable[TableMarker]:
+        last = self._transaction(_step(step))
+        found = None if last is None else self.marker(_hexadecimal(last))
+        if found is not None:
+            yield found.model_copy(update={"step": step})
+
+    def left_out(self, marker: TableMarker) -> str | None:
+        if self._version < marker.head:
+            return f"version {marker.head} was ours, and the table is at {self._version}"
+        for version in range(marker.head + 1, self._version + 1):
+            operation, to = self._operation(version)
+            if operation is None:
+                return (
+                    f"what happened after version {marker.head}, which was ours, cannot be told: the log does not say"
+                    f" what version {version} was"
+                )
+            if _GONE_BACK.fullmatch(operation) and not (to is not None and to >= marker.head):
+                return f"version {version} took it back behind version {marker.head}, which was ours ({operation})"
+        return None
+
+    def _operation(self, version: int) -> tuple[str | None, int | None]:
+        """Return what a version did, and the version that it went back to, as far as the log says so."""
+        for action in _actions(self._place.entry(version)):
+            info = action.get("commitInfo")
+            if info and info.get("operation"):
+                to = str((info.get("operationParameters") or {}).get("version", ""))
+                return info["operation"], int(to) if to.isdigit() else None
+        return None, None
+
+    @cached_property
+    def _newest_transactions(self) -> Mapping[str, int]:
+        """What the newest version says: mostly it is ours. deltalake reads the log anew for each question."""
+        transactions = (action.get("txn") for action in _actions(self._place.entry(self._version)))
+        return {txn["appId"]: txn["version"] for txn in transactions if txn}
+
+    def _transaction(self, app: str) -> int | None:
+        if app in self._newest_transactions:
+            return self._newest_transactions[app]
+        with self._place.explained("reading transactions of"):
+            return self._table.transaction_version(app)
+
+    # --- files
+
+    def has_rows(self) -> bool:
+        return bool(self._active().num_rows)
+
+    def named(self, candidates: Collection[str]) -> Collection[str]:
+        """Look at the newest version, and at the log back to the time at which the oldest of the files was written.
+
+        What only an older version names that can still be read, an entry of the log has removed since.
+        """
+        wanted, root = set(candidates), self._files.area.root
+        found = {f"{root}/{unquote(path)}" for path in self._active().column("path").to_pylist()} & wanted
+        since = self._place.written([path.removeprefix(f"{root}/") for path in wanted - found]) - _CLOCKS
+        version = self._version
+        while wanted - found:
+            entry = self._place.entry(version)
+            if entry is None:
+                break
+            for action in _actions(entry):
+                path = (action.get("add") or action.get("remove") or {}).get("path")
+                found |= {f"{root}/{unquote(path)}"} & wanted if path else set()
+                if ((action.get("commitInfo") or {}).get("timestamp") or since) < since:
+                    return found
+            version -= 1
+        return found
+
+    def _active(self) -> pa.Table:
+        with self._place.explained("listing files of"):
+            found = pa.table(self._table.get_add_actions())
+        # Without statistics, which may be of many columns. A table that is not partitioned has no partition.
+        return found.select([name for name in ("path", "size_bytes", "partition") if name in found.column_names])
+
+    # --- committing
+
+    def commit(
+        self, files: EpochFiles, marker: TableMarker, *, replace: Collection[tuple[str | None, ...]] | None = ()
+    ) -> LoadedDelta:
+        now = int(time.time() * 1000)
+        head = self._version + 1
+        actions: list[Any] = [_added(files, file, self._files.partitioned_by, now) for file in files.files]
+        if replace is None or replace:
+            actions += self._removed(replace, now)
+        about = {"step": marker.step, "epoch": marker.epoch, "rows": files.rows}
+        try:
+            self._transact(
+                actions,
+                _transactions(marker.model_copy(update={"head": head, "order": head}), now),
+                about,
+                max_commit_retries=0,
+            )
+        except CommitFailedError as error:
+            raise self._why_failed(error) from None
+        except Exception as error:
+            raise UnclearCommitError(self._place.told(error)) from error
+        self._place.settle(head)
+        return LoadedDelta(self._place)
+
+    def forget(self, incarnation: str) -> None:
+        if self.marker(incarnation) is None:
+            return
+        now = int(time.time() * 1000)
+        with self._place.explained("removing a marker from"):
+            self._transact([], [Transaction(_app(incarnation), _FORGOTTEN, now)], {})
+
+    def _transact(
+        self, actions: list[Any], transactions: list[Transaction], about: Mapping[str, Any], **more: Any
+    ) -> None:
+        self._table.create_write_transaction(
+            actions,
+            "append",
+            self._table.schema(),
+            list(self._files.partitioned_by),
+            commit_properties=CommitProperties(
+                app_transactions=transactions, custom_metadata={"outfall": dict(about)}, **more
+            ),
+        )
+
+    def _why_failed(self, error: CommitFailedError) -> Exception:
+        """Tell a version that another commit has made from what deltalake refuses for another reason."""
+        try:
+            table = self._place.load()
+        except TransientError as unread:
+            return UnclearCommitError(f"{self._place.told(error)}; {unread}")
+        if table is not None and table.version() == self._version:
+            return UnclearCommitError(self._place.told(error))
+        return HeadMovedError()
+
+    def _removed(self, replace: Collection[tuple[str | None, ...]] | None, now: int) -> Iterator[RemoveAction]:
+        """Remove the active files of some partitions, or all. It takes place in the same commit as what is added.
+
+        Raises:
+            ConfigurationError: a path of another writer's is written in a way that deltalake does not write it.
+        """
+        names = self._files.partitioned_by
+        for file in self._active().to_pylist():
+            values = file.get("partition") or {}
+            texts = tuple(text_of(values[name]) for name in names)
+            if replace is not None and texts not in replace:
+                continue
+            path = unquote(file["path"])
+            if quote(path, safe=_NOT_ENCODED) != file["path"]:
+                raise ConfigurationError(
+                    f"{self.where} holds the file {file['path']!r}, which is to be replaced and cannot be",
+                    why="another writer has encoded the path in a way that deltalake does not know as the same",
+                    do='have that writer rewrite the file (OPTIMIZE, or REORG), or use write_mode="append"',
+                )
+            yield RemoveAction(path, True, now, file["size_bytes"], dict(zip(names, texts, strict=True)))
+
+
+def _added(files: EpochFiles, file: DataFile, names: Iterable[str], now: int) -> AddAction:
+    return AddAction(
+        path=f"{files.directory}/{file.name}",
+        size=file.size,
+        partition_values=dict(zip(names, file.partition, strict=True)),
+        modification_time=now,
+        data_change=True,
+        stats=file.statistics[STATISTICS],
+    )
+
+
+def _transactions(marker: TableMarker, now: int) -> list[Transaction]:
+    """Write down a marker. Each carries the time, or a table with a retention for them forgets them at once.
+
+    A marker that was read does not know its step; a commit of its files does.
+    """
+    versions = {
+        _app(marker.incarnation): marker.epoch,
+        _app(marker.incarnation, "generation"): marker.generation,
+        _app(marker.incarnation, "token"): _signed(marker.token or ""),
+        _app(marker.incarnation, "head"): marker.head,
+        _app(marker.incarnation, "revoked"): marker.revoked,
+    } | ({_step(marker.step): _signed(marker.incarnation)} if marker.step else {})
+    return [Transaction(app, version, now) for app, version in versions.items()]
+
+
+def _app(incarnation: str, of: str | None = None) -> str:
+    return f"outfall-{incarnation}" + (f"-{of}" if of else "")
+
+
+def _step(step: str) -> str:
+    return f"outfall-step-{step}"
+
+
+def _signed(text: str) -> int:
+    """Return 16 hexadecimal digits as a number that Delta takes, of 64 bits with a sign."""
+    return int.from_bytes(bytes.fromhex(text.zfill(16)), "big", signed=True)
+
+
+def _hexadecimal(number: int) -> str:
+    return number.to_bytes(8, "big", signed=True).hex()
+
+
+def _actions(entry: bytes | None) -> Iterator[dict[str, Any]]:
+    """Yield the actions of a log entry; none where there is no entry."""
+    for line in (entry or b"").splitlines():
+        if line.strip():
+            yield json.loads(line)

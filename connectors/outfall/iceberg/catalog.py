@@ -1,0 +1,197 @@
+"""The catalogue: pyiceberg's own, opened once in a process, its errors explained, its secrets hidden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    ForbiddenError,
+    NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    UnauthorizedError,
+    WaitingForLockException,
+)
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
+
+from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
+from outfall.filesystems import remedy, sync_directory
+from outfall.iceberg.files import DURABLE_IO, is_local
+from outfall.location import masked
+from outfall.options import resolve_secret
+from outfall.redaction import Redaction
+
+_SECRET = re.compile(r"(secret|password|token|credential|key|sas|auth|header|cert)", re.IGNORECASE)
+_PLACE = re.compile(r"warehouse|.*(location|path)")
+"""Properties that may begin with `file:` and mean a directory."""
+
+_DENIED = (UnauthorizedError, ForbiddenError, OAuthError)
+_PASSING = (
+    AuthorizationExpiredError, ServiceUnavailableError, ServerError, TooManyRequestsError, WaitingForLockException,
+)  # fmt: skip
+_PASSING_NAMES = {
+    "requests.exceptions.ConnectionError",
+    "requests.exceptions.Timeout",
+    "requests.exceptions.ChunkedEncodingError",
+    "sqlalchemy.exc.OperationalError",
+    "sqlalchemy.exc.InterfaceError",
+    "sqlalchemy.exc.TimeoutError",
+    "botocore.exceptions.HTTPClientError",
+    "thrift.transport.TTransport.TTransportException",
+}
+"""By name, since which of these packages are there depends on the catalogue."""
+
+
+class Catalogue:
+    """A catalogue by its name and its properties. Travels without what is open, and is opened anew where it is used."""
+
+    def __init__(self, name: str, options: Mapping[str, SecretStr]) -> None:
+        """Describe it; nothing is opened."""
+        self.name = name
+        self._options = dict(options)
+        self._opened: Catalog | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+    @property
+    def place(self) -> str:
+        """Where it is, as far as its configuration tells, without credentials."""
+        configured: Mapping[str, Any] = Config().get_catalog_config(self.name) or {}
+        for name in ("uri", "glue.id", "warehouse"):
+            known = self._value(name, self._options[name]) if name in self._options else configured.get(name)
+            if known:
+                return masked(str(known)).rstrip("/")
+        return self.name
+
+    @property
+    def opened(self) -> Catalog:
+        """The catalogue as pyiceberg opens it. What a disk is to keep of its tables is durable once it is written."""
+        if self._opened is None:
+            opened = load_catalog(self.name, **self._resolved())
+            if is_local(opened.properties.get("warehouse", "")):
+                opened.properties.setdefault(PY_IO_IMPL, DURABLE_IO)
+            self._opened = opened
+        return self._opened
+
+    def load(self, identifier: str) -> Table | None:
+        """Load a table; `None` where there is none. What is read is durable: who committed it may have died before."""
+        with self.explained(f"table {identifier} could not be loaded"):
+            self.settle()
+            try:
+                return self.opened.load_table(identifier)
+            except NoSuchTableError:
+                return None
+
+    def forget_open(self) -> None:
+        """Open it anew the next time, as after an error of the connection."""
+        self._opened = None
+
+    def settle(self) -> None:
+        """Make a commit durable that the catalogue has confirmed: SQLite leaves the end of its journal to chance.
+
+        Without it a power loss could undo a commit that was recorded as done (SQLite: `PRAGMA synchronous`, EXTRA).
+
+        Raises:
+            OSError: nobody knows whether it is durable.
+        """
+        uri = self.opened.properties.get("uri", "")
+        path = uri.removeprefix("sqlite:///")
+        if path != uri and "/" in path:
+            sync_directory(path.partition("?")[0].rpartition("/")[0] or "/")
+
+    def for_tasks(self, properties: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the properties of a table's files as tasks are given them: secrets that were named stay named."""
+        named = {
+            name: secret
+            for name, secret in self._options.items()
+            if secret.get_secret_value() != properties.get(name) == self._value(name, secret)
+        }
+        return {**{name: value for name, value in properties.items() if isinstance(value, str)}, **named}
+
+    def hide(self, text: str) -> str:
+        """Return a text of the client without any secret in it."""
+        known: dict[str, Any] = dict(self._opened.properties if self._opened is not None else {})
+        known |= self._resolved()
+        secrets = [str(value) for name, value in known.items() if _SECRET.search(name)]
+        secrets += [password for value in known.values() if (password := _password(str(value)))]
+        return Redaction(secrets).hide(text)
+
+    @contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """Turn errors of the catalogue and of the files into ours.
+
+        Raises:
+            TransientError, TargetError, ConfigurationError: see `LoadedTable`.
+        """
+        try:
+            yield
+        except OutfallError:
+            raise
+        except Exception as error:
+            raise self.explain(error, what) from None
+
+    def explain(self, error: Exception, what: str) -> OutfallError:
+        """Make our error of one of the catalogue or of the files. Its cause is left out, as it may show a secret."""
+        why = self.hide(f"{type(error).__name__}: {error}")
+        if _is_passing(error):
+            self.forget_open()
+            do = f"see that the catalogue {self.name!r} and its store are up, and reachable from the driver"
+            return TransientError(what, why=why, do=do)
+        if isinstance(error, (*_DENIED, PermissionError)):
+            self.forget_open()
+            return TargetError(what, why=why, do="give credentials that may do it")
+        if isinstance(error, ModuleNotFoundError | NotInstalledError):
+            return ConfigurationError(what, why=why, do="install what this kind of catalogue needs, on the driver")
+        if isinstance(error, FileNotFoundError):
+            return TargetError(what, why=why, do="restore the table: files that its metadata names are missing")
+        if isinstance(error, OSError):
+            return TargetError(what, why=why, do=remedy(error)) if is_of_disk(error) else TransientError(what, why=why)
+        if self._opened is None:
+            return ConfigurationError(
+                what, why=why, do=f"correct catalog_options, or pyiceberg's configuration of {self.name!r}"
+            )
+        return TargetError(what, why=why, do="find out what is wrong with the table or its catalogue")
+
+    def _resolved(self) -> dict[str, str]:
+        return {name: self._value(name, secret) for name, secret in self._options.items()}
+
+    @staticmethod
+    def _value(name: str, secret: SecretStr) -> str:
+        text = secret.get_secret_value()
+        return text if text.startswith("file:") and _PLACE.fullmatch(name) else resolve_secret(secret)
+
+
+def is_of_disk(error: Exception) -> bool:
+    """Whether an error is the operating system's, about a file: no request was lost on its way."""
+    return isinstance(error, OSError) and bool(error.errno) and not isinstance(error, ConnectionError | TimeoutError)
+
+
+def _password(value: str) -> str | None:
+    try:
+        return urlsplit(value).password
+    except ValueError:
+        return None
+
+
+def _is_passing(error: Exception) -> bool:
+    if "unable to open database file" in str(error):
+        return False
+    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
+    response = getattr(error, "response", None)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(response, dict) else 0
+    return (
+        isinstance(error, (*_PASSING, ConnectionError, TimeoutError)) or bool(names & _PASSING_NAMES) or status >= 500
+    )

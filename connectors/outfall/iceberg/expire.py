@@ -1,0 +1,45 @@
+"""Which snapshots expire after an epoch. Each commit costs more with each snapshot that the metadata holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+
+KEPT = 5
+"""How many of a branch's newest snapshots always stay."""
+
+
+def to_expire(metadata: TableMetadata, older_than: timedelta, now: float) -> list[int]:
+    """Return the snapshots that are older than a span, and that nothing keeps.
+
+    A branch keeps its newest ones, as many as its own settings, the table's, or `KEPT` say, whichever is most; and
+    those younger than its own `max-snapshot-age-ms`. What a branch or a tag names stays.
+
+    Args:
+        metadata: the table's.
+        older_than: how old a snapshot must be.
+        now: seconds since 1970.
+    """
+    bound = (now - older_than.total_seconds()) * 1000
+    old = {snapshot.snapshot_id for snapshot in metadata.snapshots if snapshot.timestamp_ms < bound}
+    for ref in metadata.refs.values():
+        old.difference_update(_kept(metadata, ref, now * 1000))
+    return sorted(old)
+
+
+def _kept(metadata: TableMetadata, ref: SnapshotRef, now: float) -> Iterator[int]:
+    yield ref.snapshot_id
+    if ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+        return
+    least = int(metadata.properties.get("history.expire.min-snapshots-to-keep", 1))
+    least = max(KEPT, least, ref.min_snapshots_to_keep or 0)
+    youngest = now - (ref.max_snapshot_age_ms or 0)
+    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    snapshot = known.get(ref.snapshot_id)
+    while snapshot is not None and (least > 0 or snapshot.timestamp_ms > youngest):
+        yield snapshot.snapshot_id
+        least -= 1
+        snapshot = known.get(snapshot.parent_snapshot_id or 0)

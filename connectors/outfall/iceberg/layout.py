@@ -1,0 +1,363 @@
+"""What a table's data files are like: columns, partitions, statistics; in tasks, and back on the driver."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import compute_statistics_plan, data_file_statistics_from_parquet_metadata
+from pyiceberg.manifest import DataFile as ManifestDataFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import VoidTransform, parse_transform
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    StringType,
+    StructType,
+    UnknownType,
+    UUIDType,
+)
+
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.iceberg.columns import FIELD_ID, file_schema, identities
+from outfall.iceberg.options import PartitionTerm
+from outfall.tables.area import DataArea
+from outfall.tables.data_file import DataFile, Layout
+from outfall.tables.table import FileLayout
+
+_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4", "brotli": "brotli", "uncompressed": "none"}
+_METRICS = "write.metadata.metrics."
+_TARGET_SIZE = 512 << 20
+_COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+_BOUNDS = ("lower_bounds", "upper_bounds")
+
+_NAMED = DecimalType | FixedType | UUIDType
+
+Values = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class IcebergLayout(FileLayout):
+    """Holds the table's schema and spec as text, so that it is small when it travels."""
+
+    layout: Layout
+    area: DataArea
+    codec: str
+    target_size: int
+    schema_text: str
+    spec_text: str
+    metrics: Mapping[str, str]
+    """The table's properties that say which statistics are kept of which column."""
+    _sources: dict[pa.Schema, list[list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, open_area: Callable[[str], DataArea]) -> IcebergLayout:
+        """Describe the data files of a table.
+
+        Args:
+            metadata: the table's.
+            open_area: makes the area whose root is a location.
+
+        Raises:
+            ConfigurationError: the table's properties ask for files that are not written here.
+        """
+        properties, schema, spec = metadata.properties, metadata.schema(), metadata.spec()
+        _check_partitions(schema, spec)
+        return cls(
+            layout=Layout(table=str(metadata.table_uuid), partitioning=_shown(spec), columns=identities(schema)),
+            area=open_area(_data_root(metadata)),
+            codec=_codec(properties),
+            target_size=int(properties.get("write.target-file-size-bytes", _TARGET_SIZE)),
+            schema_text=schema.model_dump_json(),
+            spec_text=spec.model_dump_json(),
+            metrics={name: value for name, value in properties.items() if name.startswith(_METRICS)},
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+        return kept | {"_sources": {}}
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The table's columns."""
+        return Schema.model_validate_json(self.schema_text)
+
+    @cached_property
+    def spec(self) -> PartitionSpec:
+        """How the table is partitioned."""
+        return PartitionSpec.model_validate_json(self.spec_text)
+
+    @cached_property
+    def _partitioned_by(self) -> list[PartitionField]:
+        return [each for each in self.spec.fields if not isinstance(each.transform, VoidTransform)]
+
+    def file_schema(self, rows: pa.Schema) -> pa.Schema:
+        return file_schema(self.schema, rows, {each.source_id for each in self._partitioned_by})
+
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        return schema
+
+    def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
+        if not self.spec.fields:
+            return ()
+        sources = self._sources.get(batch.schema)
+        if sources is None:
+            sources = [_place(batch.schema, each.source_id) for each in self._partitioned_by]
+            self._sources[batch.schema] = sources
+        found = iter(sources)
+        return [
+            pa.nulls(batch.num_rows, pa.int32())
+            if isinstance(each.transform, VoidTransform)
+            else self._transformed(each, _at(batch, next(found)))
+            for each in self.spec.fields
+        ]
+
+    def _transformed(self, partition: PartitionField, values: pa.Array) -> pa.Array:
+        source = self.schema.find_field(partition.source_id)
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        try:
+            return _physical(partition.transform.pyarrow_transform(source.field_type)(values))
+        except Exception as error:  # whatever Arrow, or the Rust behind pyiceberg, makes of a value
+            name = self.schema.find_column_name(partition.source_id)
+            raise ValueRefusedError(
+                f"column {name!r} holds a value that has no partition by {partition.transform}",
+                why=f"{type(error).__name__}: {error}",
+                do="leave such rows out, or correct the value",
+            ) from error
+
+    def partition_text(self, values: Sequence[Any]) -> Values:
+        return tuple(map(text_of, values))
+
+    def statistics(self, written: pq.FileMetaData, schema: pa.Schema) -> Mapping[str, Any]:
+        numbers = dict(_leaves(schema))
+        try:
+            plan = compute_statistics_plan(self.schema, dict(self.metrics))
+            found = data_file_statistics_from_parquet_metadata(written, plan, numbers).to_serialized_dict()
+        except OverflowError:
+            # A bound beyond the year 9999, which Python has no date for; then readers have to do without bounds.
+            plan = compute_statistics_plan(self.schema, {f"{_METRICS}default": "counts"})
+            found = data_file_statistics_from_parquet_metadata(written, plan, numbers).to_serialized_dict()
+        counts = {name: {str(number): value for number, value in found[name].items()} for name in _COUNTS}
+        bounds = {
+            name: {str(number): base64.b64encode(value).decode() for number, value in found[name].items()}
+            for name in _BOUNDS
+        }
+        return {**counts, **bounds, "split_offsets": found["split_offsets"]}
+
+    def manifest_file(self, file: DataFile, path: str) -> ManifestDataFile:
+        """Make a manifest's entry of what a task handed over.
+
+        Args:
+            file: what it was.
+            path: where it lies, as the table names it.
+        """
+        told = file.statistics
+        known: dict[str, Any] = {
+            "content": DataFileContent.DATA,
+            "file_path": path,
+            "file_format": FileFormat.PARQUET,
+            "partition": Record(*self._record(file.partition)),
+            "record_count": file.rows,
+            "file_size_in_bytes": file.size,
+            "split_offsets": told["split_offsets"],
+            "spec_id": self.spec.spec_id,
+            **dict.fromkeys(("sort_order_id", "equality_ids", "key_metadata")),
+        }
+        for name in _COUNTS:
+            known[name] = {int(number): value for number, value in told[name].items()}
+        for name in _BOUNDS:
+            known[name] = {int(number): base64.b64decode(value) for number, value in told[name].items()}
+        return ManifestDataFile.from_args(**known)
+
+    def _record(self, partition: Values) -> Iterator[Any]:
+        kinds = self.spec.partition_type(self.schema).fields
+        for text, kind in zip(partition, kinds, strict=True):
+            yield None if text is None else value_of(text, kind.field_type)
+
+
+def text_of(value: Any) -> str | None:
+    """Return a value of a partition, as manifests hold it, as text; `value_of` reads it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else value.hex()
+    return base64.b64encode(value.bytes).decode() if hasattr(value, "bytes") else str(value)
+
+
+def value_of(text: str, kind: IcebergType) -> Any:
+    """Return what a text stands for: as manifests hold it, so that dates and times are whole numbers."""
+    if isinstance(kind, StringType):
+        return text
+    if isinstance(kind, BooleanType):
+        return text == "true"
+    if isinstance(kind, FloatType | DoubleType):
+        return float.fromhex(text)
+    if isinstance(kind, DecimalType):
+        return Decimal(text)
+    if isinstance(kind, BinaryType | FixedType | UUIDType):
+        return base64.b64decode(text)
+    return int(text)
+
+
+def _physical(values: pa.Array) -> pa.Array:
+    """Return values as manifests hold them."""
+    if pa.types.is_date(values.type):
+        return values.cast(pa.int32())
+    return values.cast(pa.int64()) if pa.types.is_temporal(values.type) else values
+
+
+def _number(column: pa.Field) -> int:
+    return int(column.metadata[FIELD_ID])
+
+
+def _place(schema: pa.Schema, wanted: int) -> list[int]:
+    """Return where a column is: its position, and that of each field below it."""
+
+    def within(fields: Any) -> list[int] | None:
+        for index, column in enumerate(fields):
+            if _number(column) == wanted:
+                return [index]
+            below = within(column.type) if pa.types.is_struct(column.type) else None
+            if below is not None:
+                return [index, *below]
+        return None
+
+    found = within(schema)
+    if found is None:
+        raise ConfigurationError(
+            f"the table is partitioned by column {wanted}, which the rows do not have", do="add it to the rows"
+        )
+    return found
+
+
+def _at(batch: pa.RecordBatch, place: Sequence[int]) -> pa.Array:
+    column = batch.column(place[0])
+    return pc.struct_field(column, list(place[1:])) if len(place) > 1 else column
+
+
+def _leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
+    """Yield the path of each of a Parquet file's columns, as its footer calls it, with its number."""
+    for column in schema:
+        yield from _below(column, column.name)
+
+
+def _below(column: pa.Field, path: str) -> Iterator[tuple[str, int]]:
+    kind = column.type
+    if pa.types.is_struct(kind):
+        for inner in kind:
+            yield from _below(inner, f"{path}.{inner.name}")
+    elif pa.types.is_map(kind):
+        yield from _below(kind.key_field, f"{path}.key_value.key")
+        yield from _below(kind.item_field, f"{path}.key_value.value")
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _below(kind.value_field, f"{path}.list.element")
+    else:
+        yield path, _number(column)
+
+
+def is_written_right(partition: StructType) -> bool:
+    """Whether pyiceberg reads partitions as they are, and writes them into manifests that others read.
+
+    It reads doubles as floats, makes two types of one name in Avro, and forgets values whose column was dropped.
+    """
+    kinds = [each.field_type for each in partition.fields]
+    inexact = any(isinstance(kind, FloatType | DoubleType | UnknownType) for kind in kinds)
+    return not inexact and _named_twice(kinds) is None
+
+
+def _named_twice(kinds: Iterable[IcebergType]) -> str | None:
+    named = [str(kind) for kind in kinds if isinstance(kind, _NAMED)]
+    return next((kind for kind in named if named.count(kind) > 1), None)
+
+
+def _check_partitions(schema: Schema, spec: PartitionSpec) -> None:
+    """Refuse a partitioning that pyiceberg writes into no valid manifest: Avro names each of these types once.
+
+    Raises:
+        ConfigurationError: two partition fields are of one type that has a name in Avro.
+    """
+    twice = _named_twice(each.field_type for each in spec.partition_type(schema).fields)
+    if twice is not None:
+        raise ConfigurationError(
+            f"the table has two partition fields of type {twice}",
+            why="pyiceberg writes manifests for it that Avro's readers refuse",
+            do="partition by one of them, or write by Spark",
+        )
+
+
+def _shown(spec: PartitionSpec) -> str:
+    fields = ", ".join(f"{each.name} = {each.transform} of column {each.source_id}" for each in spec.fields)
+    return f"{fields or 'none'} (spec {spec.spec_id})"
+
+
+def new_spec(schema: Schema, terms: Iterable[PartitionTerm]) -> PartitionSpec:
+    """Return the partitioning of a table that is made.
+
+    Raises:
+        ConfigurationError: naming each term whose column is not there, or cannot be partitioned by.
+    """
+    problems, fields = [], []
+    for number, term in enumerate(terms, start=1000):
+        transform = parse_transform(term.transform)
+        try:
+            source = schema.find_field(term.column, case_sensitive=False)
+        except ValueError:
+            problems.append(f"there is no column {term.column!r}")
+            continue
+        if transform.can_transform(source.field_type):
+            fields.append(PartitionField(source.field_id, number, transform, f"{term.column}{term.suffix}"))
+        else:
+            problems.append(f"{term.column!r} is {source.field_type}, which has no {term.transform}")
+    names = [each.name for each in fields]
+    problems += [f"two terms are called {name!r}" for name in sorted({name for name in names if names.count(name) > 1})]
+    if problems:
+        raise ConfigurationError(
+            "partition_by does not fit the rows: " + "; ".join(problems), do="correct it, or the columns"
+        )
+    return PartitionSpec(*fields)
+
+
+def _data_root(metadata: TableMetadata) -> str:
+    return metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data").rstrip("/")
+
+
+def _codec(properties: Mapping[str, str]) -> str:
+    """Return the compression of data files, and refuse what they cannot be.
+
+    Raises:
+        ConfigurationError: another format, encryption, or a compression that pyarrow does not know.
+    """
+    kind = properties.get("write.format.default", "parquet").lower()
+    codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+    wrong = None
+    if kind != "parquet":
+        wrong = f"write.format.default={kind}: only Parquet is written"
+    elif "encryption.key-id" in properties:
+        wrong = "encryption.key-id: files are not encrypted here"
+    elif codec not in _CODECS:
+        wrong = f"write.parquet.compression-codec={codec}: there are {', '.join(_CODECS)}"
+    if wrong:
+        raise ConfigurationError(f"the table has the property {wrong}", do="change the property, or write by Spark")
+    return _CODECS[codec]

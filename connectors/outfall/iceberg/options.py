@@ -1,0 +1,178 @@
+"""The options of `IcebergSink`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Self, TypedDict
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from outfall.options import Duration, Pairs, parse_pairs
+from outfall.tables.options import TableOptions
+
+MAIN = "main"
+
+_FUNCTION = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
+_PLAIN = re.compile(r"[^`(),\s]+(?: +[^`(),\s]+)*")
+_QUOTED = re.compile(r"`((?:[^`]|``)+)`")
+_TIMES = {
+    "years": "year", "year": "year", "months": "month", "month": "month",
+    "days": "day", "day": "day", "date": "day", "hours": "hour", "hour": "hour", "date_hour": "hour",
+}  # fmt: skip
+_KNOWN = "years(…), months(…), days(…), hours(…), bucket(16, …), truncate(4, …) and a column's name alone"
+_RESERVED = re.compile(
+    r"operation|(added|deleted|removed|total|replaced|created|kept)-.+|changed-partition-count|partitions?[-.].*|outfall\..*"
+)
+"""Names in a snapshot's summary that Iceberg fills in (its specification, appendix F), and ours."""
+
+
+@dataclass(frozen=True)
+class PartitionTerm:
+    """One term of `partition_by`, as Spark's `PARTITIONED BY` has them."""
+
+    transform: str
+    """As Iceberg writes it: `identity`, `day`, `bucket[16]`, …"""
+    column: str
+    suffix: str
+    """What the field's name adds to the column's, as Iceberg for Spark names it."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a term.
+
+        Raises:
+            ValueError: saying what is wrong with it.
+        """
+        function = _FUNCTION.fullmatch(text.strip())
+        if function is None:
+            return cls("identity", _column(text), "")
+        name, arguments = function[1].lower(), _split(function[2])
+        if name in _TIMES and len(arguments) == 1:
+            return cls(_TIMES[name], _column(arguments[0]), f"_{_TIMES[name]}")
+        if name == "identity" and len(arguments) == 1:
+            return cls("identity", _column(arguments[0]), "")
+        if name in ("bucket", "truncate"):
+            # Iceberg takes truncate's arguments in either order.
+            if len(arguments) == 2 and arguments[1].isdecimal() and not arguments[0].isdecimal():
+                arguments.reverse()
+            if len(arguments) != 2 or not arguments[0].isdecimal() or not 0 < int(arguments[0]) < 1 << 31:
+                raise ValueError(f"{text!r}: write {name}(16, column), with a number above 0")
+            return cls(f"{name}[{int(arguments[0])}]", _column(arguments[1]), "_" + name.removesuffix("ate"))
+        if name in _TIMES or name == "identity":
+            raise ValueError(f"{text!r}: {name}(…) takes one column")
+        raise ValueError(f"{text!r}: there is no {name}(…); there are {_KNOWN}")
+
+
+def _column(text: str) -> str:
+    text = text.strip()
+    quoted = _QUOTED.fullmatch(text)
+    if quoted is not None:
+        return quoted[1].replace("``", "`")
+    if _PLAIN.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no column; one with other characters stands between backquotes")
+    return text
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that stand neither in parentheses nor between backquotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for at, character in enumerate(text):
+        quoted ^= character == "`"
+        depth += 0 if quoted else {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0 and not quoted:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()]
+
+
+def _parse_terms(value: Any) -> tuple[str, ...]:
+    terms = _split(value) if isinstance(value, str) else value
+    if not isinstance(terms, list | tuple) or not all(isinstance(term, str) for term in terms):
+        raise ValueError("must be a list of terms, or text with commas between them")
+    if len(terms) == 1 and not terms[0]:
+        return ()
+    for term in terms:
+        PartitionTerm.parse(term)
+    return tuple(terms)
+
+
+class SnapshotArguments(TypedDict, total=False):
+    """What `IcebergSink` takes beside what all table formats do; `IcebergOptions` says what each means."""
+
+    catalog: str
+    catalog_options: Mapping[str, Any]
+    branch: str | None
+    expire_snapshots: timedelta | float | str | None
+    snapshot_properties: Mapping[str, str]
+
+
+class IcebergOptions(TableOptions):
+    """What `IcebergSink` takes, in its constructor and as Spark options."""
+
+    table: str = Field(description="The table, with its namespace: `namespace.table`.")
+    catalog: str = Field(
+        default="default",
+        description="The catalogue's name, by which pyiceberg finds its configuration (`.pyiceberg.yaml`,"
+        " `PYICEBERG_CATALOG__…`) on the driver.",
+    )
+    catalog_options: Pairs = Field(
+        default={},
+        description="pyiceberg's own properties of the catalogue and of its files, as a mapping or a JSON object:"
+        " `type`, `uri`, `warehouse`, `credential`, `s3.endpoint`, … They come before the configuration of `catalog`."
+        " Secrets accept `env:NAME` and `file:PATH`.",
+    )
+    branch: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The branch that epochs are committed to; it must exist. Default: `main`.",
+    )
+    partition_by: Annotated[tuple[str, ...], BeforeValidator(_parse_terms)] = Field(
+        default=(),
+        description="How a table that is created is partitioned, in Spark's words: `days(ts)`, `hours(ts)`,"
+        " `months(ts)`, `years(ts)`, `bucket(16, id)`, `truncate(4, name)`, or a column. One that exists keeps its"
+        " partitioning.",
+    )
+    expire_snapshots: Duration | None = Field(
+        default=None,
+        description="After each epoch, expire the snapshots that are older than this. The newest five of each branch"
+        " stay, and what branches and tags name. Removes metadata only: no file is deleted.",
+    )
+    snapshot_properties: Annotated[dict[str, str], BeforeValidator(parse_pairs)] = Field(
+        default={},
+        description="What the summary of each snapshot says beside what Iceberg says, as a mapping or a JSON object.",
+    )
+
+    @field_validator("table")
+    @classmethod
+    def _has_namespace(cls, value: str) -> str:
+        parts = value.split(".")
+        if len(parts) < 2 or not all(part.strip() for part in parts):
+            raise ValueError("must name the namespace too, as 'namespace.table'")
+        return value
+
+    @field_validator("snapshot_properties")
+    @classmethod
+    def _not_reserved(cls, value: dict[str, str]) -> dict[str, str]:
+        reserved = sorted(name for name in value if _RESERVED.fullmatch(name))
+        if reserved:
+            raise ValueError(f"{', '.join(reserved)} {'is' if len(reserved) == 1 else 'are'} filled in by the commit")
+        return value
+
+    @model_validator(mode="after")
+    def _has_a_beginning(self) -> Self:
+        if self.branch not in (None, MAIN) and self.create_table == "if_missing":
+            raise ValueError("branch and create_table exclude each other: a new table has no snapshot to branch from")
+        return self
+
+    @property
+    def terms(self) -> Iterator[PartitionTerm]:
+        """The partitioning of a table that is created."""
+        return map(PartitionTerm.parse, self.partition_by)
+
+    @property
+    def on(self) -> str:
+        """The branch."""
+        return self.branch or MAIN

@@ -1,0 +1,191 @@
+"""`IcebergSink`: rows in an Iceberg table, each epoch in one snapshot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Unpack
+
+import pyarrow as pa
+
+from outfall.errors import ConfigurationError, TargetError, missing_extra
+from outfall.iceberg.options import MAIN, IcebergOptions
+from outfall.options import make_options
+from outfall.tables.options import TableArguments
+from outfall.tables.sink import TableSink
+
+if TYPE_CHECKING:
+    from outfall.iceberg.catalog import Catalogue
+    from outfall.iceberg.table import IcebergTable
+
+
+class IcebergSink(TableSink):
+    """Writes rows into an Iceberg table: each epoch becomes one snapshot, which readers see whole or not at all.
+
+    Item type: rows (dicts or Arrow batches), whose columns are found in the table by name.
+
+    What must exist: the catalogue; the table, unless `create_table="if_missing"`; and the rights to change the table
+    and to write below its data directory, the latter also for the executors, which are given the driver's
+    configuration of the files.
+
+    Unit of parallelism: each Spark task writes Parquet files of its own, one for each partition, and hands over what
+    is known of them. The driver commits those of an epoch, with a marker, as a compare-and-swap on the branch's head.
+
+    Guarantee: exactly once, whatever is retried, killed or woken late, and whatever answer is lost.
+
+    Args:
+        table: the table with its namespace, as `namespace.table`. See `IcebergOptions`, as for all arguments.
+        catalog: the catalogue's name in pyiceberg's configuration.
+        catalog_options: pyiceberg's own properties: `uri`, `warehouse`, `credential`, `s3.endpoint`, …
+        branch: what is committed to; `None` for `main`.
+        expire_snapshots: after each epoch, expire snapshots that are older than this.
+        snapshot_properties: what the summary of each snapshot says beside what Iceberg says.
+        options: as `TableOptions` describes them: `write_mode`, `create_table`, `partition_by`, …
+
+    Raises:
+        ConfigurationError: naming every option that is wrong.
+        ImportError: pyiceberg is not installed; the text says what to do.
+    """
+
+    options: IcebergOptions
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: str = "default",
+        catalog_options: Mapping[str, Any] | None = None,
+        branch: str | None = None,
+        expire_snapshots: timedelta | float | str | None = None,
+        snapshot_properties: Mapping[str, str] | None = None,
+        **options: Unpack[TableArguments],
+    ) -> None:
+        if find_spec("pyiceberg") is None:
+            raise missing_extra("pyiceberg", "iceberg")
+        given: dict[str, Any] = {
+            "table": table,
+            "catalog": catalog,
+            "catalog_options": catalog_options or {},
+            "branch": branch,
+            "expire_snapshots": expire_snapshots,
+            "snapshot_properties": snapshot_properties or {},
+        }
+        self.options = make_options(IcebergOptions, given | options)
+        self._catalogue: Catalogue | None = None
+
+    def __repr__(self) -> str:
+        return f"IcebergSink({self.options.table!r}, catalog={self.options.catalog!r}, branch={self.options.on!r})"
+
+    def kind(self) -> str:
+        return "iceberg"
+
+    def target(self) -> str:
+        branch = "" if self.options.on == MAIN else f", branch {self.options.branch}"
+        # A name of the user's own may move to another server; without one the server is all that tells lakes apart.
+        named = self.options.catalog != type(self.options).model_fields["catalog"].default
+        catalog = self.options.catalog if named else self.catalogue.place
+        return f"{catalog} {self.options.table}{branch}"
+
+    def place(self) -> str:
+        return f"{self.catalogue.place} {self.options.table} {self.options.on}"
+
+    def requires(self) -> Sequence[str]:
+        return (
+            "a catalogue that changes a table only where its head is the one that a commit names",
+            "that what removes files which no snapshot names leaves those alone that are younger than a standstill of"
+            " the query",
+            "that nobody removes the table's properties that begin with outfall.step",
+        )
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The catalogue, which is opened when it is first asked."""
+        if self._catalogue is None:
+            # Here and not above: it imports pyiceberg, and whoever imports this package may not have it.
+            from outfall.iceberg.catalog import Catalogue
+
+            self._catalogue = Catalogue(self.options.catalog, self.options.catalog_options)
+        return self._catalogue
+
+    def load(self) -> IcebergTable | None:
+        from outfall.iceberg.table import IcebergTable
+
+        loaded = self.catalogue.load(self.options.table)
+        if loaded is None:
+            return None
+        version, refs, on = loaded.metadata.format_version, loaded.metadata.refs, self.options.on
+        if version != 2:
+            raise ConfigurationError(
+                f"{self.target()} has format version {version}",
+                why="version 1 has no sequence numbers, by which a rollback is told" if version == 1
+                else "pyiceberg does not write it yet",
+                do="upgrade it to version 2" if version == 1 else "write it by Spark, or make it anew with version 2",
+            )  # fmt: skip
+        if on != MAIN and (on not in refs or refs[on].snapshot_ref_type != "branch"):
+            raise TargetError(
+                f"{self.options.table} has {'a tag' if on in refs else 'no branch'} {on!r}",
+                why="a misspelt branch would be one that nobody reads",
+                do=f"create the branch (Spark: ALTER TABLE … CREATE BRANCH {on}), or name another one",
+            )
+        table = IcebergTable(
+            loaded, self.catalogue, on, dict(self.options.snapshot_properties), f"table {self.target()}"
+        )
+        if self.options.write_mode == "overwrite_partitions":
+            table.check_replaceable()
+        return table
+
+    def check_new(self, rows: pa.Schema) -> None:
+        self._described(rows)
+
+    def create(self, rows: pa.Schema) -> None:
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        schema, spec = self._described(rows)
+        namespace = tuple(self.options.table.split(".")[:-1])
+        with self.catalogue.explained(f"{self.target()} could not be created"):
+            self.catalogue.opened.create_namespace_if_not_exists(namespace)
+            try:
+                self.catalogue.opened.create_table(self.options.table, schema, partition_spec=spec)
+            except TableAlreadyExistsError:
+                return
+            self.catalogue.settle()
+
+    def _described(self, rows: pa.Schema) -> tuple[Any, Any]:
+        """Return the columns and the partitioning of a table for rows."""
+        from outfall.iceberg.columns import new_schema
+        from outfall.iceberg.layout import new_spec
+
+        schema = new_schema(rows)
+        return schema, new_spec(schema, self.options.terms)
+
+    def follow_up(self) -> None:
+        """Expire old snapshots."""
+        age = self.options.expire_snapshots
+        table = None if age is None else self.load()
+        if table is None or age is None:
+            return
+        from outfall.iceberg.expire import to_expire
+
+        old = to_expire(table.metadata, age, time.time())
+        if old:
+            with self.catalogue.explained(f"snapshots of {self.target()} could not be expired"):
+                table.loaded.maintenance.expire_snapshots().by_ids(old).commit()
+                self.catalogue.settle()
+
+    def check_connection(self) -> Sequence[str]:
+        table = self.load()
+        found = [f"the catalogue {self.options.catalog!r} answers"]
+        if table is None:
+            if self.options.create_table == "never":
+                raise self._missing()
+            return [*found, f"{self.options.table} does not exist, and will be created"]
+        area = table.files.area
+        with self.catalogue.explained(f"{area.root} cannot be listed"):
+            area.names("outfall")
+        return [
+            *found,
+            f"{self.options.table} is there, with branch {self.options.on!r}",
+            f"{area.root} can be listed from here; whether it can be written to is not tried",
+        ]

@@ -1,0 +1,381 @@
+"""An Iceberg table as it was loaded, and commits on it: each a compare-and-swap on the branch's head."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pydantic import ValidationError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    OAuthError,
+    UnauthorizedError,
+    ValidationException,
+)
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile as ManifestDataFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import VoidTransform
+
+from outfall.errors import ConfigurationError, TargetError, TransientError
+from outfall.iceberg.catalog import Catalogue, is_of_disk
+from outfall.iceberg.columns import lacking
+from outfall.iceberg.files import CommitFiles, StoreOfFiles, filesystem_of
+from outfall.iceberg.layout import IcebergLayout, Values, is_written_right, text_of
+from outfall.storage.marker import unreadable_marker
+from outfall.tables.area import DataArea
+from outfall.tables.data_file import EpochFiles
+from outfall.tables.marker import TableMarker
+from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
+from outfall.trace_points import reached
+
+log = logging.getLogger(__name__)
+
+MARKER = "outfall.step."
+"""What the name of a step's property begins with; its incarnation follows."""
+
+_TRIES = 10
+"""How often a change of properties or columns is tried anew, where others commit first."""
+
+_REFUSED = (ForbiddenError, UnauthorizedError, OAuthError)
+_NOT_TAKEN = (BadRequestError, ValidationException, ValueError)
+"""What says that a commit was not even tried. Of a ValueError: others have committed to another branch meanwhile, so
+that the snapshot's sequence number is taken."""
+
+
+@dataclass(frozen=True)
+class IcebergTable(LoadedTable):
+    """One state of a table, as its catalogue gave it.
+
+    Args:
+        loaded: pyiceberg's; only read.
+        catalogue: where it comes from.
+        branch: the branch that is committed to.
+        summary: what the summary of each snapshot says beside what Iceberg and the marker say.
+        where: the table, for texts.
+    """
+
+    loaded: Table
+    catalogue: Catalogue
+    branch: str
+    summary: Mapping[str, str]
+    where: str
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """Iceberg's metadata of this state."""
+        return self.loaded.metadata
+
+    @cached_property
+    def files(self) -> IcebergLayout:
+        return self._layout(self.metadata)
+
+    def _layout(self, metadata: TableMetadata) -> IcebergLayout:
+        def area(root: str) -> DataArea:
+            with self.catalogue.explained(f"the files of {self.where} cannot be reached"):
+                filesystem_of(self.loaded.io, root)
+            return DataArea(root, StoreOfFiles(root, self.catalogue.for_tasks(self.loaded.io.properties)))
+
+        return IcebergLayout.of(metadata, area)
+
+    @cached_property
+    def _snapshots(self) -> dict[int, Snapshot]:
+        return {snapshot.snapshot_id: snapshot for snapshot in self.metadata.snapshots}
+
+    @cached_property
+    def head(self) -> Snapshot | None:
+        """The branch's newest snapshot; `None` before the first."""
+        ref = self.metadata.refs.get(self.branch)
+        return None if ref is None else self._snapshots.get(ref.snapshot_id)
+
+    def history(self) -> Iterator[Snapshot]:
+        """Yield the head and what came before it, as far as it has not expired."""
+        snapshot = self.head
+        while snapshot is not None:
+            yield snapshot
+            snapshot = self._snapshots.get(snapshot.parent_snapshot_id or 0)
+
+    # --- columns
+
+    def with_columns(self, rows: pa.Schema) -> IcebergLayout:
+        adding = _adding(self.loaded, rows)
+        return self.files if adding is None else self._layout(adding.table_metadata)
+
+    def add_columns(self, rows: pa.Schema) -> None:
+        self._change(lambda table: _adding(table, rows), "columns could not be added")
+
+    def _change(self, staged: Callable[[Table], Transaction | None], what: str) -> None:
+        """Commit what does not depend on the head, on the newest state; nothing where nothing is staged."""
+        table: Table | None = self.loaded
+        for _ in range(_TRIES):
+            with self.catalogue.explained(f"{self.where}: {what}"):
+                transaction = None if table is None else staged(table)
+                if transaction is None:
+                    return
+                try:
+                    transaction.commit_transaction()
+                    self.catalogue.settle()
+                except CommitFailedException:
+                    table = self._newest()
+                    continue
+                return
+        raise TransientError(
+            f"{self.where}: {what}", why=f"others committed first, {_TRIES} times", do="start the query again"
+        )
+
+    # --- what the table says of steps
+
+    def marker(self, incarnation: str) -> TableMarker | None:
+        text = self.metadata.properties.get(f"{MARKER}{incarnation}")
+        if text is None:
+            return None
+        try:
+            return TableMarker.model_validate_json(text)
+        except ValidationError as error:
+            raise unreadable_marker(f"in the property {MARKER}{incarnation} of {self.where}", str(error)) from error
+
+    def markers(self, step: str) -> Iterable[TableMarker]:
+        for name, text in self.metadata.properties.items():
+            if name.startswith(MARKER):
+                with suppress(ValidationError):
+                    marker = TableMarker.model_validate_json(text)
+                    if marker.step == step:
+                        yield marker
+
+    def left_out(self, marker: TableMarker) -> str | None:
+        """Look for the marker's snapshot among those that the head came from.
+
+        A snapshot that expired ends that chain, so one that reaches behind the marker without meeting it leaps over it.
+        Where the history no longer reaches as far back the numbers must tell: they only grow, and a head with a lower
+        one is an older state.
+        """
+        head, oldest = self.head, marker.order + 1
+        for snapshot in self.history():
+            if snapshot.snapshot_id == marker.head:
+                return None
+            oldest = snapshot.sequence_number or 0
+        at = f"snapshot {marker.head} with epoch {marker.epoch}"
+        if head is None:
+            return f"branch {self.branch} holds nothing, and {at} was committed to it"
+        if (head.sequence_number or 0) < marker.order:
+            return f"it was rolled back to snapshot {head.snapshot_id}, which is older than {at}"
+        if oldest <= marker.order:
+            return f"it was rolled back: {at} is none of those that snapshot {head.snapshot_id} came from"
+        return None
+
+    def has_rows(self) -> bool:
+        return any(file.record_count > 0 for file in self._live_files(self._manifests(self.head)))
+
+    def forget(self, incarnation: str) -> None:
+        name = f"{MARKER}{incarnation}"
+
+        def remove(table: Table) -> Transaction | None:
+            known = name in table.metadata.properties
+            return table.transaction().remove_properties(name) if known else None
+
+        self._change(remove, f"the property {name} could not be removed")
+
+    # --- what snapshots name
+
+    def named(self, candidates: Collection[str]) -> Collection[str]:
+        wanted, seen, found = set(candidates), set(), set()
+        for snapshot in self.metadata.snapshots if wanted else ():
+            for manifest in self._manifests(snapshot):
+                if manifest.manifest_path not in seen:
+                    seen.add(manifest.manifest_path)
+                    found |= {file.file_path for file in self._live_files([manifest])} & wanted
+            if found == wanted:
+                break
+        return found
+
+    def _manifests(self, snapshot: Snapshot | None) -> list[ManifestFile]:
+        if snapshot is None:
+            return []
+        with self.catalogue.explained(f"the manifests of {self.where} could not be read"):
+            return snapshot.manifests(self.loaded.io)
+
+    def _live_files(self, manifests: Iterable[ManifestFile]) -> Iterator[ManifestDataFile]:
+        for manifest in manifests:
+            if manifest.content == ManifestContent.DATA:
+                with self.catalogue.explained(f"a manifest of {self.where} could not be read"):
+                    entries = manifest.fetch_manifest_entry(self.loaded.io, discard_deleted=True)
+                yield from (entry.data_file for entry in entries)
+
+    # --- commits
+
+    def commit(
+        self, files: EpochFiles, marker: TableMarker, *, replace: Collection[Values] | None = ()
+    ) -> IcebergTable:
+        io = CommitFiles(self.loaded.io)
+        try:
+            with self.catalogue.explained(f"a commit to {self.where} could not be prepared"):
+                transaction, snapshot_id = self._staged(io, files, marker, replace)
+        except Exception:
+            self._take_back(io)
+            raise
+        reached("iceberg: commit staged")
+        try:
+            committed = transaction.commit_transaction()
+            reached("iceberg: committed")
+            self.catalogue.settle()
+        except CommitFailedException as error:
+            if not self._landed(snapshot_id):
+                self._take_back(io)
+            raise HeadMovedError(self.catalogue.hide(str(error))) from None
+        except _REFUSED as error:
+            self._take_back(io)
+            raise self.catalogue.explain(error, f"a commit to {self.where} was refused") from None
+        except _NOT_TAKEN as error:
+            raise self._not_taken(io, snapshot_id, error) from None
+        except Exception as error:
+            self.catalogue.forget_open()
+            if is_of_disk(error):
+                # Not tried again here: what a failed fsync was to keep may be lost, whatever the next one says.
+                raise self.catalogue.explain(error, f"a commit to {self.where} could not be made durable") from None
+            raise UnclearCommitError(self.catalogue.hide(f"{type(error).__name__}: {error}")) from None
+        committed.io = self.loaded.io
+        return IcebergTable(committed, self.catalogue, self.branch, self.summary, self.where)
+
+    def _staged(
+        self, io: CommitFiles, files: EpochFiles, marker: TableMarker, replace: Collection[Values] | None
+    ) -> tuple[Transaction, int]:
+        """Write the manifests, and return what is to be committed, with the id of its snapshot."""
+        replaced = list(self._replaced(replace))
+        table = copy.copy(self.loaded)
+        table.io = io
+        # pyiceberg's own retry would put the files on top of whatever it finds: it looks neither at a newer driver's
+        # marker nor at whether this epoch is there already. Only this copy says so, nothing of it is committed.
+        told = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
+        table.metadata = self.metadata.model_copy(update={"properties": self.metadata.properties | told})
+        transaction = table.transaction()
+        update = transaction.update_snapshot(branch=self.branch)
+        if replaced:
+            producer: Any = update.overwrite()
+        else:
+            producer = update.merge_append() if self._merges else update.fast_append()
+        filled = marker.model_copy(
+            update={"head": producer.snapshot_id, "order": self.metadata.next_sequence_number()}
+        ).model_dump_json()
+        name = f"{MARKER}{marker.incarnation}"
+        producer.snapshot_properties = {**self.summary, name: filled}
+        if replaced:
+            # By the files alone: which manifests hold them is not to be guessed from partitions, as pyiceberg would.
+            producer.delete_by_predicate(AlwaysTrue())
+        for old in replaced:
+            producer.delete_data_file(old)
+        for file in files.files:
+            producer.append_data_file(self.files.manifest_file(file, f"{files.root}/{files.directory}/{file.name}"))
+        producer.commit()
+        transaction.set_properties({name: filled})
+        return transaction, producer.snapshot_id
+
+    def _newest(self) -> Table | None:
+        return self.catalogue.load(".".join(self.loaded.name()))
+
+    @property
+    def _merges(self) -> bool:
+        """Whether a commit merges small manifests once there are many, as Iceberg's default is, and not pyiceberg's."""
+        wanted = self.metadata.properties.get("commit.manifest-merge.enabled", "true").lower() != "false"
+        return wanted and self._can_rewrite
+
+    @property
+    def _can_rewrite(self) -> bool:
+        """Whether pyiceberg writes manifests anew as they were, those of older partitionings too."""
+        schema = self.metadata.schema()
+        return all(is_written_right(spec.partition_type(schema)) for spec in self.metadata.specs().values())
+
+    def _landed(self, snapshot_id: int) -> bool:
+        """Whether a commit that was refused has taken place all the same, in an earlier try of some proxy."""
+        current = self._newest()
+        return current is not None and current.metadata.snapshot_by_id(snapshot_id) is not None
+
+    def _not_taken(self, io: CommitFiles, snapshot_id: int, error: Exception) -> Exception:
+        """Return the error of a commit that the catalogue called wrong: mostly as others have changed the table."""
+        current = self._newest()
+        if current is None or current.metadata.snapshot_by_id(snapshot_id) is None:
+            self._take_back(io)
+        if current is None or current.metadata_location != self.loaded.metadata_location:
+            return HeadMovedError(self.catalogue.hide(str(error)))
+        return self.catalogue.explain(error, f"a commit to {self.where} was refused")
+
+    def _take_back(self, io: CommitFiles) -> None:
+        try:
+            io.take_back()
+        except Exception as error:
+            log.info("%s: manifests of a refused commit stay: %s", self.where, self.catalogue.hide(str(error)))
+
+    def check_replaceable(self) -> None:
+        """Refuse to replace single partitions of a table whose partitions pyiceberg does not write back as they are.
+
+        Raises:
+            ConfigurationError: the table has, or had, such partitions.
+        """
+        if not self._can_rewrite:
+            raise ConfigurationError(
+                f"partitions of {self.where} cannot be replaced: it is or was partitioned by a floating column,"
+                " twice by one decimal type, or by a column that was dropped",
+                why="manifests name other partitions too, and pyiceberg does not write such values back as they were",
+                do='take write_mode="append", or partition by another column',
+            )
+
+    def _replaced(self, partitions: Collection[Values] | None) -> Iterator[ManifestDataFile]:
+        """Yield the files whose rows a commit removes."""
+        if partitions is not None and not partitions:
+            return
+        wanted = None if partitions is None else frozenset(partitions)
+        for manifest in self._manifests(self.head):
+            if manifest.content != ManifestContent.DATA:
+                continue
+            places = [] if wanted is None else self._places(self.metadata.specs()[manifest.partition_spec_id])
+            for file in self._live_files([manifest]):
+                if wanted is None or _partition(file, places) in wanted:
+                    yield file
+
+    def _places(self, older: PartitionSpec) -> list[int | None]:
+        """Return where a partition of some spec holds each value of a partition of today's.
+
+        Raises:
+            TargetError: it does not hold all of them.
+        """
+        known = {(each.source_id, str(each.transform)): index for index, each in enumerate(older.fields)}
+        places: list[int | None] = []
+        for each in self.metadata.spec().fields:
+            place = known.get((each.source_id, str(each.transform)))
+            if place is None and not isinstance(each.transform, VoidTransform):
+                raise TargetError(
+                    f"partitions of {self.where} cannot be replaced",
+                    why=f"it has files of an older partitioning (spec {older.spec_id}), which does not tell"
+                    f" {each.name} of their rows",
+                    do="rewrite these files by the new partitioning (Spark: CALL system.rewrite_data_files)",
+                )
+            places.append(place)
+        return places
+
+
+def _adding(table: Table, rows: pa.Schema) -> Transaction | None:
+    """Stage the columns that the table lacks; `None` where it lacks none."""
+    missing = lacking(table.schema(), rows)
+    if not missing:
+        return None
+    transaction = table.transaction()
+    with transaction.update_schema() as update:
+        for path, kind in missing:
+            update.add_column(path, kind)
+    return transaction
+
+
+def _partition(file: ManifestDataFile, places: list[int | None]) -> Values:
+    values = file.partition
+    return tuple(None if place is None else text_of(values[place]) for place in places)

@@ -1,0 +1,286 @@
+"""What the sinks of all table formats are: tasks write data files, and the driver commits those of an epoch at once."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+import tenacity
+
+from outfall.capabilities import (
+    CommittableMessage,
+    CommitterInitContext,
+    DeclaresGuarantee,
+    Guarantee,
+    SaveMode,
+    SupportsCommitter,
+    SupportsPostCommitTopology,
+    SupportsPreCommitTopology,
+    SupportsTarget,
+    SupportsWriterContext,
+    SweepContext,
+    TargetContext,
+    WriterInitContext,
+    shown_name,
+)
+from outfall.errors import ConfigurationError, TransientError
+from outfall.formats.types import check_names
+from outfall.options import options_in_save_mode
+from outfall.retry_log import RetryLog
+from outfall.serde import ModelSerializer
+from outfall.sinks import DynamicSink
+from outfall.tables.commit import TableCommitter
+from outfall.tables.data_file import EpochFiles, TaskFiles
+from outfall.tables.options import TableOptions
+from outfall.tables.table import FileLayout, LoadedTable
+from outfall.tables.target import check_table, clear_attempts, leftovers, revoke_older, unnamed
+from outfall.tables.writer import TableWriter
+from outfall.trace_points import reached
+
+log = logging.getLogger(__name__)
+_retries = RetryLog(log)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the driver has learnt of the table when it opened it, for its tasks."""
+
+    layout: FileLayout
+    published: int | None
+    """The newest epoch of the step that was committed to it."""
+
+
+class TableSink(
+    DynamicSink[Any],
+    SupportsWriterContext,
+    SupportsTarget[Any],
+    SupportsCommitter[EpochFiles],
+    SupportsPreCommitTopology[TaskFiles, EpochFiles],
+    SupportsPostCommitTopology[EpochFiles],
+    DeclaresGuarantee,
+):
+    """Writes rows into a table, each epoch in one commit. Formats add how a table is loaded, made and named."""
+
+    options: TableOptions
+    context: WriterInitContext | None = None
+    """Who writes, in a task."""
+    _rows: pa.Schema | None = None
+    """The columns of the rows, as far as the driver has been told."""
+    _opened: Opened | None = None
+    """Travels to the tasks, which have no catalogue."""
+    _checked: LoadedTable | None = None
+    """The table from its check to its opening, in one process."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_checked": None}
+
+    # --- what a format says
+
+    @abstractmethod
+    def load(self) -> LoadedTable | None:
+        """Load the table as it is now; `None` where there is none. Called on the driver only."""
+
+    @abstractmethod
+    def check_new(self, rows: pa.Schema) -> None:
+        """Refuse columns of which no table can be made.
+
+        Raises:
+            ConfigurationError: naming the column, its type and a way out.
+        """
+
+    @abstractmethod
+    def create(self, rows: pa.Schema) -> None:
+        """Make the table with these columns, unless another driver has just made it."""
+
+    def follow_up(self) -> None:
+        """Do what is wanted after an epoch was committed, such as expiry. What it raises is logged, and tried again."""
+
+    # --- what the engine asks
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        changed = copy.copy(self)
+        changed.options = options_in_save_mode(self.options, mode)
+        return changed
+
+    def output_modes(self) -> Collection[str]:
+        # Nor `complete` where partitions are overwritten: one that has no rows any more is not touched, and keeps them.
+        return ("append",)
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.context = context
+        return bound
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter:
+        if self.context is None or self._opened is None:
+            raise ConfigurationError(
+                f"{shown_name(self)} was not told who writes, or not opened",
+                do="run it through outfall, which calls open_target() on the driver and bind() in the task",
+            )
+        return TableWriter(self._opened.layout, self.context, self.options, published=self._opened.published)
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Explain, column by column, why rows with these columns cannot be written.
+
+        The table is loaded for columns that are new to this sink; `check_target` looks at them again in every epoch.
+        """
+        if schema != self._rows:
+            check_names(schema, "", "a table's columns are found by name")
+            self._check_columns(self._loaded(), schema)
+            self._rows = schema
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        self._checked = table = self._loaded()
+        check_table(self.target(), table, context, self.options.on_existing)
+        if self._rows is not None:
+            self._check_columns(table, self._rows)
+        return {}
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        # As it was checked just before BEGIN: what others change meanwhile is compared with the files at the commit.
+        table, rows = self._checked or self._loaded(), self._rows
+        self._checked = None
+        if table is None or (rows is not None and self._lacks(table, rows)):
+            if rows is None:
+                raise self._missing()
+            self._again("creating", lambda: self.create(rows) if table is None else table.add_columns(rows))
+            reached("table: made or changed")
+            table = self._loaded()
+            if table is None:
+                raise self._missing()
+        self._opened = Opened(table.files, published=context.published)
+
+    def add_pre_commit_topology(
+        self, results: Sequence[CommittableMessage[TaskFiles]]
+    ) -> Sequence[CommittableMessage[EpochFiles]]:
+        overwrite, opened = self.options.on_existing == "overwrite", self._opened
+        if not results and overwrite and opened is not None:
+            # Of a plan without rows Spark may run no task at all; what the table holds is to go all the same.
+            nothing = TaskFiles(
+                directory="",
+                root=opened.layout.area.root,
+                layout=opened.layout.layout,
+                files=(),
+                published=opened.published,
+            )
+            results = [CommittableMessage(nothing, 0, 0)]
+        return EpochFiles.gather(results, overwrite=overwrite)
+
+    def write_result_serializer(self) -> ModelSerializer[TaskFiles]:
+        return ModelSerializer(TaskFiles)
+
+    def committable_serializer(self) -> ModelSerializer[EpochFiles]:
+        return ModelSerializer(EpochFiles)
+
+    def create_committer(self, context: CommitterInitContext) -> TableCommitter:
+        return TableCommitter(self.load, self._loaded, context, self.options)
+
+    def add_post_commit_topology(self, committed: Sequence[CommittableMessage[EpochFiles]]) -> None:
+        """Remove what lost attempts of the epoch left, and do what the format wants. Failures are logged."""
+        if not committed:
+            return
+        try:
+            layout = self._opened.layout if self._opened else self._files()
+            for message in committed:
+                if layout is not None and message.value.directory and message.value.root == layout.area.root:
+                    clear_attempts(layout.area, message.value)
+            self.follow_up()
+        except Exception:
+            log.warning("%s: clearing up after a commit failed, it will be tried again", self.target(), exc_info=True)
+
+    def sweep(self, context: SweepContext) -> int:
+        table = None if context.lost == {} and not context.final else self._loaded()
+        if table is None:
+            return 0
+        area = table.files.area
+        lost = leftovers(area, context)
+        settled = revoke_older(self._loaded, context, lost) if lost else None
+        if settled is None:
+            lost = []
+        elif context.lost is None:
+            lost = unnamed(area, settled, lost)
+        for each in lost:
+            reached("table: sweeping")
+            area.delete(each.path, each.names)
+        if context.final:
+            table.forget(context.incarnation)
+        return sum(len(each.names) for each in lost)
+
+    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+        table = self._loaded()
+        if table is None:
+            return ()
+        area = table.files.area
+        found = unnamed(area, table, leftovers(area, context))
+        return [area.path(each.path, name) for each in found for name in sorted(each.names)]
+
+    def withdraw(self, context: SweepContext) -> None:
+        table = self._loaded()
+        if table is not None:
+            table.forget(context.incarnation)
+
+    # --- columns
+
+    def _check_columns(self, table: LoadedTable | None, rows: pa.Schema) -> None:
+        if table is None and self.options.create_table == "never":
+            raise self._missing()
+        try:
+            if table is None:
+                self.check_new(rows)
+            elif self.options.schema_evolution == "add_columns":
+                table.with_columns(rows).file_schema(rows)
+            else:
+                table.files.file_schema(rows)
+        except ConfigurationError as error:
+            raise ConfigurationError.because_of(error, f"{self.target()} cannot take these rows") from error.__cause__
+
+    def _lacks(self, table: LoadedTable, rows: pa.Schema) -> bool:
+        """Whether columns are to be added."""
+        if self.options.schema_evolution == "fail":
+            return False
+        return table.with_columns(rows).layout != table.files.layout
+
+    def _missing(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.target()} does not exist",
+            do='create it, or set create_table="if_missing" to have it made with the columns of the rows',
+        )
+
+    # --- the catalogue
+
+    def _files(self) -> FileLayout | None:
+        table = self._loaded()
+        return None if table is None else table.files
+
+    def _loaded(self) -> LoadedTable | None:
+        return self._again("loading", self.load)
+
+    def _again(self, doing: str, call: Callable[[], T]) -> T:
+        """Call, and again after errors that may pass, until `retry_deadline`."""
+        deadline = self.options.retry_deadline.total_seconds()
+
+        def warn(state: tenacity.RetryCallState) -> None:
+            error = state.outcome and state.outcome.exception()
+            _retries.retry(
+                self.target(), doing, attempt=state.attempt_number, reason=str(error),
+                left=deadline - (state.seconds_since_start or 0.0),
+            )  # fmt: skip
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(TransientError),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=10),
+            stop=tenacity.stop_after_delay(deadline),
+            before_sleep=warn,
+            reraise=True,
+        )
+        return retrying(call)

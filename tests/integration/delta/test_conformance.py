@@ -1,0 +1,108 @@
+"""`DeltaSink` is exactly once: the conformance suite does not refute it on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, ClassVar
+
+import pytest
+
+from outfall.capabilities import Guarantee
+from outfall.delta import DeltaSink
+from outfall.tables.data_file import EpochFiles
+from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from outfall.testing.conformance.checks import power
+from outfall.testing.conformance.checks.power import MOMENTS
+from tests.integration.support.recorded_elsewhere import DeltaRecordedElsewhere
+from tests.unit.support.delta_reader import newest, versions, write_table
+
+COLUMNS = {"id": "long", "text": "string", "kind": "string"}
+
+
+class DeltaTables(SinkHarness):
+    """A target is a table in a directory, partitioned by a column that is NULL in some rows."""
+
+    claim = Guarantee.EXACTLY_ONCE
+    options_of_sink: ClassVar[dict[str, Any]] = {}
+
+    def new_target(self, directory: Path) -> Path:
+        table = directory / "table"
+        write_table(table, COLUMNS, ["kind"], {"delta.checkpointInterval": "3"})
+        return table
+
+    def make_sink(self, target: Path) -> DeltaSink:
+        return DeltaRecordedElsewhere(target, **self.options_of_sink)
+
+    def row(self, number: int) -> Any:
+        return {**super().row(number), "kind": None if number % 3 == 0 else f"a b/{number % 3}"}
+
+    def read(self, target: Path) -> Iterable[Any]:
+        return newest(target).rows()
+
+    def lose(self, target: Path, committable: EpochFiles) -> None:
+        for name in committable.names:
+            (target / committable.directory / name).unlink()
+
+    def lose_target(self, target: Path) -> None:
+        """Drop the table, and make another one of its name."""
+        rmtree(target)
+        write_table(target, COLUMNS, ["kind"])
+
+    def leftovers(self, target: Path) -> int:
+        named = {path for version in versions(target) for path in version.files}
+        return len({str(path.relative_to(target)) for path in target.rglob("outfall/**/*.parquet")} - named)
+
+    @contextmanager
+    def breaking(self, target: Path) -> Iterator[None]:
+        hidden = target.with_name("hidden")
+        target.rename(hidden)
+        target.write_text("no directory")
+        try:
+            yield
+        finally:
+            target.unlink()
+            hidden.rename(target)
+
+
+SHORT = ["one_epoch", "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie"]
+MORE = ["nothing_visible_before_commit", "lost_log", "lost_target", "leftovers_are_swept", "replay_of_a_lost_epoch"]
+FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]
+
+
+@pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
+def test_the_suite_in_short(tmp_path: Path, checks: list[str]) -> None:
+    report = run_conformance(DeltaTables(), tmp_path, checks=checks)
+    assert report.passed, report
+
+
+@pytest.mark.parametrize(
+    ("check", "moment"),
+    [
+        *(pytest.param(check, None, marks=pytest.mark.long) for check in FORKING),
+        *(pytest.param("loss_of_power", moment, marks=pytest.mark.thorough) for moment in MOMENTS),
+    ],
+)
+def test_what_forks_has_a_process_of_its_own(tmp_path: Path, check: str, moment: str | None) -> None:
+    """Once deltalake was used in a process, it works in none that is forked from it."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        assert fresh.submit(_failures, check, moment, tmp_path).result() == ""
+
+
+def _failures(check: str, moment: str | None, directory: Path) -> str:
+    if moment is not None:
+        power.MOMENTS = (moment,)
+    report = run_conformance(DeltaTables(), directory, checks=[check])
+    return "" if report.passed else str(report)
+
+
+@pytest.mark.long
+class TestDeltaTables(DeltaTables, SinkConformance):
+    not_claimed = dict.fromkeys([*FORKING, "loss_of_power"], "tried above, in a process of its own") | {
+        "killed_at_every_step": "its children are forked from a process that has used deltalake; drivers of Spark are"
+        " killed in tests/integration/tables"
+    }

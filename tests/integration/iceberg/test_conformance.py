@@ -1,0 +1,86 @@
+"""`IcebergSink` is exactly once: the conformance suite does not refute it, on the embedded catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from outfall.capabilities import Guarantee
+from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.integration.support.iceberg_epochs import NAME, Lake
+from tests.integration.support.recorded_elsewhere import IcebergRecordedElsewhere
+
+SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
+
+
+class IcebergTables(SinkHarness):
+    """A target is a table in a catalogue of its own, in partitions, so that a task has several files."""
+
+    claim = Guarantee.EXACTLY_ONCE
+    not_claimed = {
+        "memory_over_epochs": "caches of pyiceberg, SQLAlchemy and urllib grow to their bounds of 128 entries"
+    }
+    memory_limit: int | None = 192 << 20
+    """A row group of 64 MiB for each of two partitions, and one that is encoded."""
+    partitioned_by: tuple[str, ...] = ("bucket[2]: id",)
+
+    def new_target(self, directory: Path) -> Any:
+        lake = Lake(directory)
+        lake.create(SCHEMA, *self.partitioned_by)
+        return lake
+
+    def make_sink(self, target: Any) -> Any:
+        return IcebergRecordedElsewhere(
+            NAME, catalog_options=target.properties, retry_deadline="10 seconds", expire_snapshots="1 second"
+        )
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return target.files.rows() if target.files.history() else []
+
+    def lose(self, target: Any, committable: Any) -> None:
+        for name in committable.names:
+            (target.directory / "warehouse/db/flights/data" / committable.directory / name).unlink(missing_ok=True)
+
+    def lose_target(self, target: Any) -> None:
+        target.catalog.drop_table(NAME)
+        target.create(SCHEMA, *self.partitioned_by)
+
+    @contextmanager
+    def breaking(self, target: Any) -> Iterator[None]:
+        database = target.directory / "catalog.db"
+        away = database.rename(database.with_name("away"))
+        database.mkdir()
+        try:
+            yield
+        finally:
+            database.rmdir()
+            away.rename(database)
+
+    def leftovers(self, target: Any) -> int:
+        named = {path for snapshot in target.files.history() for path in snapshot.paths}
+        return len(target.data_files() - named)
+
+
+SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftovers_are_swept"]
+MORE = [
+    "one_epoch", "lost_reply_of_a_commit", "nothing_visible_before_commit", "lost_log", "lost_target",
+    "replay_of_a_lost_epoch", "loss_of_power",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
+def test_the_suite_in_short(tmp_path: Path, checks: list[str]) -> None:
+    tables = IcebergTables()
+    tables.most_cases = 4
+    report = run_conformance(tables, tmp_path, checks=checks)
+    assert report.passed, report
+
+
+@pytest.mark.long
+class TestIcebergTables(IcebergTables, SinkConformance):
+    most_cases = 60

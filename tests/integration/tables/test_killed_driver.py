@@ -1,0 +1,79 @@
+"""The driver is killed (-9) while it streams real flights into a table, and started again until the stream ends."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.integration.support.duck import Duck
+from tests.integration.support.flights import COLUMNS
+from tests.integration.support.iceberg_catalogs import embedded
+from tests.integration.support.killed_driver import KILLS, OPTIONS_DOOR, make_job
+from tests.integration.support.tables import DeltaLake, IcebergLake, LakeTable
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+STEPS = (
+    "after BEGIN", "table: made or changed", "table: writing", "table: file written", "table: files synced",
+    "after collect", "before PREPARED", "after PREPARED", "after COMMITTING", "table: committing", "table: committed",
+    "after commit", "before COMPLETED", "after COMPLETED", "after sweep",
+)  # fmt: skip
+
+
+@pytest.fixture
+def lake(request: pytest.FixtureRequest, duck: Duck, tmp_path: Path) -> LakeTable:
+    """An empty table of the format that the test asks for."""
+    (tmp_path / "lake").mkdir()
+    return IcebergLake(duck, embedded(tmp_path / "lake")) if request.param == "iceberg" else DeltaLake(duck, tmp_path)
+
+
+def check(lake: LakeTable, wanted: Counter[tuple[object, ...]]) -> None:
+    """Each flight is there once, and none has ever gone or come twice on the way there."""
+    found = Counter(lake.read(", ".join(COLUMNS)))
+    assert found - wanted == Counter()
+    assert wanted - found == Counter()
+    before: set[int] = set()
+    for ids in lake.all_states():
+        assert len(ids) == len(set(ids))
+        assert before <= set(ids)
+        before = set(ids)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("lake", "door"),
+    [
+        ("iceberg", "objects"),
+        ("delta", "objects"),
+        pytest.param("iceberg", "options", marks=OPTIONS_DOOR),
+        pytest.param("delta", "options", marks=OPTIONS_DOOR),
+    ],
+    indirect=["lake"],
+)
+def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
+    tmp_path: Path, lake: LakeTable, door: str
+) -> None:
+    options = {**lake.options(), "partition_by": "carrier"}
+    job, rows = make_job(tmp_path, "append", door, steps=STEPS)
+    job.lake = json.dumps(options)
+    job.run_all()
+    check(lake, Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True)))
+    if KILLS >= 20:
+        assert len(set(job.obeyed)) > 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("lake", ["iceberg", "delta"], indirect=True)
+def test_the_table_holds_each_flight_once_after_a_driver_has_died_at_each_step(
+    tmp_path: Path, lake: LakeTable, step: str
+) -> None:
+    job, rows = make_job(tmp_path, "append", "objects", files=4)
+    job.lake = json.dumps(lake.options())
+    job.feed(4)
+    job.run_until_killed_at(step)
+    job.run_to_the_end()
+    check(lake, Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True)))

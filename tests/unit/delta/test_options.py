@@ -1,0 +1,112 @@
+"""What may be given to `DeltaSink`: where the table is, and options of the store that keep commits apart."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.delta import DeltaSink, sink_from_options
+from outfall.errors import ConfigurationError
+
+SECRET = "s3cr3t-0123456789"
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("/data/a b#ü/../t/", "/data/t"),
+        ("file:///data/t", "/data/t"),
+        ("s3a://lake/t/", "s3://lake/t"),
+        ("gs://lake/t", "gs://lake/t"),
+        ("abfss://lake@account.dfs.core.windows.net/t", "abfss://lake@account.dfs.core.windows.net/t"),
+    ],
+)
+def test_a_place_has_one_name_however_it_is_spelt(path: str, target: str) -> None:
+    sink = DeltaSink(path)
+    assert sink.target() == target
+    assert sink.kind() == "delta"
+    assert sink.place().endswith(f"{target}/")
+
+
+@pytest.mark.parametrize("path", ["relative/t", "hdfs:///t", "s3://key:secret@lake/t", "/data/100%", ""])
+def test_a_place_that_will_not_do_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="path: ") as refused:
+        DeltaSink(path)
+    assert "secret" not in str(refused.value)
+
+
+def test_one_table_by_two_names_is_one_place(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "table")
+    assert DeltaSink(tmp_path / "link").place() == DeltaSink(tmp_path / "table").place()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"},
+        {"allow_unsafe_rename": "x", "aws_s3_allow_unsafe_rename": True},
+        {"s3_locking_provider": "dynamodb"},
+        {"AWS_S3_LOCKING_PROVIDER": "dynamodb"},
+        {"conditional_put": "disabled"},
+        {"aws_conditional_put": "dynamo:locks"},
+    ],
+    ids=str,
+)
+def test_what_lets_commits_overwrite_each_other_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="storage_options"):
+        DeltaSink("s3://lake/t", storage_options=options)
+
+
+def test_so_it_is_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
+    with pytest.raises(ConfigurationError, match="AWS_S3_ALLOW_UNSAFE_RENAME is set in the environment"):
+        DeltaSink("s3://lake/t").load()
+
+
+def test_harmless_values_are_taken() -> None:
+    DeltaSink("s3://lake/t", storage_options={"AWS_S3_ALLOW_UNSAFE_RENAME": "false", "AWS_CONDITIONAL_PUT": "etag"})
+
+
+def test_secrets_are_resolved_where_they_are_used_and_shown_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_SECRET", SECRET)
+    given = {"AWS_SECRET_ACCESS_KEY": "env:LAKE_SECRET", "AWS_ACCESS_KEY_ID": SECRET, "AWS_REGION": "x"}
+    sink = DeltaSink("s3://lake/t", storage_options=given)
+    place = sink.options.place
+    assert place.options() == given | {"AWS_SECRET_ACCESS_KEY": SECRET}
+    assert SECRET not in repr(sink) + repr(sink.options) + repr(place) + sink.place() + sink.target()
+    assert place.told(OSError(f"denied to {SECRET}\n   0: <unknown>")) == "OSError: denied to ***"
+    assert b"LAKE_SECRET" in pickle.dumps(place)
+
+
+def test_the_options_door_takes_the_same() -> None:
+    sink = sink_from_options(
+        {
+            "path": "/data/t",
+            "createtable": "if_missing",
+            "partitionBy": "a, b",
+            "storageOptions": '{"AWS_REGION": "x"}',
+            "configuration": '{"delta.checkpointInterval": 5}',
+        }
+    )
+    assert sink.options.partition_by == ("a", "b")
+    assert sink.options.properties == {"delta.checkpointInterval": "5"}
+    assert sink.options.place.options() == {"AWS_REGION": "x"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"configuration": {"delta.checkpointInterval": "5"}},
+        {"configuration": {"checkpointInterval": "5"}, "create_table": "if_missing"},
+        {"storage_options": {"no name": "x"}},
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="options are wrong"):
+        DeltaSink("/data/t", **options)

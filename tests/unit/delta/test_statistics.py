@@ -1,0 +1,93 @@
+"""Bounds of a data file hold for all its rows, in the text in which Delta keeps them."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from outfall.delta.statistics import Indexed, statistics_of
+
+LAST = "\U0010ffff"
+NEVER = pa.array([10**18, 10**18], pa.timestamp("us", "UTC"))
+
+
+def statistics(table: pa.Table, indexed: Indexed = Indexed(), rows_in_group: int = 2) -> dict[str, Any]:  # noqa: B008
+    file = io.BytesIO()
+    pq.write_table(table, file, row_group_size=rows_in_group, store_schema=False, store_decimal_as_integer=True)
+    found: dict[str, Any] = json.loads(statistics_of(pq.read_metadata(file), table.schema, indexed))
+    return found
+
+
+def moments(*texts: str, zone: str | None = "UTC") -> pa.Array:
+    found = [datetime.fromisoformat(text).replace(tzinfo=UTC if zone else None) for text in texts]
+    return pa.array(found, pa.timestamp("us", zone))
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        (pa.array([3, None, -1, 7]), -1, 7),
+        (pa.array(["b", None, "ä", "a"]), "a", "ä"),
+        (pa.array(["a" * 40, "b" * 40]), "a" * 32, "b" * 32 + LAST),
+        (pa.array(["a", "b" * 32 + LAST]), "a", None),
+        (pa.array(["a", "b" * 5000]), None, None),
+        (pa.array([1.5, float("nan"), -2.0]), -2.0, None),
+        (pa.array([float("-inf"), 1.0]), None, None),
+        (pa.array([float("nan"), float("nan")]), None, None),
+        (pa.array([date(2024, 2, 29), date(1, 1, 1)]), "0001-01-01", "2024-02-29"),
+        (moments("2024-01-01T00:00:00.000999"), "2024-01-01T00:00:00.000Z", "2024-01-01T00:00:00.001Z"),
+        (moments("2024-01-01T00:00:00.001000"), "2024-01-01T00:00:00.001Z", "2024-01-01T00:00:00.001Z"),
+        (moments("1969-12-31T23:59:59.999999"), "1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z"),
+        (moments("9999-12-31T23:59:59.999999"), "9999-12-31T23:59:59.999Z", None),
+        (moments("2024-01-01T00:00:00", zone=None), "2024-01-01T00:00:00.000", "2024-01-01T00:00:00.000"),
+        (NEVER, None, None),
+        (pa.array([Decimal("1.25"), Decimal("-3.5")], pa.decimal128(10, 2)), -3.5, 1.25),
+        (pa.array([Decimal(10**30)], pa.decimal128(38, 0)), 10**30, 10**30),
+        (pa.array([Decimal("1234567890123456.78")], pa.decimal128(38, 2)), None, None),
+        (pa.array([Decimal("0.00000001")], pa.decimal128(38, 8)), None, None),
+        (pa.array([True, False]), None, None),
+        (pa.array([b"a", b"b"]), None, None),
+        (pa.array([None, None], pa.int64()), None, None),
+    ],
+)
+def test_bounds_hold_for_all_rows(values: pa.Array, low: Any, high: Any) -> None:
+    found = statistics(pa.table({"a": values}))
+    assert found["numRecords"] == len(values)
+    assert (found["minValues"].get("a"), found["maxValues"].get("a")) == (low, high)
+    assert found["nullCount"] == {"a": values.null_count}
+
+
+def test_structs_have_statistics_and_what_is_in_lists_and_maps_has_none() -> None:
+    kind = pa.struct([("x", pa.int64()), ("deep", pa.struct([("y.z", pa.string())]))])
+    table = pa.table(
+        {
+            "l": pa.array([[1], []]),
+            "m": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+            "s": pa.array([{"x": 1, "deep": {"y.z": "a"}}, None], kind),
+            "after": [7, 8],
+        }
+    )
+    found = statistics(table)
+    assert found["minValues"] == {"s": {"x": 1, "deep": {"y.z": "a"}}, "after": 7}
+    assert found["nullCount"] == {"s": {"x": 1, "deep": {"y.z": 1}}, "after": 0}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "indexed"),
+    [
+        ({}, [f"c{number}" for number in range(32)]),
+        ({"delta.dataSkippingNumIndexedCols": "2"}, ["c0", "c1"]),
+        ({"delta.dataSkippingNumIndexedCols": "-1"}, [f"c{number}" for number in range(40)]),
+        ({"delta.dataSkippingStatsColumns": "`c39`, c3"}, ["c3", "c39"]),
+    ],
+)
+def test_the_tables_properties_choose_the_columns(configuration: dict[str, str], indexed: list[str]) -> None:
+    table = pa.table({f"c{number}": [number] for number in range(40)})
+    assert list(statistics(table, Indexed.of(configuration))["minValues"]) == indexed

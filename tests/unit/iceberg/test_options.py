@@ -1,0 +1,106 @@
+"""The options of the Iceberg sink: partitioning in Spark's words, properties, secrets."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.errors import ConfigurationError
+from outfall.iceberg import IcebergSink, sink_from_options
+from outfall.iceberg.options import PartitionTerm
+
+TERMS = [
+    ("carrier", [("identity", "carrier", "")]),
+    (" days(ts) , bucket( 16 , id ),carrier",
+     [("day", "ts", "_day"), ("bucket[16]", "id", "_bucket"), ("identity", "carrier", "")]),
+    ("YEARS(a),month(b),date(c),date_hour(d)",
+     [("year", "a", "_year"), ("month", "b", "_month"), ("day", "c", "_day"), ("hour", "d", "_hour")]),
+    ("truncate(4, name)", [("truncate[4]", "name", "_trunc")]),
+    ("truncate(name, 4)", [("truncate[4]", "name", "_trunc")]),
+    ("identity(a.b), `odd, (name)`, days(`ti``ck`)",
+     [("identity", "a.b", ""), ("identity", "odd, (name)", ""), ("day", "ti`ck", "_day")]),
+    ("", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), TERMS)
+def test_partitions_are_named_in_sparks_words(text: str, expected: list[tuple[str, str, str]]) -> None:
+    assert list(IcebergSink("db.t", partition_by=text).options.terms) == [PartitionTerm(*each) for each in expected]
+    assert list(sink_from_options({"table": "db.t", "partitionBy": text}).options.terms) == [
+        PartitionTerm(*each) for each in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("bucket(id)", r"'bucket\(id\)': write bucket\(16, column\), with a number above 0"),
+        ("bucket(0, id)", "with a number above 0"),
+        ("truncate(name)", r"write truncate\(16, column\)"),
+        ("days()", "'' is no column"),
+        ("days(a, b)", r"days\(…\) takes one column"),
+        ("weeks(ts)", r"there is no weeks\(…\); there are years\(…\), months"),
+        ("a,,b", "'' is no column"),
+        ("days(ts", r"'days\(ts' is no column; one with other characters stands between backquotes"),
+    ],
+)
+def test_what_is_wrong_with_a_partition_is_said(text: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"partition_by: .*{why}"):
+        IcebergSink("db.t", partition_by=text)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"table": "flights"}, "table: must name the namespace too"),
+        ({"table": "db."}, "table: must name the namespace too"),
+        ({"branch": "b", "create_table": "if_missing"}, "a new table has no snapshot to branch from"),
+        ({"snapshot_properties": {"added-records": "1"}}, "added-records is filled in by the commit"),
+        ({"snapshot_properties": {"outfall.step.x": "1", "operation": "1"}}, "are filled in by the commit"),
+        ({"expire_snapshots": 0}, "expire_snapshots: must be longer than nothing"),
+        ({"catalog_options": ["s3cret"]}, "catalog_options: must be names with texts"),
+        ({"catlog": "x"}, "did you mean catalog"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        IcebergSink(**({"table": "db.t"} | options))
+    assert "s3cret" not in str(caught.value)
+
+
+def test_no_secret_is_shown_or_travels_in_the_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIAL", "s3cret-1")
+    (tmp_path / "key").write_text("s3cret-2\n")
+    given = {
+        "type": "sql", "uri": "postgresql+psycopg2://me:s3cret-3@db:5432/lake?sslpassword=s3cret-4", "warehouse": "file:///wh",
+        "credential": "env:CREDENTIAL", "s3.secret-access-key": f"file:{tmp_path}/key", "token": "s3cret-5",
+    }  # fmt: skip
+    sink = sink_from_options({"table": "db.t", "catalogOptions": json.dumps(given)})
+    shown = [repr(sink), repr(sink.options), str(sink.options), sink.target(), sink.place(), repr(vars(sink.catalogue))]
+    assert "s3cret" not in "".join(shown)
+    assert sink.place() == "postgresql+psycopg2://***@db:5432/lake db.t main"
+    travelling = pickle.dumps(sink)
+    assert b"s3cret-1" not in travelling
+    assert b"s3cret-2" not in travelling
+    catalogue = pickle.loads(travelling).catalogue
+    reached = {"s3.secret-access-key": "s3cret-2", "warehouse": "file:///wh", "auth.manager": object(), "more": "x"}
+    assert {name: str(value) for name, value in catalogue.for_tasks(reached).items()} == {
+        "s3.secret-access-key": "**********", "warehouse": "file:///wh", "more": "x",
+    }  # fmt: skip
+    error = catalogue.explain(RuntimeError("s3cret-1 s3cret-2 me:s3cret-3@db s3cret-5"), "it failed")
+    assert "s3cret" not in str(error)
+    assert error.__cause__ is None
+
+
+def test_places_tell_tables_and_branches_apart_and_names_are_stable() -> None:
+    lake = {"uri": "sqlite:////data/c.db"}
+    one, other = IcebergSink("db.t", catalog_options=lake), IcebergSink("db.t", catalog_options=lake, branch="b")
+    assert (one.target(), other.target()) == ("sqlite:////data/c.db db.t", "sqlite:////data/c.db db.t, branch b")
+    assert one.place() != other.place()
+    named = IcebergSink("db.t", catalog="lake", catalog_options=lake)
+    assert named.place() == one.place()
+    assert named.target() == "lake db.t"

@@ -1,0 +1,61 @@
+"""The base of table sinks is exactly once: the suite does not refute it over a model of a table format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.capabilities import Guarantee
+from outfall.tables.data_file import EpochFiles
+from outfall.testing import SinkConformance, SinkHarness
+from tests.unit.support.memory_table import MemoryTableSink, TableLink, TableStore
+
+
+class ModelTables(SinkHarness):
+    claim = Guarantee.EXACTLY_ONCE
+    not_claimed = dict.fromkeys(
+        ["tasks_in_processes_of_their_own", "killed_before_close", "killed_at_every_step"],
+        "the table is in this process; real catalogues come with the formats",
+    )
+    most_cases = 60
+
+    def new_target(self, directory: Path) -> TableLink:
+        return TableLink(TableStore({"id": "int64", "text": "string", "kind": "int64"}, ["kind"]))
+
+    def make_sink(self, target: TableLink) -> MemoryTableSink:
+        return MemoryTableSink(target)
+
+    def row(self, number: int) -> Any:
+        return {**super().row(number), "kind": None if number % 3 == 0 else number % 3}
+
+    def read(self, target: TableLink) -> list[Any]:
+        return target.store.rows() if target.store.state else []
+
+    def lose(self, target: TableLink, committable: EpochFiles) -> None:
+        for name in committable.names:
+            target.store.delete(f"{committable.directory}/{name}")
+
+    def lose_target(self, target: TableLink) -> None:
+        """Drop the table, and make another one of its name."""
+        target.store.drop()
+        target.store.create({"id": "int64", "text": "string", "kind": "int64"}, ["kind"])
+
+    def leftovers(self, target: TableLink) -> int:
+        return len(set(target.store.paths()) - target.store.named_paths())
+
+    @contextmanager
+    def breaking(self, target: TableLink) -> Iterator[None]:
+        target.gone = True
+        try:
+            yield
+        finally:
+            target.gone = False
+
+
+@pytest.mark.thorough
+class TestModelTables(ModelTables, SinkConformance):
+    pass
