@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from outfall.spark.version_check import pyspark_version
-from tests.integration.support.killed_driver import make_job
+from tests.integration.support.killed_driver import OPTIONS_DOOR, make_job
 from tests.integration.support.reading import found, visible
-
-OPTIONS_DOOR = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1')
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
@@ -60,7 +57,7 @@ def test_a_driver_that_is_killed_after_it_recorded_an_epoch_leaves_each_flight_o
 @pytest.mark.parametrize(
     ("mode", "door"),
     [
-        pytest.param("growing", "objects", marks=pytest.mark.thorough),
+        pytest.param("growing", "objects", marks=pytest.mark.long),
         pytest.param("growing", "sqlite", marks=pytest.mark.long),
         pytest.param("rolling", "objects", marks=pytest.mark.long),
         pytest.param("whole", "objects", marks=pytest.mark.long),

@@ -21,11 +21,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.integration.file.test_killed_driver import OPTIONS_DOOR
 from tests.integration.support.disks import Disk, loop_disk
 from tests.integration.support.flight_driver import STATEFUL
 from tests.integration.support.flights import flights, write_input
-from tests.integration.support.killed_driver import FILES_PER_RUN, KILLS, SEED, Job
+from tests.integration.support.killed_driver import FILES_PER_RUN, KILLS, OPTIONS_DOOR, SEED, Job
 from tests.integration.support.reading import found
 from tests.integration.support.waiting import until
 

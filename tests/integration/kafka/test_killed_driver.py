@@ -10,8 +10,7 @@ import pytest
 
 from outfall.kafka import KafkaRecoveryConfig
 from outfall.recovery import history
-from outfall.spark.version_check import pyspark_version
-from tests.integration.support.killed_driver import make_job
+from tests.integration.support.killed_driver import OPTIONS_DOOR, make_job
 from tests.integration.support.reading import found
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
@@ -20,7 +19,6 @@ STEPS = (
     "log: newest checked", "log: entry written", "after BEGIN", "before PREPARED", "after COMMITTING",
     "before COMPLETED", "log: entry swept", "after sweep",
 )  # fmt: skip
-OPTIONS_DOOR = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1')
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ LONGER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("checks", [SHORT, pytest.param(LONGER, marks=pytest.mark.thorough)], ids=["short", "longer"])
+@pytest.mark.parametrize("checks", [SHORT, pytest.param(LONGER, marks=pytest.mark.long)], ids=["short", "longer"])
 def test_at_least_once(kafka: str, tmp_path: Path, checks: list[str]) -> None:
     topics = Topics()
     topics.address = kafka

@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from outfall.spark.version_check import pyspark_version
 from tests.integration.postgres.support import Target
 from tests.integration.support.flights import COLUMNS
-from tests.integration.support.killed_driver import KILLS, make_job
+from tests.integration.support.killed_driver import KILLS, OPTIONS_DOOR, make_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
@@ -30,13 +29,7 @@ STEPS = (
     "door",
     [
         pytest.param("objects", marks=pytest.mark.thorough),
-        pytest.param(
-            "options",
-            marks=[
-                pytest.mark.long,
-                pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1'),
-            ],
-        ),
+        pytest.param("options", marks=[OPTIONS_DOOR, pytest.mark.long]),
     ],
 )
 def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from outfall.s3 import committed_keys
-from outfall.spark.version_check import pyspark_version
 from tests.integration.s3.support import Target
 from tests.integration.support.flights import COLUMNS
-from tests.integration.support.killed_driver import KILLS, make_job
+from tests.integration.support.killed_driver import KILLS, OPTIONS_DOOR, make_job
 from tests.integration.support.s3 import SeaweedFS
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -25,19 +24,8 @@ STEPS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "door",
-    [
-        pytest.param("objects", marks=pytest.mark.thorough),
-        pytest.param(
-            "options",
-            marks=[
-                pytest.mark.long,
-                pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1'),
-            ],
-        ),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("door", ["objects", pytest.param("options", marks=OPTIONS_DOOR)])
 def test_the_bucket_holds_each_flight_once_however_often_the_driver_is_killed(
     tmp_path: Path, seaweed: SeaweedFS, door: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

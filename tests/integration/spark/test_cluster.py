@@ -95,12 +95,8 @@ def rows_grow(place: Place) -> Callable[[], bool]:
     return lambda: place.progress() > before
 
 
-LONG = [pytest.param(mode, marks=pytest.mark.long) for mode in ("postgres", "postgres parts", "s3", "s3 rolling")]
-
-
-@pytest.mark.parametrize(
-    "mode", [pytest.param("growing", marks=pytest.mark.long), pytest.param("whole", marks=pytest.mark.thorough), *LONG]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["growing", "whole", "postgres", "postgres parts", "s3", "s3 rolling"])
 def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> None:
     chance = random.Random(f"20261121 {mode}")
     write_source(tmp_path / "source", files=6 + 2 * KILLS, rows=2000)

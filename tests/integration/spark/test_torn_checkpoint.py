@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from outfall.cli.commands.app import outfall
 from outfall.file import FileSink
 from outfall.spark import write_stream
-from tests.integration.file.test_killed_driver import OPTIONS_DOOR
+from tests.integration.support.killed_driver import OPTIONS_DOOR
 from tests.integration.support.reading import found_ids, read_stream, run, write_source
 
 pytestmark = pytest.mark.spark
