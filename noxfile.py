@@ -52,8 +52,14 @@ SERVERS = {
 }
 """How compose.yaml's servers are reached, by the variables in which fixtures look before they start their own."""
 
-IN_PARALLEL = ("-n", str(min(4, os.cpu_count() or 1)), "--dist", "worksteal")
-"""Not a process for each core of a large machine: each has a Spark of its own. `-- -n 0 --pdb` runs in this one."""
+IN_PARALLEL = (
+    "-n", str(min(4, os.cpu_count() or 1)), "--dist", "worksteal",
+    "-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true",
+)  # fmt: skip
+"""Not a process for each core of a large machine: each has a Spark of its own. `-- -n 0 --pdb` runs in this one.
+
+A test that hangs fails after ten minutes, and says where it stood.
+"""
 
 DEFAULT = ("-m", "not thorough and not long")
 """The tests that find most per second."""
