@@ -55,11 +55,13 @@ class Broker:
 
     def init(self, name: str) -> Incarnation:
         who = {"transactional_id": f"{self.topic}-{name}", "transaction_timeout_ms": 60_000}
-        found = self.ask(INIT_PRODUCER_ID, **who)
-        while found.error_code == CONCURRENT_TRANSACTIONS:
-            found = self.ask(INIT_PRODUCER_ID, **who)
+        found = until(partial(self._not_busy, who), "the end of the last transaction", 30)
         assert found.error_code == 0
         return Incarnation(self, f"{self.topic}-{name}", found.producer_id, found.producer_epoch)
+
+    def _not_busy(self, who: dict[str, Any]) -> Any:
+        found = self.ask(INIT_PRODUCER_ID, **who)
+        return None if found.error_code == CONCURRENT_TRANSACTIONS else found
 
 
 @dataclass
@@ -74,16 +76,18 @@ class Incarnation:
 
     def add(self, partition: int) -> int:
         make = ModelBroker.apis[ADD_PARTITIONS_TO_TXN].request[1].AddPartitionsToTxnTopic
-        error = CONCURRENT_TRANSACTIONS
-        # The markers of the last transaction may still be due.
-        while error == CONCURRENT_TRANSACTIONS:
+
+        def answered() -> list[int]:
             answer = self.broker.ask(
                 ADD_PARTITIONS_TO_TXN, v3_and_below_transactional_id=self.name, v3_and_below_producer_id=self.producer,
                 v3_and_below_producer_epoch=self.epoch,
                 v3_and_below_topics=[make(name=self.broker.topic, partitions=[partition], version=1)],
             )  # fmt: skip
             error = int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
-        return error
+            return [] if error == CONCURRENT_TRANSACTIONS else [error]
+
+        # The markers of the last transaction may still be due.
+        return until(answered, "the end of the last transaction", 30)[0]
 
     def produce(self, partition: int, value: bytes) -> int:
         sequence = self.sequences.get(partition, 0)
