@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from outfall.kafka import KafkaRecoveryConfig, delivery, partition, topics
 from outfall.kafka.idle import Idle
+from outfall.kafka.parts import brokers
 from outfall.kafka.producer import PRODUCERS
 from outfall.kafka.recovery import config as recovery_config
+from outfall.kafka.recovery.log import KafkaLog
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
 from tests.integration.support.kafka_server import kafka_server
@@ -21,12 +24,27 @@ from tests.integration.support.kafka_server import kafka_server
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Brokers of other tests had these names and perhaps these ports."""
     monkeypatch.setattr(partition, "_checked", set())
-    monkeypatch.setattr(recovery_config, "IDLE", Idle(recovery_config.MOST))
+    logs = Idle[KafkaLog](recovery_config.MOST)
+    monkeypatch.setattr(recovery_config, "IDLE", logs)
+    monkeypatch.setattr(brokers, "_clusters", {})
     yield
     # Else they would go on looking for brokers that are gone.
+    brokers._clusters.clear()
     PRODUCERS.close()
     for clients in delivery.CLIENTS.clear():
         clients.shut()
+    for log in logs.clear():
+        log.shut()
+
+
+@pytest.fixture
+def no_client_left() -> None:
+    """For tests that fork: clients in cycles are still there, and look for the brokers of other tests.
+
+    A child that is forked while one of their threads looks up an address never finds one itself: the C library's lock
+    (of `getaddrinfo`) stays locked in it.
+    """
+    gc.collect()
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from outfall.kafka import KafkaRecoveryConfig
 from outfall.recovery import RecoveryConfig
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 
+pytestmark = pytest.mark.usefixtures("no_client_left")
+
 
 class Files(SinkHarness):
     """Whole files, or growing ones; each trial has topics of its own."""

@@ -12,6 +12,8 @@ from outfall.capabilities import Guarantee
 from outfall.testing import SinkConformance, run_conformance
 from tests.integration.kafka.test_stream_conformance import Topics
 
+pytestmark = pytest.mark.usefixtures("no_client_left")
+
 
 class Parts(Topics):
     claim = Guarantee.EXACTLY_ONCE

@@ -15,6 +15,8 @@ from outfall.kafka import KafkaSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.kafka_reader import read
 
+pytestmark = pytest.mark.usefixtures("no_client_left")
+
 MUTE = "a topic does not tell which query its records are of"
 
 

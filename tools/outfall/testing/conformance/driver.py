@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +22,8 @@ from outfall.testing.conformance.faults import ConformanceError
 from outfall.testing.crash_points import Countdown
 from outfall.testing.local_engine import LocalDriver
 from outfall.trace_points import listen
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 TaskRows = list[tuple[str | None, list[Any]]]
 """The batches of one task, each with the part it belongs to."""
@@ -140,6 +144,7 @@ def _forked(action: Callable[[], Any]) -> int:
     if pid == 0:
         status = 1
         try:
+            _die_with_parent()
             action()
             status = 0
         except BaseException:
@@ -148,6 +153,12 @@ def _forked(action: Callable[[], Any]) -> int:
         finally:
             os._exit(status)
     return pid
+
+
+def _die_with_parent() -> None:
+    """Have a child that hangs end with the tests, which else wait for the pipes that it has of them. On Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _waited(pid: int) -> int:
