@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.cli.commands.status import read_status
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
+from outfall.metrics.step_status import read_status
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity

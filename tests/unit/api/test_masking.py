@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outfall.cli.commands.output import without_credentials
 from outfall.location import masked
+from outfall.redaction import without_credentials
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_an_error_of_others_is_a_line_without_credentials(step: FileStep, monkey
     def explode(*given: object, **more: object) -> EpochSummary:
         raise RuntimeError("no answer from https://me:geheim@host/x?token=geheim")
 
-    monkeypatch.setattr("outfall.cli.commands.status.read_status", explode)
+    monkeypatch.setattr("outfall.metrics.step_status.read_status", explode)
     output = failed("status", step.recovery, "--step", "sink")
     assert "RuntimeError: no answer from https://***@host/x" in output
     assert "geheim" not in output

@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.async_sink import RequestOutcome
-from outfall.cli.commands.status import read_status
 from outfall.errors import TransientError
+from outfall.metrics.step_status import look, read_status
 from outfall.recovery import CheckpointRecoveryConfig, LogEntry, SqliteRecoveryConfig, copy_step, recovery_config
 from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry, store_state
 from outfall.recovery.file_log import FileLog
@@ -260,12 +260,18 @@ def test_watching_goes_on_when_steps_cannot_be_listed(step: FileStep, monkeypatc
 def test_watching_is_interrupted_in_the_middle_of_a_look(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:
     step.write(0)
     # From the second look on nothing is read.
-    monkeypatch.setattr(time, "sleep", lambda seconds: monkeypatch.setattr(status_command, "read_status", interrupt))
+    monkeypatch.setattr(time, "sleep", lambda seconds: monkeypatch.setattr(status_command, "look", interrupt))
     assert "Aborted" not in done("status", step.recovery, "--watch")
 
 
 def interrupt(*args: Any, **options: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_older_epochs_are_paged_through(step: FileStep) -> None:
+    step.write(0, 1, 2, 3)
+    pages = [look(recovery_config(step.recovery), "sink", last=2, before=end).epochs for end in (None, 2, 0)]
+    assert [[epoch.epoch for epoch in page] for page in pages] == [[2, 3], [0, 1], []]
 
 
 def test_the_last_epoch_is_shown_whole(step: FileStep) -> None:

@@ -117,6 +117,10 @@ def test_tools_know_spark_in_the_benchmark_kit_only() -> None:
     assert [line for place in (CORE, CONNECTORS) for line in offences(place, ("outfall.testing.benchmark",))] == []
 
 
+def test_what_the_logs_say_is_read_without_the_command_line() -> None:
+    assert offences(TOOLS / "metrics", ("outfall.cli", "click", "rich")) == []
+
+
 def test_pandas_is_never_needed() -> None:
     assert [line for root in (CORE, CONNECTORS, TOOLS) for line in offences(root, ("pandas",))] == []
 

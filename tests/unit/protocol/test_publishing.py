@@ -14,8 +14,8 @@ from outfall.capabilities import (
     CommitterInitContext,
     SweepContext,
 )
-from outfall.cli.commands.status import read_status
 from outfall.errors import CapabilityError, CommitError, CommitRefusedError, EpochAbandonedError, LostCommittableError
+from outfall.metrics.step_status import read_status
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.step import EpochOptions
 from outfall.recovery import history

@@ -9,12 +9,12 @@ import click
 
 from outfall.cli.commands.doctor import doctor
 from outfall.cli.commands.gc import gc
-from outfall.cli.commands.output import without_credentials
 from outfall.cli.commands.recovery_data import copy, drain, reset
 from outfall.cli.commands.repair import repair
 from outfall.cli.commands.show import show
 from outfall.cli.commands.status import status
 from outfall.errors import OutfallError
+from outfall.redaction import without_credentials
 from outfall.version import outfall_version
 
 

@@ -15,7 +15,7 @@ import click
 from outfall.capabilities import SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed, kind_of, owns_target, requirements_of, supports, target_of
 from outfall.cli.commands.arguments import ChosenSink, json_option, recovery_location, sink_options, step_id
-from outfall.cli.commands.output import print_json, without_credentials
+from outfall.cli.commands.output import print_json
 from outfall.errors import ConfigurationError, TransientError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.journal import Journal, JournalView
@@ -23,6 +23,7 @@ from outfall.protocol.states import load_states
 from outfall.protocol.target import target_context
 from outfall.protocol.validation import check_identity
 from outfall.recovery.log import RecoveryConfig
+from outfall.redaction import without_credentials
 from outfall.source_options import check_for_options
 
 Result = Literal["ok", "note", "failed", "not checked"]

@@ -26,7 +26,7 @@ import click
 from outfall.capabilities import SweepContext
 from outfall.capability_checks import children_of, owns_target
 from outfall.cli.commands.arguments import ChosenSink, json_option, recovery_argument, sink_options, step_argument
-from outfall.cli.commands.output import print_json, without_credentials
+from outfall.cli.commands.output import print_json
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.commit_retry import CommitPolicy
@@ -36,6 +36,7 @@ from outfall.protocol.step import EpochOptions
 from outfall.protocol.target import sweep_context
 from outfall.protocol.validation import check_identity
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
+from outfall.redaction import without_credentials
 
 
 @dataclass(frozen=True)

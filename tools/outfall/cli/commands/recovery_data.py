@@ -14,15 +14,16 @@ from outfall.cli.commands.arguments import (
     sink_options,
     step_argument,
 )
-from outfall.cli.commands.output import print_json, without_credentials
-from outfall.cli.commands.status import read_status
+from outfall.cli.commands.output import print_json
 from outfall.errors import ConfigurationError, RecordError
+from outfall.metrics.step_status import read_status
 from outfall.protocol import draining
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.states import ROWS_DRAINED
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.copying import copy_step
 from outfall.recovery.log import RecoveryConfig
+from outfall.redaction import without_credentials
 
 
 @click.command()

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from outfall.cli.commands.arguments import json_option, recovery_argument, step_argument
-from outfall.cli.commands.output import all_without_credentials, print_json, without_credentials
+from outfall.cli.commands.output import print_json
 from outfall.errors import ConfigurationError, RecordError
 from outfall.recovery.entries import (
     Begin,
@@ -26,6 +26,7 @@ from outfall.recovery.entries import (
     decode_entry,
 )
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
+from outfall.redaction import all_without_credentials, without_credentials
 
 
 @dataclass(frozen=True)
