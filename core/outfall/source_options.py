@@ -148,10 +148,13 @@ def check_for_options(sink: Any, name: str) -> None:
     """
     check_sink(sink)
     if is_fixed(sink) or supports(sink, SupportsPreWriteTopology) or keeps_writer_state(sink):
+        routes = is_fixed(sink)
+        what = "has parts, to which rows are routed by key" if routes else "reorders rows, or keeps state per worker"
         raise ConfigurationError(
-            f"the sink {name} with these options routes or reorders rows, or keeps state per worker",
+            f"the sink {name} with these options {what}",
             why="through options a sink cannot change the DataFrame or fix the number of its tasks",
-            do=f"from outfall.spark import write_stream; write_stream(df, sink, {_needed(sink)}checkpoint=…).start()",
+            do="make the sink with the same options, and: from outfall.spark import write_stream;"
+            f" write_stream(df, sink, {_needed(sink)}checkpoint=…).start()",
         )
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outfall.errors import ConfigurationError
 from outfall.kafka.options import KafkaOptions
 from outfall.kafka.recovery.config import KafkaRecoveryConfig, recovery_from_url
 from outfall.kafka.sink import KafkaSink
@@ -29,14 +28,6 @@ def sink_from_options(options: Mapping[str, str]) -> KafkaSink:
     """Make a sink from Spark options (`brokers`, `topic`, `value_format`, …; also spelled `valueFormat`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong, or `parts`.
+        ConfigurationError: naming every option that is unknown or wrong.
     """
-    parsed = parse_options(KafkaOptions, options)
-    if parsed.parts is not None:
-        raise ConfigurationError(
-            "parts are not available through options",
-            why="through options what tasks write is published at commit, and rows cannot be routed by key",
-            do="leave parts out, or use: from outfall.spark import write_stream; write_stream(df,"
-            f" KafkaSink(brokers, {parsed.topic!r}, parts={parsed.parts}), key=…, checkpoint=…).start()",
-        )
-    return KafkaSink(**dict(parsed))
+    return KafkaSink(**dict(parse_options(KafkaOptions, options)))

@@ -35,16 +35,15 @@ def sink_from_options(options: Mapping[str, str]) -> PostgresSink:
     """Make a sink from Spark options (`dsn`, `table`, `write_mode`, …; also spelled `writeMode`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong, or `delivery="offset"`.
+        ConfigurationError: naming every option that is unknown or wrong, or `delivery="offset"` with `offset_columns`.
     """
     parsed = parse_options(PostgresOptions, options)
-    if parsed.delivery == "offset":
-        how = f"offset_columns={list(parsed.offset_columns)}" if parsed.offset_columns else f"parts={parsed.parts}"
-        key = "" if parsed.offset_columns else " key=…,"
+    if parsed.offset_columns:
         raise ConfigurationError(
-            'delivery="offset" is not available through options',
-            why="through options what tasks write is published at commit, and rows cannot be routed by key",
+            "offset_columns are not available through options",
+            why="through options what tasks write is published at commit",
             do="leave delivery out, or use: from outfall.spark import write_stream; write_stream(df,"
-            f' PostgresSink(dsn, {parsed.table!r}, delivery="offset", {how}),{key} checkpoint=…).start()',
+            f' PostgresSink(dsn, {parsed.table!r}, delivery="offset", offset_columns={list(parsed.offset_columns)}),'
+            " checkpoint=…).start(); name the sink to the command outfall as --sink my_module:make_sink",
         )
     return PostgresSink(**(dict(parsed) | {"dsn": parsed.dsn.get_secret_value()}))

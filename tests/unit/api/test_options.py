@@ -23,6 +23,7 @@ from outfall.postgres import PostgresSink
 from outfall.postgres.options import PostgresOptions
 from outfall.s3 import S3Sink
 from outfall.s3.options import S3Options
+from outfall.source_options import build_sink, make_sink
 from outfall.wrappers import BatchingSink, ExactlyOnceSink
 
 
@@ -166,8 +167,9 @@ def test_the_options_door_makes_whole_files() -> None:
 
 
 def test_the_options_door_refuses_parts_with_the_line_to_use_instead() -> None:
-    with pytest.raises(ConfigurationError, match=r"write_stream\(df, FileSink\('/x', format='jsonl', parts=4\)"):
-        sink_from_options({"path": "/x", "parts": "4"})
+    with pytest.raises(ConfigurationError, match=r"the sink file .* has parts, .* write_stream\(df, sink, key=…,"):
+        make_sink("file", {"path": "/x", "parts": "4"})
+    assert build_sink("file", {"path": "/x", "parts": "4"}).options.parts == 4, "as the command line does"
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,25 @@ def test_a_sink_that_keeps_states_needs_no_door_to_be_drained(tmp_path: Path) ->
     assert "nothing is held back" in done("drain", recovery, "sink", "--sink", "http", *options)
 
 
+def test_parts_are_taken_as_an_option_by_every_command_that_makes_a_sink(tmp_path: Path) -> None:
+    recovery, path = str(tmp_path / "rec"), str(tmp_path / "out")
+    LocalDriver(FileSink(path, parts=3), recovery).run_epoch(0, [[("a", {"n": 1})]])
+    sink = ("--sink", "file", "-o", f"path={path}", "-o", "parts=3")
+    assert "ok" in done("doctor", *sink, "--recovery", recovery)
+    assert parsed("gc", recovery, "sink", *sink)["leftovers"] == []
+    assert "has no SupportsHeldRows" in failed("drain", recovery, "sink", *sink), "whole rows are never held back"
+    assert "is of the sink file/growing" in failed("gc", recovery, "sink", *sink[:4])
+
+
+def test_a_drain_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = HoldingStep(tmp_path)
+    step.write(0)
+    drain = ("drain", step.recovery, "sink", "--sink", importable(monkeypatch, step.held))
+    drained = parsed(*drain)
+    assert (drained["epoch"], drained["rows"]) == (1, 4)
+    assert parsed(*drain) == {"epoch": None, "rows": 0, "seconds": None}
+
+
 # --- copy
 
 
@@ -145,6 +164,18 @@ def test_a_reset_names_what_would_be_lost(step: FileStep, tmp_path: Path) -> Non
     holding = HoardingInParts(str(tmp_path / "holding"))
     holding.driver().run_epoch(0, [[("0", [0, "a", 0]), ("1", [0, "a", 1])]])
     assert "2 rows that the sink holds back are lost" in run("reset", holding.recovery, "sink").output
+
+
+def test_a_reset_in_json_asks_nothing_and_erases_only_with_a_yes(step: FileStep, tmp_path: Path) -> None:
+    step.write(0)
+    before = tree(tmp_path)
+    refused = json.loads(failed("reset", step.recovery, "sink", "--json"))
+    assert (refused["erased"], tree(tmp_path)) == (False, before)
+    assert "rows that come again are written again" in refused["lost"][0]
+    assert parsed("reset", step.recovery, "sink", "--yes")["erased"]
+    assert parsed("reset", step.recovery, "sink") | {"recovery": None} == {
+        "step": "sink", "recovery": None, "lost": [], "erased": False,
+    }  # fmt: skip
 
 
 def test_a_damaged_log_can_be_reset(step: FileStep, tmp_path: Path) -> None:

@@ -87,14 +87,14 @@ def test_a_location_without_steps_says_what_it_is(tmp_path: Path) -> None:
     def said(path: Path) -> str:
         return " ".join(failed("status", path).split())
 
-    assert said(tmp_path / "rec") == f"no steps in {tmp_path}/rec: there is no such directory"
+    assert said(tmp_path / "rec") == f"no steps in {tmp_path}/rec: there is no directory {tmp_path}/rec"
     assert said(tmp_path).endswith("it is no checkpoint, nor was it given as recovery=")
     (tmp_path / "chk" / "offsets").mkdir(parents=True)
     assert said(tmp_path / "chk").endswith("Spark has a checkpoint there, and Outfall wrote nothing yet")
     for name in ("flights", "trains"):
         LocalDriver(FileStep(tmp_path, name).driver().sink, str(tmp_path / name)).run_epoch(0, [])
-    assert said(tmp_path).endswith("itself, but in directories of it: flights, trains. Name one of them")
-    assert json.loads(failed("status", tmp_path, "--json"))["problem"].endswith("flights, trains. Name one of them")
+    assert said(tmp_path).endswith("it holds checkpoints, and is none: name one of flights, trains")
+    assert json.loads(failed("status", tmp_path, "--json"))["problem"].endswith("name one of flights, trains")
 
 
 @pytest.mark.parametrize("command", [("status",), ("show",), ("gc", "--sink", "file", "-o", "path=/x")])
@@ -291,6 +291,25 @@ def test_of_older_epochs_the_counts_are_kept(step: FileStep) -> None:
     assert not found["whole"]
     assert [entry["counts"]["rows"] for entry in found["entries"]] == [4]
     assert "not kept any more" in done("show", step.recovery, "sink", 0)
+
+
+def test_where_no_step_is_named_it_is_sink_or_the_only_one(step: FileStep, tmp_path: Path) -> None:
+    FileStep(tmp_path, "archive").write(0, 1)
+    assert "step archive, epoch 1" in done("show", step.recovery)
+    FileStep(tmp_path, "other").write(0)
+    assert "name one of archive, other" in failed("show", step.recovery)
+    step.write(0)
+    assert "step sink, epoch 0" in done("show", step.recovery)
+    assert parsed("show", step.recovery, "archive", 0)["step"] == "archive"
+
+
+def test_a_path_that_is_missing_and_one_above_checkpoints_are_told_apart(step: FileStep, tmp_path: Path) -> None:
+    step.write(0)
+    for command in (("show",), ("show", "sink"), ("gc", "sink", *step.sink), ("drain", "sink", *step.sink)):
+        name, *rest = command
+        assert f"there is no directory {tmp_path}/typo" in failed(name, tmp_path / "typo", *rest)
+        assert "it holds checkpoints, and is none: name one of rec" in failed(name, tmp_path, *rest)
+    assert "the steps there are sink" in failed("gc", step.recovery, "typo", *step.sink)
 
 
 def test_an_epoch_that_is_not_there_names_those_that_are(step: FileStep) -> None:

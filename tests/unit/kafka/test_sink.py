@@ -12,6 +12,7 @@ from outfall.capability_checks import in_save_mode
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.kafka import KafkaSink, sink_from_options
+from outfall.source_options import make_sink
 
 MISSPELT: dict[str, Any] = {"value_fromat": "json"}
 
@@ -39,7 +40,10 @@ def test_options_make_the_same_sink_and_it_survives_pickling() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sink_from_options({"brokers": "a:1", "topic": "t", "parts": "2"}), "parts are not available through"),
+        (
+            lambda: make_sink("kafka", {"brokers": "a:1", "topic": "t", "parts": "2"}),
+            "has parts, to which rows",
+        ),
         (lambda: sink_from_options({"brokers": "a:1", "topics": "t"}), "did you mean topic"),
         (lambda: KafkaSink("a:1", "t", parts=2, dead_letter=FileSink("/x")), "exclude each other"),
         (lambda: KafkaSink("a:1", "t", **MISSPELT), "did you mean value_format"),

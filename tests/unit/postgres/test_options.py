@@ -24,6 +24,7 @@ from outfall.postgres.offsets.part_writer import PartRows
 from outfall.postgres.staging.publish_sql import statements
 from outfall.postgres.staging.staging_table import StagedRows
 from outfall.serde import ModelSerializer
+from outfall.source_options import make_sink
 
 DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
 
@@ -149,12 +150,12 @@ def test_parts_are_numbered_and_keep_their_numbers() -> None:
             r"write_stream\(df, PostgresSink\(dsn, 't', delivery=\"offset\","
             r" offset_columns=\['topic', 'offset'\]\), checkpoint=…\)",
         ),
-        ({"parts": "4"}, r"PostgresSink\(dsn, 't', delivery=\"offset\", parts=4\), key=…, checkpoint=…\)"),
+        ({"parts": "4"}, r"write_stream\(df, sink, key=…, checkpoint=…\)"),
     ],
 )
 def test_offsets_are_refused_through_options_with_the_line_to_use(options: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigurationError, match=line) as caught:
-        sink_from_options({"dsn": DSN, "table": "t", "delivery": "offset"} | options)
+        make_sink("postgres", {"dsn": DSN, "table": "t", "delivery": "offset"} | options)
     assert "hunter2" not in str(caught.value)
 
 

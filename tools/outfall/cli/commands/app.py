@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from outfall.cli.commands.doctor import doctor
 from outfall.cli.commands.gc import gc
@@ -52,6 +53,19 @@ def outfall(debug: bool) -> None:
     """
     if debug:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+@outfall.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    """Print the script that makes a shell complete commands, options, steps and directories.
+
+    In ~/.bashrc write: eval "$(outfall completion bash)"; in ~/.zshrc the same with zsh; in config.fish of fish:
+    outfall completion fish | source
+    """
+    made = get_completion_class(shell)
+    assert made is not None  # noqa: S101 - click knows these three
+    click.echo(made(outfall, {}, "outfall", "_OUTFALL_COMPLETE").source())
 
 
 for _command in (status, show, drain, gc, copy, repair, reset, doctor):

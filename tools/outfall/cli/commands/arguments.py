@@ -8,18 +8,22 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+from click.shell_completion import CompletionItem
 
+from outfall import plugins
 from outfall.capability_checks import check_sink
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, OutfallError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.log import RecoveryConfig, check_step_id
+from outfall.recovery.sqlite import SqliteRecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.source_options import build_sink, plain_name, split_options
 
@@ -129,7 +133,9 @@ def _imported(place: str, options: Mapping[str, str]) -> Any:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SHOWN = 10
-"""Checkpoints that are named."""
+"""Checkpoints and steps that are named."""
+
+_DEFAULT_STEP = "sink"
 
 
 def recovery_location(text: str) -> RecoveryConfig:
@@ -143,19 +149,74 @@ def recovery_location(text: str) -> RecoveryConfig:
         raise click.BadParameter(str(error)) from error
 
 
-def why_none(recovery: RecoveryConfig) -> str:
-    """Say why a location has no steps, where that can be seen: the end of a sentence, or nothing."""
-    path = recovery.url() if isinstance(recovery, CheckpointRecoveryConfig) else ""
-    if not path.startswith("/"):
-        return ""
+def checkpoints_below(recovery: RecoveryConfig) -> list[RecoveryConfig]:
+    """Return the locations with steps in the directories of a local one, by name: of a parent of many checkpoints."""
+    path = _local_path(recovery)
+    found = sorted(Path(path).glob("*/outfall")) if path else []
+    return [CheckpointRecoveryConfig(str(place.parent)) for place in found if place.is_dir()]
+
+
+def why_none(recovery: RecoveryConfig) -> str | None:
+    """Say why a location has no steps, where that can be seen."""
+    path = _local_path(recovery)
+    if path is None:
+        return None
     if not os.path.isdir(path):
-        return ": there is no such directory"
-    below = sorted(found.parent.name for found in Path(path).glob("*/outfall") if found.is_dir())
-    if below:
-        shown = ", ".join(below[:_SHOWN]) + (f" and {len(below) - _SHOWN} more" if len(below) > _SHOWN else "")
-        return f" itself, but in directories of it: {shown}. Name one of them"
-    kind = "Spark has a checkpoint there, and Outfall wrote nothing yet" if (Path(path) / "offsets").is_dir() else None
-    return f": {kind or 'it is no checkpoint, nor was it given as recovery='}"
+        return f"there is no directory {path}"
+    if below := checkpoints_below(recovery):
+        names = [os.path.basename(found.url()) for found in below]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return f"it holds checkpoints, and is none: name one of {', '.join(names[:_SHOWN])}{more}"
+    if (Path(path) / "offsets").is_dir():
+        return "Spark has a checkpoint there, and Outfall wrote nothing yet"
+    return "it is no checkpoint, nor was it given as recovery="
+
+
+def no_steps(recovery: RecoveryConfig) -> str:
+    """Say that a location has no steps, and why where that can be seen."""
+    why = why_none(recovery)
+    return f"no steps in {recovery.url()}" + (f": {why}" if why else "")
+
+
+def nothing_recorded(recovery: RecoveryConfig, step: str) -> ConfigurationError:
+    """Make the error for a step without a log, which names the steps that have one."""
+    with suppress(OutfallError):
+        if steps := recovery.steps():
+            why = f"the steps there are {', '.join(steps[:_SHOWN])}"
+            return ConfigurationError(f"nothing is recorded of this step in {recovery.url()}", step=step, why=why)
+    return ConfigurationError(
+        f"nothing is recorded of this step in {recovery.url()}",
+        step=step,
+        why=why_none(recovery),
+        do="check the location: it is the query's checkpoint, or what was given as recovery=",
+    )
+
+
+def _local_path(recovery: RecoveryConfig) -> str | None:
+    path = recovery.url() if isinstance(recovery, CheckpointRecoveryConfig) else ""
+    return path if path.startswith("/") else None
+
+
+def chosen_step(recovery: RecoveryConfig, step: str | None) -> str:
+    """Return the step that is named, else `sink`, else the only one that there is.
+
+    Raises:
+        ConfigurationError: there are several of other names, or none.
+        TransientError: the store failed.
+    """
+    if step is not None:
+        return step
+    steps = recovery.steps()
+    if _DEFAULT_STEP in steps:
+        return _DEFAULT_STEP
+    if not steps:
+        raise ConfigurationError(no_steps(recovery))
+    if len(steps) > 1:
+        raise ConfigurationError(
+            f"{recovery.url()} has several steps, and none of them is {_DEFAULT_STEP}",
+            do=f"name one of {', '.join(steps)}",
+        )
+    return steps[0]
 
 
 def step_id(text: str) -> str:
@@ -166,8 +227,30 @@ def step_id(text: str) -> str:
         raise click.BadParameter(str(error)) from error
 
 
-recovery_argument = click.argument("recovery", type=recovery_location, metavar="RECOVERY")
-step_argument = click.argument("step", type=step_id, metavar="STEP")
+def complete_location(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have the shell complete a directory."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Name the steps of the location before, where that is on this host: a server might take long to say."""
+    recovery = ctx.params.get("recovery") or ctx.params.get("source")
+    if not isinstance(recovery, SqliteRecoveryConfig) and (recovery is None or _local_path(recovery) is None):
+        return []
+    try:
+        return [step for step in recovery.steps() if step.startswith(incomplete)]
+    except OutfallError:
+        return []
+
+
+def _complete_sink(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in plugins.names(plugins.SINKS) if name.startswith(incomplete)]
+
+
+recovery_argument = click.argument(
+    "recovery", type=recovery_location, metavar="RECOVERY", shell_complete=complete_location
+)
+step_argument = click.argument("step", type=step_id, metavar="STEP", shell_complete=complete_step)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -197,7 +280,7 @@ def sink_options(command: F) -> F:
             help="A TOML or JSON file of options; those given with -o go before.",
         ),
         click.option(
-            "--sink", metavar="NAME", is_eager=True,
+            "--sink", metavar="NAME", is_eager=True, shell_complete=_complete_sink,
             help="A sink, such as file, or package.module:make_sink for a sink object.",
         ),
     ):  # fmt: skip

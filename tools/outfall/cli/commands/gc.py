@@ -25,9 +25,16 @@ import click
 
 from outfall.capabilities import SweepContext
 from outfall.capability_checks import children_of, owns_target
-from outfall.cli.commands.arguments import ChosenSink, json_option, recovery_argument, sink_options, step_argument
+from outfall.cli.commands.arguments import (
+    ChosenSink,
+    json_option,
+    nothing_recorded,
+    recovery_argument,
+    sink_options,
+    step_argument,
+)
 from outfall.cli.commands.output import print_json
-from outfall.errors import CapabilityError, ConfigurationError
+from outfall.errors import CapabilityError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
@@ -139,12 +146,7 @@ class LeftoverSweeper:
         with closing(self._recovery.open(self._step_id)) as log:
             view = Journal(log, self._step_id, SystemClock()).read()
             if view.incarnation is None:
-                raise ConfigurationError(
-                    f"nothing is recorded of this step in {self._recovery.url()}",
-                    step=self._step_id,
-                    why="without its log nobody knows which leftovers are its own",
-                    do="check location and step (outfall status)",
-                )
+                raise nothing_recorded(self._recovery, self._step_id)
             check_identity(self._step_id, self._sink, view, None)
             yield view, log
 

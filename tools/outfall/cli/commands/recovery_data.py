@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 
 import click
 
 from outfall.cli.commands.arguments import (
     ChosenSink,
+    complete_location,
     json_option,
+    nothing_recorded,
     recovery_argument,
     recovery_location,
     sink_options,
     step_argument,
 )
 from outfall.cli.commands.output import print_json
-from outfall.errors import ConfigurationError, RecordError
+from outfall.errors import RecordError
 from outfall.metrics.step_status import read_status
 from outfall.protocol import draining
 from outfall.protocol.coordinator import EpochCoordinator
@@ -30,7 +33,8 @@ from outfall.redaction import without_credentials
 @recovery_argument
 @step_argument
 @sink_options
-def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink) -> None:
+@json_option
+def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink, as_json: bool) -> None:
     """Deliver the rows that a sink holds back across epochs.
 
     Stop the query first: one that runs is fenced and fails. Give the sink with the options of its query. A drain that
@@ -38,20 +42,21 @@ def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink) -> None:
     """
     with closing(recovery.open(step)) as log:
         if not log.numbers():
-            raise ConfigurationError(
-                f"nothing is recorded of this step in {recovery.url()}", step=step, do="see outfall status"
-            )
+            raise nothing_recorded(recovery, step)
     sink, options = chosen.make(), EpochOptions(commit=chosen.commit_policy())
     result = draining.drain(lambda: EpochCoordinator(sink, step, recovery, options=options))
-    if result is None:
+    if as_json:
+        rows = 0 if result is None else result.counts[ROWS_DRAINED]
+        print_json({"epoch": result and result.epoch, "rows": rows, "seconds": result and result.seconds})
+    elif result is None:
         click.echo("nothing is held back")
     else:
         click.echo(f"epoch {result.epoch} delivered {result.counts[ROWS_DRAINED]:,} rows in {result.seconds:.2f} s")
 
 
 @click.command()
-@click.argument("source", type=recovery_location, metavar="SOURCE")
-@click.argument("target", type=recovery_location, metavar="TARGET")
+@click.argument("source", type=recovery_location, metavar="SOURCE", shell_complete=complete_location)
+@click.argument("target", type=recovery_location, metavar="TARGET", shell_complete=complete_location)
 @step_argument
 @json_option
 def copy(source: RecoveryConfig, target: RecoveryConfig, step: str, as_json: bool) -> None:
@@ -74,23 +79,36 @@ def copy(source: RecoveryConfig, target: RecoveryConfig, step: str, as_json: boo
 @recovery_argument
 @step_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def reset(recovery: RecoveryConfig, step: str, yes: bool) -> None:
+@json_option
+def reset(recovery: RecoveryConfig, step: str, yes: bool, as_json: bool) -> None:
     """Erase a step's recovery data. Rows may be written again.
 
-    Says first what is lost, and asks. The target is left as it is.
+    Says first what is lost, and asks. The target is left as it is. With --json nothing is asked: without --yes nothing
+    is erased either, and the exit code is 1.
     """
-    known = consequences(recovery, step)
-    if not known:
+    lost = [without_credentials(line) for line in consequences(recovery, step)]
+    if not as_json:
+        _announce(recovery, step, lost)
+        if lost and not yes:
+            click.confirm("Erase it?", abort=True)
+    if lost and (yes or not as_json):
+        with closing(recovery.open(step)) as log:
+            log.erase()
+    if as_json:
+        print_json({"step": step, "recovery": recovery.url(), "lost": lost, "erased": bool(lost) and yes})
+        if lost and not yes:
+            raise click.exceptions.Exit(1)
+    elif lost:
+        click.echo("erased")
+
+
+def _announce(recovery: RecoveryConfig, step: str, lost: Sequence[str]) -> None:
+    if not lost:
         click.echo("nothing is recorded; there is nothing to erase")
         return
     click.echo(f"The recovery data of step {step} in {recovery.url()} will be erased.")
-    for line in known:
-        click.echo(f"- {without_credentials(line)}")
-    if not yes:
-        click.confirm("Erase it?", abort=True)
-    with closing(recovery.open(step)) as log:
-        log.erase()
-    click.echo("erased")
+    for line in lost:
+        click.echo(f"- {line}")
 
 
 def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:

@@ -11,7 +11,14 @@ from typing import Any
 
 import click
 
-from outfall.cli.commands.arguments import json_option, recovery_argument, step_argument
+from outfall.cli.commands.arguments import (
+    chosen_step,
+    complete_step,
+    json_option,
+    nothing_recorded,
+    recovery_argument,
+    step_id,
+)
 from outfall.cli.commands.output import print_json
 from outfall.errors import ConfigurationError, RecordError
 from outfall.recovery.entries import (
@@ -42,37 +49,35 @@ class EpochRecords:
     text, or `base64`), with their version; credentials in URLs are masked."""
 
 
-def read_epoch(recovery: RecoveryConfig, step_id: str, epoch: int | None = None) -> EpochRecords:
+def read_epoch(recovery: RecoveryConfig, step: str, epoch: int | None = None) -> EpochRecords:
     """Read what is kept of an epoch. Writes nothing; safe while the query runs.
 
     Args:
         recovery: where the log is.
-        step_id: the step's id.
+        step: its id.
         epoch: its number, as `outfall status` shows it; the newest when `None`.
 
     Raises:
         ConfigurationError: nothing of it is kept; the text says what is.
         RecordError: an entry is damaged or of a newer format.
     """
-    with closing(recovery.open(step_id)) as log:
-        found = {raw.number: decode_entry(raw, step_id) for raw in log.read()}
+    with closing(recovery.open(step)) as log:
+        found = {raw.number: decode_entry(raw, step) for raw in log.read()}
         known = [number for entry in found.values() if (number := getattr(entry, "epoch", None)) is not None]
         if not known:
-            raise ConfigurationError(
-                f"nothing is recorded of any epoch in {recovery.url()}", step=step_id, do="check location and step"
-            )
+            raise nothing_recorded(recovery, step)
         wanted = known[-1] if epoch is None else epoch
         own = _of_epoch(found, wanted)
         if not own:
             raise ConfigurationError(
                 f"nothing is recorded of epoch {wanted}",
-                step=step_id,
+                step=step,
                 why=f"the log holds epochs {min(known)} to {max(known)}: the last one whole, counts of those before",
                 do="name one of them",
             )
         shown = [{"number": number} | _readable(entry, log) for number, entry in own.items()]
     only_counts = all(isinstance(entry, Completed | Skipped) for entry in own.values())
-    return EpochRecords(step_id, wanted, not only_counts, shown)
+    return EpochRecords(step, wanted, not only_counts, shown)
 
 
 def _of_epoch(entries: Mapping[int, Entry], epoch: int) -> dict[int, Entry]:
@@ -129,16 +134,17 @@ def epoch_number(text: str) -> int:
 
 @click.command()
 @recovery_argument
-@step_argument
-@click.argument("epoch", type=epoch_number, metavar="EPOCH")
+@click.argument("step", type=step_id, metavar="[STEP]", required=False, shell_complete=complete_step)
+@click.argument("epoch", type=epoch_number, metavar="[EPOCH]", default="last")
 @json_option
-def show(recovery: RecoveryConfig, step: str, epoch: int, as_json: bool) -> None:
+def show(recovery: RecoveryConfig, step: str | None, epoch: int, as_json: bool) -> None:
     """Show what is recorded of an epoch, states and committables as stored.
 
-    EPOCH is a number as outfall status shows it, or "last". The last epoch is kept whole, of those before only counts.
+    STEP is "sink" unless it is given, or else the only step that there is. EPOCH is a number as outfall status shows
+    it, or "last", which is shown where none is given. The last epoch is kept whole, of those before only counts.
     Records hold no secrets; what looks like credentials in a URL is masked all the same.
     """
-    found = read_epoch(recovery, step, None if epoch == LAST else epoch)
+    found = read_epoch(recovery, chosen_step(recovery, step), None if epoch == LAST else epoch)
     if as_json:
         print_json(found)
         return

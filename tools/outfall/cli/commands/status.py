@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import click
 from rich.console import Console
 
-from outfall.cli.commands.arguments import json_option, recovery_argument, step_id, why_none
+from outfall.cli.commands.arguments import json_option, no_steps, recovery_argument, step_id
 from outfall.cli.commands.output import console, moment, print_json, table
 from outfall.errors import OutfallError
 from outfall.metrics.step_status import StepStatus, look
@@ -74,7 +74,7 @@ def _show(
     found: Sequence[StepStatus], problem: str | None, recovery: RecoveryConfig, *, as_json: bool, watch: bool
 ) -> None:
     if as_json:
-        problem = _nothing(recovery) if problem is None and not found else problem
+        problem = no_steps(recovery) if problem is None and not found else problem
         reason = {} if problem is None else {"problem": problem}
         print_json({"recovery": recovery.url(), "steps": found} | reason, indent=None if watch else 2)
         return
@@ -86,14 +86,10 @@ def _show(
         console().print(problem)
 
 
-def _nothing(recovery: RecoveryConfig) -> str:
-    return f"no steps in {recovery.url()}{why_none(recovery)}"
-
-
 def _print(steps: Sequence[StepStatus], recovery: RecoveryConfig) -> None:
     out = console()
     if not steps:
-        out.print(_nothing(recovery))
+        out.print(no_steps(recovery))
     for index, step in enumerate(steps):
         if index:
             out.print()
