@@ -147,6 +147,17 @@ class RecoveryConfig(ABC):
             ConfigurationError: the location cannot hold a log; the text says what to use instead.
         """
 
+    def open_read_only(self, step_id: str) -> RecoveryLog:
+        """Open the log of one step for who only looks on, beside the query or without it.
+
+        Reading makes and changes no file, and holds no lock that a driver waits for. What it returns may vanish again
+        when the host loses power: nothing may be done that stands on it.
+
+        Raises:
+            ConfigurationError: as `open`.
+        """
+        return self.open(step_id)
+
     def steps(self) -> Sequence[str]:
         """Return the ids of the steps that have recovery data here, sorted; none where nothing was ever written.
 

@@ -79,6 +79,9 @@ class SqliteRecoveryConfig(RecoveryConfig):
         """
         return SqliteLog(f"{self.db_dir}/{check_step_id(step_id)}{_SUFFIX}", step_id, self.deadline)
 
+    def open_read_only(self, step_id: str) -> RecoveryLog:
+        return SqliteLog(f"{self.db_dir}/{check_step_id(step_id)}{_SUFFIX}", step_id, self.deadline, read_only=True)
+
     def steps(self) -> Sequence[str]:
         with explained("listing the steps", None, self.db_dir):
             found = [os.path.splitext(name) for name in _listed(self.db_dir)]
@@ -98,8 +101,9 @@ def _listed(directory: str) -> list[str]:
 class SqliteLog(RecoveryLog):
     """Entries whose number is the primary key. The database is opened on first use, and made on the first write."""
 
-    def __init__(self, path: str, step_id: str, deadline: float) -> None:
+    def __init__(self, path: str, step_id: str, deadline: float, *, read_only: bool = False) -> None:
         """Say where; nothing is made or read."""
+        self._read_only = read_only
         self._path = path
         self._step_id = step_id
         self._deadline = deadline
@@ -203,8 +207,14 @@ class SqliteLog(RecoveryLog):
         with self._explained(doing):
             if self._open is None and not os.path.exists(self._path):
                 yield None
-            else:
-                yield self._database()
+                return
+            database = self._database()
+            try:
+                yield database
+            finally:
+                # What was read of a file that changed meanwhile may be wrong, or look damaged.
+                if self._read_only:
+                    database.require_same_file()
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[SqliteDatabase]:
@@ -212,10 +222,11 @@ class SqliteLog(RecoveryLog):
             yield self._database()
 
     def _database(self) -> SqliteDatabase:
-        from outfall.recovery.sqlite_database import SqliteDatabase
+        from outfall.recovery.sqlite_database import ReadOnlyDatabase, SqliteDatabase
 
         if self._open is None:
-            self._open = SqliteDatabase(self._path, self._step_id, self._deadline)
+            kind = ReadOnlyDatabase if self._read_only else SqliteDatabase
+            self._open = kind(self._path, self._step_id, self._deadline)
         self._open.require_same_file()
         return self._open
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
@@ -256,12 +258,92 @@ class SqliteDatabase:
         behind = self._is_behind()
         # A WAL that has come since we looked is that of another process, which marks the file just now.
         if behind and not self._had_wal and _wal_size(self._path) == 0:
-            raise damaged(
-                self._path, self._step_id, "its newest entries were in the -wal file beside it, which is not there"
-            )
+            raise _without_wal(self._path, self._step_id)
         if behind:
             # Its writer died while it marked the file; the WAL is there.
             self._set_behind(0)
+
+
+class ReadOnlyDatabase(SqliteDatabase):
+    """A connection for who only looks on: it makes and changes no file and holds no lock that a driver waits for.
+
+    Where there is a WAL, it is read with what the driver keeps beside it. Without one all is in the main file, which
+    only a checkpoint changes: that is noticed afterwards. A WAL without its index lies in a copy that no driver has
+    opened yet; SQLite would have to make the index, so it is made beside another copy.
+    """
+
+    def __init__(self, path: str, step_id: str, deadline: float) -> None:
+        """Open the database.
+
+        Raises:
+            RecordError: it is damaged, of something else, of a newer release, or was copied without its WAL.
+            TransientError: it has no tables yet, or not yet those of this release.
+            sqlite3.Error: SQLite's own.
+        """
+        self._path = path
+        self._step_id = step_id
+        self._aside: TemporaryDirectory[str] | None = None
+        self._had_wal = _wal_size(path) > 0
+        self._file = os.stat(path)
+        opened, how = path, "mode=ro&readonly_shm=1" if self._had_wal else "mode=ro&immutable=1"
+        if self._had_wal and not os.path.exists(f"{path}-shm"):
+            self._aside = TemporaryDirectory(prefix="outfall-")
+            opened, how = f"{self._aside.name}/copy", "mode=rw"
+            for end in ("", "-wal"):
+                shutil.copyfile(path + end, opened + end)
+        uri = f"{Path(opened).as_uri()}?{how}"
+        try:
+            self._connection = sqlite3.connect(
+                uri, timeout=deadline, isolation_level=None, uri=True, check_same_thread=False
+            )
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def require_same_file(self) -> None:
+        """Refuse what was read of a file that changed meanwhile.
+
+        Raises:
+            TransientError: a driver has opened the database since.
+        """
+        now = os.stat(self._path)
+        same = (now.st_ino, now.st_size, now.st_mtime_ns) == (
+            self._file.st_ino,
+            self._file.st_size,
+            self._file.st_mtime_ns,
+        )
+        if not self._had_wal and not (same and _wal_size(self._path) == 0):
+            raise TransientError(
+                f"the recovery database {self._path!r} changed while it was read",
+                step=self._step_id,
+                do="look again",
+            )
+
+    def sync(self) -> None:
+        """Leave it as it is: nothing is done that stands on what was read."""
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection: sqlite3.Connection | None = getattr(self, "_connection", None)
+        if connection is not None:
+            connection.close()
+        if self._aside is not None:
+            self._aside.cleanup()
+
+    def _check(self) -> None:
+        if self._checked_version() < len(MIGRATIONS):
+            raise TransientError(
+                f"the recovery database {self._path!r} does not have the tables of this release yet",
+                step=self._step_id,
+                do="nothing: its query makes them at its next start",
+            )
+        if not self._had_wal and self._is_behind():
+            raise _without_wal(self._path, self._step_id)
+
+
+def _without_wal(path: str, step_id: str) -> RecordError:
+    return damaged(path, step_id, "its newest entries were in the -wal file beside it, which is not there")
 
 
 def _wal_size(path: str) -> int:

@@ -294,6 +294,64 @@ def test_an_unwritable_directory_is_an_error_that_says_so(tmp_path: Path) -> Non
         fill(tmp_path / "file" / "sink.sqlite")
 
 
+def looked_at(path: Path) -> list[bytes]:
+    """What who only looks on reads; nothing is made, changed or waited for."""
+    # Not their content: whoever closes a file here loses the locks that this process has on it.
+    before = {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in path.parent.iterdir()}
+    with closing(SqliteRecoveryConfig(str(path.parent), deadline=0.01).open_read_only("sink")) as log:
+        found = [entry.data for entry in log.read()]
+        assert len(log.numbers()) == len(found)
+    assert {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in path.parent.iterdir()} == before
+    return found
+
+
+def test_who_looks_on_reads_beside_a_driver_that_writes_and_keeps_it_from_nothing(path: Path) -> None:
+    fill(path)
+    with closing(opened(path, deadline=0.01)) as log:
+        log.append(b"4", after=3)
+        database = log._database()  # type: ignore[attr-defined]
+        with database.transaction() as connection:
+            connection.execute("INSERT INTO entries VALUES (5, x'78')")
+            assert looked_at(path) == [b"1", b"2", b"3", b"4"]
+        onlooker = SqliteRecoveryConfig(str(path.parent)).open_read_only("sink")
+        onlooker.numbers()
+        log.append(b"6", after=5)
+        database.checkpoint(above=0)
+        onlooker.close()
+        assert looked_at(path)[3:] == [b"4", b"x", b"6"]
+
+
+def test_who_looks_on_reads_what_a_driver_left_and_any_copy_of_it(path: Path, tmp_path: Path) -> None:
+    fill(path)
+    assert looked_at(path) == [b"1", b"2", b"3"]
+    for copied, found in ((("", "-wal", "-shm"), 5), (("", "-wal"), 5), (("",), 0)):
+        killed = tmp_path / f"copied {len(copied)}" / "sink.sqlite"
+        killed_after(killed, 5)
+        for end in {"-wal", "-shm"} - set(copied):
+            os.unlink(f"{killed}{end}")
+        if found:
+            assert len(looked_at(killed)) == found
+        else:
+            with pytest.raises(RecordError, match="-wal file"):
+                looked_at(killed)
+
+
+def test_who_looks_on_believes_nothing_of_a_file_that_changed_meanwhile(path: Path) -> None:
+    fill(path)
+    with closing(SqliteRecoveryConfig(str(path.parent)).open_read_only("sink")) as log:
+        log.numbers()
+        fill_on(path, 3)
+        with pytest.raises(TransientError, match="changed while it was read"):
+            log.read()
+
+
+def test_who_looks_on_does_not_bring_a_database_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(path)
+    monkeypatch.setattr(sqlite_database, "MIGRATIONS", (*MIGRATIONS, ("CREATE TABLE later (x)",)))
+    with pytest.raises(TransientError, match="does not have the tables of this release yet"):
+        looked_at(path)
+
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 
 

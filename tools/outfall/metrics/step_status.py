@@ -109,7 +109,7 @@ def read_status(recovery: RecoveryConfig, step_id: str, *, last: int, before: in
         RecordError: an entry is damaged or of a newer format.
         TransientError, ConfigurationError: the store cannot be read.
     """
-    with closing(recovery.open(step_id)) as log:
+    with closing(recovery.open_read_only(step_id)) as log:
         journal = Journal(log, step_id, SystemClock())
         entries, view = journal.read_all(), journal.view
     if not entries:

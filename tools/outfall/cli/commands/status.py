@@ -38,9 +38,8 @@ def status(
 ) -> None:
     """Show the steps of a recovery location and their last epochs.
 
-    Writes no record, and may run beside the query; SQLite's own files are opened as a driver opens them, and need its
-    rights. With --watch --json each look is one line, and an error is shown until it has passed. The exit code is 1
-    where nothing is recorded, or a step cannot be read; the reason is shown with it.
+    Writes nothing, and may run beside the query. With --watch --json each look is one line, and an error is shown until
+    it has passed. The exit code is 1 where nothing is recorded, or a step cannot be read; the reason is shown with it.
     """
     found: list[StepStatus] = []
     try:
