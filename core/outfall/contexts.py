@@ -32,7 +32,7 @@ class Metrics:
     def add_all(self, counts: Mapping[str, int]) -> None:
         """Add each of `counts` to the counter of its name; of a `max_…` keep the larger."""
         for name, amount in counts.items():
-            if _is_peak(name):
+            if is_peak(name):
                 self.peak(name, amount)
             else:
                 self.add(name, amount)
@@ -43,7 +43,7 @@ class Metrics:
         Raises:
             ValueError: the name does not begin with `max_`.
         """
-        if not _is_peak(name):
+        if not is_peak(name):
             raise ValueError(f"the name of a peak begins with {_PEAK!r}, not {name!r}")
         self._counts[name] = max(self._counts[name], amount)
 
@@ -53,7 +53,8 @@ class Metrics:
         return dict(self._counts)
 
 
-def _is_peak(name: str) -> bool:
+def is_peak(name: str) -> bool:
+    """Whether the counter of this name is not summed: of it the largest is kept."""
     return name.rpartition(".")[2].startswith(_PEAK)
 
 

@@ -1,15 +1,61 @@
-"""Warnings of retries, so that each outage shows itself: the first is logged, and then one at intervals."""
+"""Warnings of retries, so that each outage shows itself: the first is logged, and then one at intervals.
+
+Who runs tasks or commits can watch what is tried again meanwhile: see `watched_by`.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from threading import Lock
+from typing import TypeAlias
 
 INTERVAL = 30.0
 """Seconds between two warnings of one outage."""
 QUIET = 5.0
 """Seconds without a retry after which a first try that fails is a new outage."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """One try that failed and is made again."""
+
+    place: str
+    """What has the outage, without credentials."""
+    doing: str
+    """What failed."""
+    reason: str
+    """Why, without secrets."""
+
+
+RetryWatcher: TypeAlias = Callable[[Retry], None]
+"""Told of each retry, in the thread that tries again: it returns at once and raises nothing."""
+
+_watcher: ContextVar[RetryWatcher | None] = ContextVar("_watcher", default=None)
+
+
+@contextmanager
+def watched_by(watcher: RetryWatcher) -> Iterator[None]:
+    """Tell `watcher`, and nobody else, of what this thread, or a coroutine that it starts, tries again meanwhile."""
+    before = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(before)
+
+
+def watcher() -> RetryWatcher | None:
+    """Return who is told of this thread's retries, for the threads that it starts: see `watch_thread`."""
+    return _watcher.get()
+
+
+def watch_thread(found: RetryWatcher | None) -> None:
+    """Tell who watches another thread of this one's retries too, as the `initializer` of a pool."""
+    _watcher.set(found)
 
 
 class RetryLog:
@@ -49,7 +95,7 @@ class RetryLog:
     ) -> None:
         """Say that something failed and is tried again, unless this outage was warned of shortly before.
 
-        Called before each further try.
+        Called before each further try. Who watches is told each time.
 
         Args:
             place: what the retries are counted by, without credentials.
@@ -61,6 +107,9 @@ class RetryLog:
             now: the time on the caller's own monotonic clock; `None` for the machine's.
         """
         now = time.monotonic() if now is None else now
+        told = _watcher.get()
+        if told is not None:
+            told(Retry(place, doing, reason))
         with self._lock:
             warned = self._warned.get(place)
             begins = attempt == 1 and now - self._last.get(place, now) >= QUIET

@@ -12,6 +12,7 @@ from typing import Any
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, LostCommittableError, TargetError
+from outfall.retry_log import watch_thread, watcher
 from outfall.s3.errors import FAILURES, FailureKind, classify, code_of, describe, metadata, translated, unusable
 from outfall.s3.marker import Markers, ObjectMarker
 from outfall.s3.staged import ID, StagedObject
@@ -63,7 +64,7 @@ class S3Committer(Committer[StagedObject]):
             for request in requests:
                 action(request)
             return
-        with ThreadPoolExecutor(threads, "outfall-s3-commit") as pool:
+        with ThreadPoolExecutor(threads, "outfall-s3-commit", watch_thread, (watcher(),)) as pool:
             for done in [pool.submit(action, request) for request in requests]:
                 done.result()
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
 from outfall.errors import TransientError, ValueRefusedError
+from outfall.retry_log import watch_thread, watcher
 from outfall.s3.errors import CHECKSUMS, FAILURES, FailureKind, classify, code_of, describe, piece_lost, translated
 from outfall.s3.marker import Markers
 from outfall.s3.staged import ID, StagedObject, UploadedPart, encoded
@@ -282,7 +283,7 @@ class Senders:
         if self._count == 1:
             return _done(work)
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._count, "outfall-s3")
+            self._pool = ThreadPoolExecutor(self._count, "outfall-s3", watch_thread, (watcher(),))
         self._slots.acquire()
         future = self._pool.submit(work)
         future.add_done_callback(lambda _: self._slots.release())

@@ -112,7 +112,8 @@ class EpochCoordinator:
                 do="give each write in one foreachBatch function a step_id of its own",
             )
         begin = partial(begin_batch, self._step, batch=epoch, query_id=query_id, first=position is None)
-        return take_over(self._step, position, begin)
+        with self._step.heartbeat("begin"):
+            return take_over(self._step, position, begin)
 
     def begin_drain(self) -> Ticket | None:
         """Take the step over for an epoch without a batch, that delivers what the sink holds back.
@@ -134,7 +135,8 @@ class EpochCoordinator:
                 do="leave the drain out; or add SupportsHeldRows, if it does hold rows back",
             )
         position = self._step.position()
-        return take_over(self._step, position, partial(begin_drain, self._step, first=position is None))
+        with self._step.heartbeat("begin"):
+            return take_over(self._step, position, partial(begin_drain, self._step, first=position is None))
 
     def resume(self, responses: Sequence[TaskResponse]) -> Ticket:
         """Stand where another process of this driver began, to finish from here.
@@ -174,7 +176,8 @@ class EpochCoordinator:
         collected = CollectedResponses(ticket, responses)
         reached("after collect")
         try:
-            result = self._skip(ticket, collected) if collected.skipped else self._write(ticket, collected)
+            with self._step.heartbeat("commit"):
+                result = self._skip(ticket, collected) if collected.skipped else self._write(ticket, collected)
         except EntryExistsError:
             raise fenced(self._step.step_id, collected.epoch) from None
         except BaseException as error:

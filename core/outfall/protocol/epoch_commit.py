@@ -190,19 +190,27 @@ class EpochCommit:
     def _record_completed(self) -> Completed:
         reached("before COMPLETED")
         view, counts = self._journal.view, self._metrics.counts
-        dropped_rows = view.dropped_rows + counts.get("dropped_rows", 0)
-        dropped_committables = view.dropped_committables + counts.get("dropped_committables", 0)
+        task_seconds, commit_seconds = self._prepared.seconds, self._step.clock.now() - self._started
+        totals = view.totals_with(
+            counts
+            | {
+                "epochs": 1,
+                "restarts": len(view.lost),
+                "task_ms": round(1000 * task_seconds),
+                "commit_ms": round(1000 * commit_seconds),
+            }
+        )
         entry = Completed(
             prepared=view.prepared,
             counts=counts,
-            seconds=self._prepared.seconds + self._step.clock.now() - self._started,
-            guarantee="NONE" if dropped_committables else guarantee_of(self._sink).name,
+            seconds=task_seconds + commit_seconds,
+            task_seconds=task_seconds,
+            guarantee="NONE" if totals.get("dropped_committables") else guarantee_of(self._sink).name,
             drain=view.drain_unfinished,
             drains=view.drains,
             held_since=view.held.oldest,
             published={**view.published, **dict.fromkeys(self._published, self._prepared.epoch)},
-            dropped_rows=dropped_rows,
-            dropped_committables=dropped_committables,
+            totals=totals,
             **self._recorded,
         )
         self._journal.append(entry)

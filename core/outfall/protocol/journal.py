@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from outfall.capabilities import HeldRows
+from outfall.contexts import is_peak
 from outfall.errors import RecordError
 from outfall.protocol.clock import Clock, utc_time
-from outfall.protocol.states import total_held
+from outfall.protocol.states import ROWS_HELD, total_held
 from outfall.recovery.entries import (
     Abandoned,
     Begin,
@@ -70,9 +72,8 @@ class JournalView:
     """When it was completed, by the clock of the driver that did."""
     published: Mapping[str, int] = field(default_factory=dict)
     """The newest epoch published to each target: see `Completed.published`."""
-    dropped_rows: int = 0
-    """How many rows were dropped since the first epoch: see `Completed.dropped_rows`."""
-    dropped_committables: int = 0
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """What was counted since the first epoch: see `Completed.totals`."""
     moved_to: str | None = None
     """Where the step goes on instead of here."""
     before: JournalView | None = field(default=None, repr=False)
@@ -109,6 +110,11 @@ class JournalView:
         """The rows that the states hold back."""
         return total_held([*self.states.values(), *self.writer_states])
 
+    def totals_with(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the totals with what one more epoch counted; peaks and what is held back have no sum."""
+        more = {name: amount for name, amount in counts.items() if name != ROWS_HELD and not is_peak(name)}
+        return dict(Counter(self.totals) + Counter(more))
+
     def after(self, number: int, entry: Entry) -> JournalView:
         """Return the view after one more entry.
 
@@ -135,7 +141,9 @@ class JournalView:
                 return self._completed(entry)
             case Abandoned():
                 return replace(self.before or self, open_epoch=entry.epoch, before=None)
-            case Skipped() | Repaired():
+            case Skipped():
+                return replace(self, totals=self.totals_with(entry.counts))
+            case Repaired():
                 return self
             case Moved():
                 return replace(self, moved_to=entry.to)
@@ -169,8 +177,7 @@ class JournalView:
             drains=entry.drains + entry.drain,
             begun={number: token for number, token in self.begun.items() if number >= entry.generation},
             published=entry.published,
-            dropped_rows=entry.dropped_rows,
-            dropped_committables=entry.dropped_committables,
+            totals=entry.totals,
         )
 
     def _begun(self, number: int, entry: Begin) -> JournalView:

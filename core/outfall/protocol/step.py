@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from outfall.protocol.clock import Clock
 from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.heartbeat import Phase, heartbeat
 from outfall.protocol.journal import Journal
 from outfall.recovery.log import RecoveryConfig
 
@@ -101,6 +103,15 @@ class Step:
     run: str | None
     """Identifies this run of the query within the process; `None` where nothing is to be remembered between epochs."""
     registry: RunRegistry
+
+    def heartbeat(self, phase: Phase) -> AbstractContextManager[None]:
+        """Write a heartbeat of the driver while something is tried again: see `outfall.protocol.heartbeat`."""
+
+        def place() -> tuple[int, int | None]:
+            view = self.journal.view
+            return view.generation, view.unfinished.epoch if view.unfinished else view.open_epoch
+
+        return heartbeat(self.recovery, self.step_id, "driver", phase, place)
 
     def position(self) -> RunPosition | None:
         """Return where this run stands in the log; `None` before its first epoch."""

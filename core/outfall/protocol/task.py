@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -27,6 +27,7 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import SupportsNamedStates, check_partition, flush, is_fixed, supports
 from outfall.errors import CapabilityError, SerializationError
+from outfall.protocol.heartbeat import heartbeat
 from outfall.protocol.messages import PartResponse, TaskResponse, Ticket
 from outfall.protocol.states import (
     hand_over_serializer,
@@ -98,6 +99,7 @@ class EpochTask:
         with ExitStack() as stack:
             if self._log is not None:
                 stack.callback(self._log.close)
+                stack.enter_context(self._heartbeat())
             if self._skips:
                 return self._response([], skipped=sum(_count(batch) for _, batch in rows))
             if not self._ticket.parts:
@@ -107,6 +109,10 @@ class EpochTask:
             for runner in self._open.values():
                 runner.flush(self._ticket.end_of_input)
             return self._response([runner.finish(self._ticket.end_of_input) for runner in self._open.values()])
+
+    def _heartbeat(self) -> AbstractContextManager[None]:
+        ticket, who = self._ticket, f"task {self._identity.worker_index}"
+        return heartbeat(ticket.recovery, ticket.step_id, who, "tasks", lambda: (ticket.generation, self._epoch))
 
     def _part(self, part: str | None, stack: ExitStack) -> PartRunner:
         runner = self._open.get(part)

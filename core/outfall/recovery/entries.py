@@ -179,6 +179,8 @@ class Completed(_Entry):
     """The number of its PREPARED entry."""
     counts: dict[str, int] = {}
     seconds: float = 0.0
+    task_seconds: float = 0.0
+    """From BEGIN to PREPARED; what is left of `seconds` is committing."""
     guarantee: str = ""
     drain: bool = False
     drains: int = 0
@@ -187,10 +189,9 @@ class Completed(_Entry):
     published: dict[str, int] = {}
     """The newest epoch that was published to each target, carried forward: by the name of a child, as `children` in
     BEGIN has it; by the empty name for a sink that consists of no others."""
-    dropped_rows: int = 0
-    """How many rows of the step were dropped since its first epoch, as its `CommitPolicy` said; carried forward."""
-    dropped_committables: int = 0
-    """How many committables these were in, carried forward; of some the number of rows is not known."""
+    totals: dict[str, int] = {}
+    """The sums of `counts` since the step's first epoch, carried forward, but for peaks and `rows_held`. Beside them
+    `epochs`, `restarts` (how often an epoch had to be begun again), and the milliseconds `task_ms` and `commit_ms`."""
 
 
 class Abandoned(_Entry):

@@ -14,6 +14,7 @@ from outfall.recovery.log import (
     LogEntry,
     RecoveryLog,
     check_state_name,
+    heartbeat_generation,
     missing_state,
     require_newest,
     state_generation,
@@ -36,6 +37,7 @@ class FileLog(RecoveryLog):
     <location>/outfall/<step_id>/00000000000000000007.json       entry 7
                                  .tmp-…                          an entry that is not whole yet; local only
                                  states/g5-<label>-<random>.state
+                                 states/g5-task-3.heartbeat      who tries again; nothing is decided by it
     ```
     Three facts: an entry is created whole and exclusively, or not at all; a listing holds every file that was there
     before it began and is not removed meanwhile; nobody ever removes the newest entry, but for `erase`.
@@ -97,6 +99,18 @@ class FileLog(RecoveryLog):
                     self._create_entry(entry.number, entry.data)
                     reached("log: entry restored")
 
+    def set_heartbeat(self, name: str, data: bytes | None) -> None:
+        with explained("writing a heartbeat", self._step_id, self._where):
+            if data is None:
+                self._remove(self._state_path(name))
+            else:
+                self._replace(self._state_path(name), data)
+
+    def heartbeats(self) -> list[bytes]:
+        with explained("reading heartbeats", self._step_id, self._where):
+            names = [name for name in self._list(f"{self._directory}/{STATES}") if name.endswith(".heartbeat")]
+            return [data for data in self._load_all([self._state_path(name) for name in names]) if data is not None]
+
     def erase(self) -> None:
         with explained("erasing the recovery log", self._step_id, self._where):
             listed = self._list(self._directory)
@@ -107,7 +121,7 @@ class FileLog(RecoveryLog):
                 if _temporary_number(name) is not None:
                     self._remove(self._path(name))
             for name in self._list(f"{self._directory}/{STATES}"):
-                if state_generation(name) is not None:
+                if state_generation(name) is not None or heartbeat_generation(name) is not None:
                     self._remove(self._state_path(name))
             self._remove_directories()
 
@@ -136,6 +150,10 @@ class FileLog(RecoveryLog):
     @abstractmethod
     def _create_state(self, name: str, data: bytes) -> None:
         """Create a state's file durably. The name is new."""
+
+    @abstractmethod
+    def _replace(self, path: str, data: bytes) -> None:
+        """Write a state's directory's file whole in place of the one that is there. It need not be durable."""
 
     @abstractmethod
     def _remove(self, path: str) -> None:
@@ -212,6 +230,8 @@ class FileLog(RecoveryLog):
             if written_by is not None and written_by < generation and name not in keep:
                 self._remove(self._state_path(name))
                 reached("log: state swept")
+            elif (heartbeat_generation(name) or generation) < generation:
+                self._remove(self._state_path(name))
 
 
 def _sorted_numbers(number_of: Callable[[str], int | None], listed: Iterable[str]) -> list[int]:

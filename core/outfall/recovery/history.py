@@ -25,6 +25,8 @@ class EpochSummary:
     """UTC."""
     seconds: float
     """From BEGIN to COMPLETED."""
+    task_seconds: float
+    """From BEGIN to PREPARED: what the tasks took. The rest of `seconds` is committing."""
     rows: int
     bytes: int
     retries: int
@@ -73,6 +75,7 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
         batch=None if isinstance(entry, Completed) and entry.drain else entry.epoch - entry.drains,
         completed_at=entry.time,
         seconds=entry.seconds if isinstance(entry, Completed) else 0.0,
+        task_seconds=entry.task_seconds if isinstance(entry, Completed) else 0.0,
         rows=counts.get("rows", 0),
         bytes=counts.get("bytes", 0),
         retries=counts.get("retries", 0),

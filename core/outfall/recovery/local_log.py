@@ -101,6 +101,10 @@ class LocalLog(FileLog):
         sync_directory(directory)
         reached("log: state durable")
 
+    def _replace(self, path: str, data: bytes) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        replace_file(path, data)
+
     def _remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -119,6 +123,14 @@ class LocalLog(FileLog):
             return
         make_durably(directory)
         self._made.add(directory)
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Put a file in place of another at once, which a crash of the host may undo."""
+    new = f"{path}.new"
+    with open(new, "wb") as file:
+        file.write(data)
+    os.replace(new, path)
 
 
 def _write_durably(path: str, data: bytes) -> None:

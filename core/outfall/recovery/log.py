@@ -18,6 +18,7 @@ from outfall.errors import ConfigurationError, RecordError
 _STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 # What follows is where Kafka had it; a state keeps its name in every store that it is copied to.
 _STATE = re.compile(r"g([0-9]+)-[A-Za-z0-9._-]*-[0-9a-f]{32}\.state(\.[0-9]{1,19}-[0-9]{1,9})?")
+_HEARTBEAT = re.compile(r"g([0-9]+)-[A-Za-z0-9._-]*\.heartbeat(\.new)?")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _STATE_LABEL = 80
 
@@ -78,12 +79,12 @@ class RecoveryLog(ABC):
 
     @abstractmethod
     def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
-        """Remove entries and states that no longer count.
+        """Remove entries, states and heartbeats that no longer count.
 
         Args:
             keep: the numbers to keep; every other entry below the largest of them is removed.
             states: the names of states to keep.
-            generation: only states of a lower generation are removed.
+            generation: only states and heartbeats of a lower generation are removed.
         """
 
     @abstractmethod
@@ -115,6 +116,22 @@ class RecoveryLog(ABC):
         that fails leaves nothing, or what cannot be taken for the log of an earlier time: where entries cannot come all
         at once, the newest come first, so that those which they build on are missing.
         """
+
+    def set_heartbeat(self, name: str, data: bytes | None) -> None:
+        """Put a heartbeat beside the log in place of the one of this name, or remove it with `None`.
+
+        Nothing is decided by heartbeats, so they need not be durable: people read them. Sweeping removes those of older
+        generations. A store without a place for them leaves this as it is. Called by a thread of its own, on a log that
+        nobody else uses.
+
+        Args:
+            name: as `heartbeat_name` gives it.
+            data: at most some kilobytes.
+        """
+
+    def heartbeats(self) -> list[bytes]:
+        """Return the heartbeats that lie beside the log. One that is being written may be missing or torn."""
+        return []
 
     def erase(self) -> None:
         """Remove all entries and states. For `outfall reset` only: the step's memory is lost.
@@ -200,6 +217,17 @@ def is_step_id(name: str) -> bool:
 def state_name(label: str, generation: int) -> str:
     """Name the file of a large state. Never the same twice."""
     return f"g{generation}-{_UNSAFE.sub('_', label)[:_STATE_LABEL]}-{uuid.uuid4().hex}.state"
+
+
+def heartbeat_name(who: str, generation: int) -> str:
+    """Name the heartbeat of a task or a driver of one generation."""
+    return f"g{generation}-{_UNSAFE.sub('-', who)[:_STATE_LABEL]}.heartbeat"
+
+
+def heartbeat_generation(name: str) -> int | None:
+    """Return the generation of a heartbeat's file, or of one that was to become such; `None` for any other."""
+    match = _HEARTBEAT.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def state_generation(name: str) -> int | None:

@@ -49,6 +49,9 @@ class ObjectLog(FileLog):
         self._store.put(self._state_path(name), data)
         reached("log: state durable")
 
+    def _replace(self, path: str, data: bytes) -> None:
+        self._store.put(path, data)
+
     def _remove(self, path: str) -> None:
         self._store.remove(path)
 
@@ -114,7 +117,7 @@ class ObjectStore:
         return True
 
     def put(self, path: str, data: bytes) -> None:
-        """Write an object under a name that nobody else can have."""
+        """Write an object, in place of one of the same name."""
         with self._calling():
             self._fs.pipe_file(path, data)
 

@@ -6,10 +6,13 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from outfall.errors import ConfigurationError
 from outfall.location import LOCAL, Location, Purpose
+from outfall.recovery.local_log import replace_file
 from outfall.recovery.location import explained
 from outfall.recovery.log import (
     LogEntry,
@@ -17,6 +20,7 @@ from outfall.recovery.log import (
     RecoveryLog,
     check_state_name,
     check_step_id,
+    heartbeat_generation,
     is_step_id,
     missing_state,
     require_newest,
@@ -105,6 +109,7 @@ class SqliteLog(RecoveryLog):
         """Say where; nothing is made or read."""
         self._read_only = read_only
         self._path = path
+        self._heartbeats = f"{path}-heartbeats"
         self._step_id = step_id
         self._deadline = deadline
         self._open: SqliteDatabase | None = None
@@ -150,6 +155,7 @@ class SqliteLog(RecoveryLog):
                     connection.executemany("DELETE FROM states WHERE name = ?", spent)
                     reached("log: entry swept")
             database.checkpoint(above=_WAL_BYTES)
+            self._sweep_heartbeats(generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
         stored = state_name(name, generation)
@@ -169,6 +175,27 @@ class SqliteLog(RecoveryLog):
             raise missing_state(name, where=repr(self._path), step_id=self._step_id)
         return bytes(row[0])
 
+    # Files beside the database: who looks at them must not lock it, nor bring its tables up to date.
+
+    def set_heartbeat(self, name: str, data: bytes | None) -> None:
+        path = os.path.join(self._heartbeats, name)
+        with self._explained("writing a heartbeat"):
+            if data is not None:
+                os.makedirs(self._heartbeats, exist_ok=True)
+                replace_file(path, data)
+            elif os.path.exists(path):
+                os.unlink(path)
+
+    def heartbeats(self) -> list[bytes]:
+        with self._explained("reading heartbeats"):
+            names = [name for name in _listed(self._heartbeats) if name.endswith(".heartbeat")]
+            return [Path(self._heartbeats, name).read_bytes() for name in names]
+
+    def _sweep_heartbeats(self, generation: float) -> None:
+        for name in _listed(self._heartbeats):
+            if (heartbeat_generation(name) or generation) < generation:
+                Path(self._heartbeats, name).unlink(missing_ok=True)
+
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
         with self._writing("copying a recovery log") as database:
             database.mark_behind()
@@ -186,6 +213,7 @@ class SqliteLog(RecoveryLog):
             with database.transaction() as connection:
                 connection.execute("DELETE FROM entries")
                 connection.execute("DELETE FROM states")
+            self._sweep_heartbeats(inf)
 
     def close(self) -> None:
         if self._open is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from outfall.capabilities import CommitRequest
 from outfall.errors import RecordError
+from outfall.protocol.journal import Journal, JournalView
 from outfall.recovery import history, recovery_config
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.testing import FakeClock, LocalDriver, crash_at
@@ -116,3 +118,44 @@ def test_a_damaged_entry_is_an_error(tmp_path: Path) -> None:
     entry_files(tmp_path)[0].write_bytes(b"")
     with pytest.raises(RecordError):
         history(str(tmp_path))
+
+
+def test_totals_are_sums_over_all_epochs_whatever_was_swept_and_without_peaks() -> None:
+    setup = Staging()
+    for epoch in range(3):
+        setup.run(setup.driver(), epoch, "a")
+    with crash_at("after BEGIN"):
+        setup.run(setup.driver(), 3, "a")
+    setup.run(setup.driver(), 3, "b")
+    setup.run(setup.driver(), 3, "a")  # again: its rows are skipped
+    view = read_view(setup)
+    assert {name: view.totals[name] for name in ("rows", "epochs", "skipped", "restarts")} == {
+        "rows": 21, "epochs": 4, "skipped": 6, "restarts": 1
+    }  # fmt: skip
+    assert view.totals_with({"rows": 1, "max_in_flight": 9, "archive.max_in_flight": 9, "rows_held": 5}) == {
+        **view.totals, "rows": 22
+    }  # fmt: skip
+
+
+def test_the_time_of_tasks_and_of_committing_are_told_apart() -> None:
+    setup = Staging()
+    clock = FakeClock()
+    sink = setup.sink()
+    sink.create_committer = lambda context: OnceMore(setup.warehouse)
+    driver = LocalDriver(sink, setup.recovery, clock=clock)
+    with closing(driver.coordinator()) as coordinator:
+        ticket = coordinator.begin(0)
+        responses = driver.run_tasks(ticket, 0, setup.tasks(content(0)))
+        clock.sleep(5)
+        coordinator.finish(ticket, responses)
+    (epoch,) = history(setup.recovery)
+    assert epoch.task_seconds == pytest.approx(5, abs=0.001)
+    assert epoch.seconds > epoch.task_seconds
+    totals = read_view(setup).totals
+    assert totals["task_ms"] == 5000
+    assert totals["commit_ms"] == pytest.approx(1000 * (epoch.seconds - epoch.task_seconds), abs=1)
+
+
+def read_view(setup: Staging) -> JournalView:
+    with closing(recovery_config(setup.recovery).open("sink")) as log:
+        return Journal(log, "sink", FakeClock()).read()

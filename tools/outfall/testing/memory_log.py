@@ -77,5 +77,8 @@ class MemoryLog(FileLog):
         self._files[self._state_path(name)] = data
         reached("log: state durable")
 
+    def _replace(self, path: str, data: bytes) -> None:
+        self._files[path] = data
+
     def _remove(self, path: str) -> None:
         self._files.pop(path, None)

@@ -34,7 +34,7 @@ from outfall.capabilities import (
 from outfall.errors import FencedError, RecordError, missing_extra
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.history import KEPT_EPOCHS, history
-from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog, heartbeat_name
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing.crash_points import crash_at
@@ -198,6 +198,8 @@ class RecoveryContract:
 
     outlives_processes = True
     """Whether a process that is killed leaves what it wrote; not so for a store in memory."""
+    keeps_heartbeats = True
+    """Whether the store has a place for heartbeats. What it does without is that people see retries."""
     parts = 1_000
     """How many parts a step has in the test of many."""
 
@@ -309,6 +311,23 @@ class RecoveryContract:
                 # A store may take its time to remove what is swept; that it does so, the test of bounded growth says.
                 with suppress(RecordError):
                     assert log.read_state(stored[generation]) == b"x"
+
+    def test_heartbeats_are_replaced_removed_and_swept_by_generation(self, recovery: RecoveryConfig) -> None:
+        if not self.keeps_heartbeats:
+            pytest.skip("the store has no place for heartbeats")
+        with filled(recovery, 2) as log, closing(recovery.open(_STEP)) as reader:
+            log.set_heartbeat(heartbeat_name("task 0", 1), b"old")
+            for data in (b"first", b"second"):
+                log.set_heartbeat(heartbeat_name("task 0", 2), data)
+            log.set_heartbeat(heartbeat_name("driver", 2), b"gone")
+            log.set_heartbeat(heartbeat_name("driver", 2), None)
+            log.set_heartbeat(heartbeat_name("task 9", 2), None)
+            assert sorted(reader.heartbeats()) == [b"old", b"second"]
+            log.sweep(keep=[1, 2], states=[], generation=2)
+            assert reader.heartbeats() == [b"second"]
+            assert [entry.number for entry in reader.read()] == [1, 2]
+        with closing(recovery.open("another")) as other:
+            assert other.heartbeats() == []
 
     def test_a_missing_state_is_an_error(self, recovery: RecoveryConfig, tmp_path: Path) -> None:
         with closing(self.make_recovery(_made(tmp_path / "other")).open(_STEP)) as other:

@@ -16,6 +16,7 @@ from outfall.kafka.parts.cluster import PartProducer, PartsCluster
 from outfall.kafka.parts.ledger import Ledger, StepName, StepRecord, beyond, check_not_ended, empty_row, written
 from outfall.kafka.producer import ProducerFencedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
+from outfall.retry_log import watch_thread, watcher
 from outfall.target_record import behind, check_opening, check_record
 from outfall.trace_points import reached
 
@@ -280,7 +281,7 @@ class PartsTarget:
             for step, parts in known.items()
             for part in sorted({*parts, *self._ledger.parts(step.incarnation)})
         ]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_AT_ONCE, initializer=watch_thread, initargs=(watcher(),)) as pool:
             for _ in pool.map(self._init, ids):
                 pass
 

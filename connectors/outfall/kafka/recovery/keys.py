@@ -8,11 +8,12 @@
                     <step>/copy/<newest>/<token>               makes the entries of that log count
                     <step>/state/<name>/<chunks>               a large state is being written; its value is the length
                     <step>/state/<name>/<chunks>/<offset>      where a state lies that has its name from another log
+                    ~heartbeat/<step>/<name>                   who tries again; passed over, as no step is called so
 <prefix>-state      <step>/<name>/<index>/<chunks>             a piece of a large state
 ```
-Each key is used by one record and its tombstones: the token, and the end of a state's name, are random. Only the pieces
-of a state that is copied once more, after a copy that failed, have the same keys again, and the same values. A release
-that does not know a kind refuses the log.
+Each key but a heartbeat's is used by one record and its tombstones: the token, and the end of a state's name, are
+random. Only the pieces of a state that is copied once more, after a copy that failed, have the same keys again, and
+the same values. A release that does not know a kind refuses the log.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import uuid
 from dataclasses import dataclass
 
 from outfall.errors import RecordError
-from outfall.recovery.log import check_state_name, state_generation, state_name
+from outfall.recovery.log import check_state_name, heartbeat_generation, state_generation, state_name
 
 _STORED = re.compile(r"(?P<name>.*\.state)\.(?P<offset>[0-9]{1,19})-(?P<chunks>[0-9]{1,9})")
 
@@ -133,6 +134,17 @@ class StateKey:
     def stored_name(self, offset: int) -> str:
         """Return the name to read it back with: it says where its pieces begin."""
         return f"{self.name}.{offset}-{self.chunks}"
+
+
+def heartbeat_key(step: str, name: str) -> str:
+    """Return the key of a heartbeat."""
+    return f"~heartbeat/{step}/{name}"
+
+
+def heartbeat_of(step: str, key: str) -> str | None:
+    """Return the name of a heartbeat of this step; `None` for any other key."""
+    owner, _, name = key.partition(f"/{step}/")
+    return name if owner == "~heartbeat" and heartbeat_generation(name) is not None else None
 
 
 def own_name(stored: str) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 
 from outfall.errors import RecordError
 from outfall.kafka.partition import CHUNK, Partition
-from outfall.kafka.recovery.keys import CopyKey, EntryKey, StateKey, own_name, written_here
+from outfall.kafka.recovery.keys import CopyKey, EntryKey, StateKey, heartbeat_key, own_name, written_here
 from outfall.kafka.recovery.progress import ProgressTail
-from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog, missing_state
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog, heartbeat_generation, missing_state
 from outfall.trace_points import reached
 
 
@@ -88,6 +89,7 @@ class KafkaLog(RecoveryLog):
         copy = view.spent_copy()
         self._tail.bury([] if copy is None else [copy], "log: copy swept")
         self._large.sweep(states, generation)
+        self._bury_heartbeats(generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
         self._prepare()
@@ -116,6 +118,20 @@ class KafkaLog(RecoveryLog):
                 do="stop what writes there, and copy to a prefix that holds nothing of this step",
             )
 
+    def set_heartbeat(self, name: str, data: bytes | None) -> None:
+        self._prepare()
+        self._tail.partition.write([(heartbeat_key(self._tail.step_id, name), data)])
+
+    def heartbeats(self) -> list[bytes]:
+        self._tail.catch_up()
+        return list(self._tail.heartbeats.values())
+
+    def _bury_heartbeats(self, generation: float) -> None:
+        step = self._tail.step_id
+        spent = [name for name in self._tail.heartbeats if (heartbeat_generation(name) or 0) < generation]
+        if spent:
+            self._tail.partition.write([(heartbeat_key(step, name), None) for name in spent])
+
     def erase(self) -> None:
         """Bury every record of this step; the topics stay, and what is buried goes when they are compacted."""
         self._tail.forget()  # after a call that failed there is more than this reader would take
@@ -128,6 +144,7 @@ class KafkaLog(RecoveryLog):
             self._tail.bury([key], "log: entry erased")
         self._tail.bury(list(view.pieces), "log: chunks erased")
         self._large.erase()
+        self._bury_heartbeats(math.inf)
         self._tail.forget()
 
     def close(self) -> None:

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 
 from outfall.errors import RecordError, TransientError
 from outfall.kafka.partition import DeliveryUnknownError, Partition, TopicRecord
-from outfall.kafka.recovery.keys import ChunkKey, CopiedKey, CopyKey, EntryKey, ProgressKey, StateKey, parse_key
+from outfall.kafka.recovery.keys import (
+    ChunkKey,
+    CopiedKey,
+    CopyKey,
+    EntryKey,
+    ProgressKey,
+    StateKey,
+    heartbeat_of,
+    parse_key,
+)
 from outfall.recovery.log import LogEntry, is_step_id
 from outfall.trace_points import reached
 
@@ -31,6 +40,8 @@ class ProgressTail:
         self.step_id = step_id
         self.partition = partition
         self.view = ProgressView(step_id)
+        self.heartbeats: dict[str, bytes] = {}
+        """Those of this step, by name."""
         self.stale = False
         """Whether the topic was found replaced, so that what was read is of no use."""
         self._timeout = timeout
@@ -59,6 +70,7 @@ class ProgressTail:
             begin = start if position is None else position
             came = list(self.within(deadline, self.partition.records(begin, end)))
             ours = [record for record in came if self.view.is_ours(record)]
+            self._keep_heartbeats(came)
             fresh += ours
             held_still = not ours and len(came) == end - begin
             position = end
@@ -75,8 +87,17 @@ class ProgressTail:
             raise self._erased()
         return self.view
 
+    def _keep_heartbeats(self, came: Iterable[TopicRecord]) -> None:
+        for record in came:
+            name = heartbeat_of(self.step_id, record.key)
+            if name is not None and record.value is not None:
+                self.heartbeats[name] = record.value
+            elif name is not None:
+                self.heartbeats.pop(name, None)
+
     def forget(self) -> None:
         """Begin again with nothing read."""
+        self.heartbeats.clear()
         self.view = ProgressView(self.step_id)
         self._position = None
 
