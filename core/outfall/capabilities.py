@@ -257,11 +257,35 @@ class SupportsDeadLetters(Protocol):
         """
 
 
+MAX_DEAD_LETTERS = 1000
+"""How many records of an epoch may be refused, unless a sink's options say otherwise."""
+
+
 class SupportsDeadLetterSink:
     """On a sink: its partitions have `SupportsDeadLetters`, so that another sink can take what they refuse.
 
     Said by the sink, since its partitions are not there yet when it is put together with the other one.
     """
+
+    def max_dead_letters(self) -> int:
+        """Return how many records of one epoch may be refused. The default is what sinks have by default."""
+        return MAX_DEAD_LETTERS
+
+
+class SupportsCountCheck(ABC):
+    """On a sink: may refuse an epoch by what its tasks have counted."""
+
+    @abstractmethod
+    def check_counts(self, counts: Mapping[str, int], examples: Mapping[str, str]) -> None:
+        """Look at the counters of an epoch. Called on the driver once all tasks have answered, before PREPARED.
+
+        Args:
+            counts: summed over the tasks.
+            examples: by the name of a counter, a text of `Metrics.example`.
+
+        Raises:
+            OutfallError: the epoch is not recorded, nor is anything of it published that tasks have not published.
+        """
 
 
 class SupportsWriterContext(ABC):

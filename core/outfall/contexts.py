@@ -12,6 +12,8 @@ S = TypeVar("S")
 C = TypeVar("C")
 
 _PEAK = "max_"
+_EXAMPLE = 1000
+"""Characters; a row may be long."""
 
 
 class Metrics:
@@ -24,10 +26,20 @@ class Metrics:
     def __init__(self, counts: Mapping[str, int] | None = None) -> None:
         """Start from given counts, or from nothing."""
         self._counts: Counter[str] = Counter(counts or {})
+        self._examples: dict[str, str] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
         """Add to the counter `name`."""
         self._counts[name] += amount
+
+    def example(self, name: str, text: str) -> None:
+        """Keep a text that shows what the counter `name` counts: the first one that is given, for the driver's errors.
+
+        Args:
+            name: the counter's.
+            text: without a secret. Only its beginning is kept.
+        """
+        self._examples.setdefault(name, text[:_EXAMPLE])
 
     def add_all(self, counts: Mapping[str, int]) -> None:
         """Add each of `counts` to the counter of its name; of a `max_…` keep the larger."""
@@ -51,6 +63,11 @@ class Metrics:
     def counts(self) -> dict[str, int]:
         """The counters as a plain dict of their own."""
         return dict(self._counts)
+
+    @property
+    def examples(self) -> dict[str, str]:
+        """The examples, by the names of their counters."""
+        return dict(self._examples)
 
 
 def is_peak(name: str) -> bool:

@@ -21,6 +21,7 @@ from outfall.capabilities import (
     SaveMode,
     SealContext,
     SupportsCommitter,
+    SupportsCountCheck,
     SupportsDeadLetterSink,
     SupportsHeldRows,
     SupportsPostCommitTopology,
@@ -58,6 +59,7 @@ _FEATURES = (
     DeclaresRoutingKey,
     SupportsChildren,
     SupportsCommitter,
+    SupportsCountCheck,
     SupportsDeadLetterSink,
     SupportsHeldRows,
     SupportsNamedStates,
@@ -81,6 +83,7 @@ class DelegatingSink(
     DeclaresRoutingKey,
     SupportsChildren,
     SupportsCommitter[Any],
+    SupportsCountCheck,
     SupportsDeadLetterSink,
     SupportsHeldRows[Any],
     SupportsNamedStates,
@@ -169,6 +172,12 @@ class DelegatingSink(
 
     def add_post_commit_topology(self, committed: Sequence[CommittableMessage[Any]]) -> None:
         self.worker.add_post_commit_topology(committed)
+
+    def check_counts(self, counts: Mapping[str, int], examples: Mapping[str, str]) -> None:
+        self.worker.check_counts(counts, examples)
+
+    def max_dead_letters(self) -> int:
+        return self.worker.max_dead_letters()  # type: ignore[no-any-return]
 
     def held_rows(self, state: Any) -> HeldRows:
         return self.worker.held_rows(state)  # type: ignore[no-any-return]

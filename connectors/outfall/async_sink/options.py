@@ -8,6 +8,7 @@ from typing import Self, TypedDict
 from pydantic import ByteSize, Field, model_validator
 
 from outfall.async_sink.retrying import Backoff, RetryPolicy
+from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.options import Duration, SinkOptions
 
 
@@ -78,6 +79,13 @@ class AsyncSinkOptions(SinkOptions):
         description="Which share of the requests may be retries while nothing succeeds. Beyond it retries wait.",
     )
 
+    max_dead_letters: int = Field(
+        default=MAX_DEAD_LETTERS,
+        ge=1,
+        description="With a dead-letter sink: how many records of an epoch it may get; one more fails the query, so"
+        " that a wrong schema does not divert an epoch in silence.",
+    )
+
     @model_validator(mode="after")
     def _flinks_checks(self) -> Self:
         if self.max_buffered_requests <= self.max_batch_size:
@@ -120,3 +128,4 @@ class AsyncSinkSettings(TypedDict, total=False):
     retry_backoff: timedelta | float | str
     retry_max_backoff: timedelta | float | str
     retry_budget: float
+    max_dead_letters: int

@@ -88,6 +88,9 @@ class AsyncSink(
     def requires(self) -> Sequence[str]:
         return ()
 
+    def max_dead_letters(self) -> int:
+        return self.options.max_dead_letters
+
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)
         bound.context = context

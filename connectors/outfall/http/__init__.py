@@ -15,10 +15,11 @@ if find_spec("aiohttp") is None:
     raise missing_extra("aiohttp", "http")
 
 from outfall.http.options import HttpOptions
+from outfall.http.response_mapping import ItemResponse
 from outfall.http.sink import HttpSink
 from outfall.http.transport import Response
 
-__all__ = ["HttpSink", "Response", "sink_from_options"]
+__all__ = ["HttpSink", "ItemResponse", "Response", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> HttpSink:

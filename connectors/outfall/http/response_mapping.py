@@ -5,6 +5,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from traceback import extract_tb
@@ -18,8 +19,24 @@ from outfall.http.statuses import Statuses, Verdict
 from outfall.http.transport import ExchangeError, Fault, Response
 from outfall.location import masked
 
-PerItem = Callable[[Response, int], Sequence[int]]
-"""Reads the answer to a request of so many records: one HTTP status for each of them, in their order."""
+
+@dataclass(frozen=True)
+class ItemResponse:
+    """What a response says of one record."""
+
+    status: int
+    """Its HTTP status."""
+    reason: str | None = None
+    """Why it was not accepted, in the server's words."""
+    code: str | None = None
+    """The server's code for that, such as `mapper_parsing_exception`. Left out: the status."""
+    excerpt: str | None = None
+    """The beginning of what the response says of this record."""
+
+
+PerItem = Callable[[Response, int], Sequence[int | ItemResponse]]
+"""Reads the answer to a request of so many records: what it says of each of them, or its HTTP status alone, in their
+order."""
 
 _HINTS = {
     401: "correct the credentials",
@@ -122,26 +139,42 @@ class AnswerReader:
                     do="have it return one status for each record, in their order",
                 )
             )
-        verdicts = [self._statuses.verdict(status) for status in found]
-        stopped = next((status for status, verdict in zip(found, verdicts, strict=True) if verdict in _STOPPING), None)
+        # A status alone says nothing more of its record; what the answer begins with is of all records.
+        alone = ItemResponse(0, excerpt=self._excerpt(answer)) if len(records) == 1 else ItemResponse(0)
+        items = [item if isinstance(item, ItemResponse) else replace(alone, status=item) for item in found]
+        verdicts = [self._statuses.verdict(item.status) for item in items]
+        stopped = next((item for item, verdict in zip(items, verdicts, strict=True) if verdict in _STOPPING), None)
         if stopped is not None:
-            return RequestOutcome(error=self._stop(answer, f"{self._place()} answered {stopped} for a record"))
-        items = list(zip(records, found, verdicts, strict=True))
-        accepted = all(verdict is Verdict.COMPLETE for verdict in verdicts)
-        excerpt = None if accepted else self._excerpt(answer)
+            return RequestOutcome(error=self._stop(answer, self._told(stopped, "a record")))
+        retried = [
+            (record, item)
+            for record, item, verdict in zip(records, items, verdicts, strict=True)
+            if verdict is Verdict.RETRY
+        ]
+        first = self._refused(*retried[0]) if retried else None
         after = retry_after(answer.headers.get("retry-after"), longest=self._longest_pause)
         return RequestOutcome(
-            retry=[record for record, _, verdict in items if verdict is Verdict.RETRY],
+            retry=[record for record, _ in retried],
             dead=[
-                RefusedEntry(record, f"{self._place()} answered {status} for this record", str(status), excerpt)
-                for record, status, verdict in items
+                self._refused(record, item)
+                for record, item, verdict in zip(records, items, verdicts, strict=True)
                 if verdict in (Verdict.SPLIT, Verdict.DEAD_LETTER)
             ],
-            reason=f"{self._place()} did not accept the record",
-            excerpt=excerpt,
+            reason=None if first is None else first.reason,
+            code=None if first is None else first.code,
+            excerpt=None if first is None else first.excerpt,
             after=after,
             hold_host=after is not None,
         )
+
+    def _refused(self, record: HttpRecord, item: ItemResponse) -> RefusedEntry[HttpRecord]:
+        code = str(item.status) if item.code is None else self._hide(item.code)
+        excerpt = None if item.excerpt is None else self._hide(item.excerpt[: 2 * _SHOWN])[:_SHOWN]
+        return RefusedEntry(record, self._told(item, "this record"), code, excerpt)
+
+    def _told(self, item: ItemResponse, about: str) -> str:
+        reason = f": {self._hide(item.reason)[:_SHOWN]}" if item.reason else ""
+        return f"{self._place()} answered {item.status} for {about}{reason}"
 
     def _stop(self, answer: Response, reason: str) -> TargetError:
         location = answer.headers.get("location")

@@ -56,7 +56,7 @@ class HttpSink(WithDeadLetters):
         session: a session of `requests`, whose adapters, proxies, headers and auth are used; shared by the threads of a
             task. Objects only. Like `auth` it costs speed: each request goes through `requests`.
         per_item: reads the answers to requests that were accepted in part: it is given the answer and the number of
-            records, and returns one HTTP status for each. Objects only.
+            records, and returns for each its HTTP status, or an `ItemResponse` that also says why. Objects only.
         dead_letter: a sink for the records that are refused; see `outfall.wrappers.DeadLetteringSink`. Objects only.
 
     Raises:

@@ -203,6 +203,9 @@ class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
     def guarantee(self) -> Guarantee:
         return Guarantee.AT_LEAST_ONCE
 
+    def max_dead_letters(self) -> int:
+        return self.options.max_dead_letters
+
     def owns_target(self) -> bool:
         # Others may write to the topic beside it: it finds nothing there.
         return False

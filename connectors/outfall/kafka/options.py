@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.errors import ConfigurationError
 from outfall.options import Duration, Pairs, SinkOptions, resolve_secret
 from outfall.redaction import MASK, Redaction
@@ -236,6 +237,12 @@ class KafkaOptions(SinkOptions):
         default=None,
         description="`parts`: the compacted topic that records each commit. Default: `<topic>-outfall-ledger`, or"
         " `outfall-ledger` where rows name their topics. Made on first use.",
+    )
+    max_dead_letters: int = Field(
+        default=MAX_DEAD_LETTERS,
+        ge=1,
+        description="With a dead-letter sink: how many records of an epoch it may get; one more fails the query, so"
+        " that a wrong schema does not divert an epoch in silence.",
     )
     on_existing: Literal["check", "resume"] = Field(
         default="check",

@@ -60,6 +60,7 @@ class KafkaSink(WithDeadLetters):
         transactional_id_prefix: str = "outfall",
         ledger_topic: str | None = None,
         on_existing: Literal["check", "resume"] = "check",
+        max_dead_letters: int = 1000,
         dead_letter: Any = None,
         **unknown: Never,
     ) -> None:

@@ -30,6 +30,7 @@ from outfall.async_sink import (
     BlockingSinkPartition,
     ErrorAction,
     Limiter,
+    RefusedEntry,
     RequestOutcome,
     by_type,
     first_of,
@@ -243,13 +244,19 @@ class AwsPartition(BlockingSinkPartition[AwsRecord]):
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")
 
     def outcome(self, entries: Sequence[AwsRecord], answers: Sequence[dict[str, Any]]) -> RequestOutcome[AwsRecord]:
-        """Retry the records whose answer holds an error; the service names none that would never pass."""
-        failed = [(entry, answer) for entry, answer in zip(entries, answers, strict=True) if answer.get("ErrorCode")]
-        if not failed:
-            return RequestOutcome()
-        answer = failed[0][1]
-        reason = f"{answer['ErrorCode']}: {answer.get('ErrorMessage', '')}"
-        return RequestOutcome(retry=[entry for entry, _ in failed], reason=reason, code=answer["ErrorCode"])
+        """Refuse the records whose own answer says that they are at fault, and retry those with another error."""
+        retry: list[AwsRecord] = []
+        dead: list[RefusedEntry[AwsRecord]] = []
+        reason = code = None
+        for entry, answer in zip(entries, answers, strict=True):
+            found = answer.get("ErrorCode")
+            told = f"{found}: {answer.get('ErrorMessage', '')}"
+            if found in _AT_FAULT:
+                dead.append(RefusedEntry(entry, told, found))
+            elif found:
+                retry.append(entry)
+                reason, code = reason or told, code or found
+        return RequestOutcome(retry=retry, dead=dead, reason=reason, code=code)
 
 
 def _has_text(kind: pa.DataType) -> bool:

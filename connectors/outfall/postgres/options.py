@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.options import Duration, Limit, Names, SinkOptions
 from outfall.postgres.names import GONE, LONGEST, MARKER, NUMBER, ROW, STAGE
 
@@ -117,7 +118,7 @@ class PostgresOptions(SinkOptions):
         " Without it such a row fails the query.",
     )
     max_dead_letters: int = Field(
-        default=1000,
+        default=MAX_DEAD_LETTERS,
         ge=1,
         description="`dead_letter_table`: how many rows of an epoch may go there; one more fails the query, so that a"
         " wrong schema does not divert an epoch in silence.",

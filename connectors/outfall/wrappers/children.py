@@ -114,6 +114,11 @@ class ChildMetrics(Metrics):
         if "." not in name and name != "rows":
             self._parent.add(name, amount)
 
+    def example(self, name: str, text: str) -> None:
+        """Keep the example here and there."""
+        super().example(name, text)
+        self._parent.example(f"{self._name}.{name}", text)
+
     def peak(self, name: str, amount: int) -> None:
         """Raise the counter here and there."""
         super().peak(name, amount)

@@ -22,6 +22,7 @@ from outfall.capabilities import (
     SaveMode,
     SealContext,
     SupportsCommitter,
+    SupportsCountCheck,
     SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
@@ -67,6 +68,7 @@ class Composite(
     DeclaresGuarantee,
     SupportsChildren,
     SupportsCommitter[ChildValue],
+    SupportsCountCheck,
     SupportsHeldRows[Any],
     SupportsNamedStates,
     SupportsPostCommitTopology[ChildValue],
@@ -319,6 +321,15 @@ class Composite(
             epoch=context.epoch,
         )
 
+    def check_counts(self, counts: Mapping[str, int], examples: Mapping[str, str]) -> None:
+        for_each(
+            self._with(SupportsCountCheck),
+            lambda name, child: child.check_counts(
+                share(name, counts, separator="."), share(name, examples, separator=".")
+            ),
+            "several sinks refuse what their tasks have counted",
+        )
+
     def create_committer(self, context: CommitterInitContext) -> CompositeCommitter:
         return CompositeCommitter(self._with(SupportsCommitter), context)
 
@@ -444,6 +455,7 @@ class CompositeSink(Composite):
 
 _OF_ANY_CHILD = (
     SupportsCommitter,
+    SupportsCountCheck,
     SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,

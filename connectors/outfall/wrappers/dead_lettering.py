@@ -10,6 +10,7 @@ import pyarrow as pa
 from outfall.capabilities import (
     OUTPUT_MODES,
     SaveMode,
+    SupportsCountCheck,
     SupportsDeadLetterSink,
     SupportsPreWriteTopology,
     SupportsTarget,
@@ -18,7 +19,7 @@ from outfall.capabilities import (
 from outfall.capability_checks import is_fixed, needs_same_rows, supports
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
 from outfall.delegating_sink import DelegatingSink
-from outfall.errors import CapabilityError, ConfigurationError
+from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.source_options import build_children
 from outfall.wrappers.composite import Composite
 from outfall.wrappers.composite_committer import ChildValue
@@ -38,15 +39,23 @@ class DeadLetteringSink(Composite):
         sink: its partitions hand over what they refuse (`SupportsDeadLetterSink`).
         dead_letter: gets rows with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. In each task it is opened
             when the first record is refused. It has no parts, or as many as `sink` has.
+        max_dead_letters: how many records of an epoch, of all its tasks, may be refused; one more fails the query, so
+            that a wrong schema does not divert an epoch in silence. Left out: what `sink` says, which is 1000 unless
+            its options have another number.
 
     Raises:
-        ConfigurationError: the two are one.
+        ConfigurationError: the two are one, or `max_dead_letters` is less than 1.
         CapabilityError: a sink cannot be used, alone or with the other, or does not hand over what it refuses.
     """
 
     kind_name = "dead-lettering"
 
-    def __init__(self, sink: Any, dead_letter: Any) -> None:
+    def __init__(self, sink: Any, dead_letter: Any, *, max_dead_letters: int | None = None) -> None:
+        if max_dead_letters is not None and max_dead_letters < 1:
+            raise ConfigurationError(
+                f"max_dead_letters: must be at least 1, not {max_dead_letters}",
+                do="give a number, or leave dead_letter out to have the first refused record stop the query",
+            )
         if sink is dead_letter:
             raise ConfigurationError("a sink cannot take its own dead letters", do="give another sink as dead_letter")
         if supports(dead_letter, SupportsPreWriteTopology):
@@ -75,6 +84,16 @@ class DeadLetteringSink(Composite):
                 " dead_letters_to(take)",
             )
         super().__init__({SINK: sink, DEAD_LETTERS: dead_letter})
+        self._most: int = sink.max_dead_letters() if max_dead_letters is None else max_dead_letters
+
+    def capabilities(self) -> Collection[type]:
+        return (*super().capabilities(), SupportsCountCheck)
+
+    def check_counts(self, counts: Mapping[str, int], examples: Mapping[str, str]) -> None:
+        super().check_counts(counts, examples)
+        found = counts.get(_COUNTER, 0)
+        if found > self._most:
+            raise _too_many(self._most, f"all tasks together have {found}; {examples.get(_COUNTER, '')}")
 
     def save_mode_of(self, name: str, mode: SaveMode | None) -> SaveMode | None:
         # The dead letters of former runs stay.
@@ -88,7 +107,7 @@ class DeadLetteringSink(Composite):
         return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else schema
 
     def open(self, openings: Mapping[str, Opening]) -> DeadLetteringPartition:
-        return DeadLetteringPartition(openings)
+        return DeadLetteringPartition(openings, self._most)
 
 
 class WithDeadLetters(DelegatingSink):
@@ -117,6 +136,17 @@ class DeadLetteringPartition(CompositePartition):
     """Whether there are dead letters that were not flushed."""
     _end_of_input = True
 
+    def __init__(self, openings: Mapping[str, Opening], most: int) -> None:
+        """Open the first partition.
+
+        Args:
+            openings: how the two are opened.
+            most: how many records the epoch may have refused.
+        """
+        self._most = most
+        self._refused = 0
+        super().__init__(openings)
+
     def open_children(self) -> None:
         """Open the one for the rows; the other one if it has something to go on from, which would else be lost."""
         self.open_child(SINK).partition.dead_letters_to(self.take)
@@ -127,9 +157,18 @@ class DeadLetteringPartition(CompositePartition):
         return (self.children[SINK],)
 
     def take(self, letters: Sequence[DeadLetter]) -> None:
-        """Write dead letters. Called by the first partition, in the task's thread."""
+        """Write dead letters. Called by the first partition, in the task's thread.
+
+        Raises:
+            ValueRefusedError: there are more than the epoch may have.
+        """
         if not letters:
             return
+        metrics = self._openings[DEAD_LETTERS].context.metrics
+        metrics.example(_ROWS, _shown(letters[0]))
+        self._refused += len(letters)
+        if self._refused > self._most:
+            raise _too_many(self._most, _shown(letters[-1]))
         child = self.children.get(DEAD_LETTERS) or self.open_child(DEAD_LETTERS)
         self._unflushed = True
         child.write_record_batch(dead_letter_batch(letters))
@@ -153,6 +192,27 @@ class DeadLetteringPartition(CompositePartition):
         self._unflushed = False
         if DEAD_LETTERS in self.children:
             self.children[DEAD_LETTERS].flush(self._end_of_input)
+
+
+_ROWS = "rows"
+_COUNTER = f"{DEAD_LETTERS}.{_ROWS}"
+"""What counts the rows that the dead-letter sink got."""
+_EXCERPT = 200
+"""Characters; a row may be long."""
+
+
+def _too_many(most: int, why: str) -> ValueRefusedError:
+    return ValueRefusedError(
+        f"more than {most} records of this epoch are refused",
+        why=why,
+        do="correct the rows or the destination; or raise max_dead_letters, if so many are meant to be set aside",
+    )
+
+
+def _shown(letter: DeadLetter) -> str:
+    row = letter.row if len(letter.row) <= _EXCERPT else f"{letter.row[:_EXCERPT]}…"
+    code = f" ({letter.code})" if letter.code else ""
+    return f"one of them is {row}: {letter.reason[: 2 * _EXCERPT]}{code}"
 
 
 def dead_letters_from_options(sink: Any, options: Mapping[str, str]) -> DeadLetteringSink:

@@ -116,6 +116,10 @@ class OffsetDedup(Composite, SupportsDeadLetterSink):
     def capabilities(self) -> Collection[type]:
         return (*super().capabilities(), SupportsDeadLetterSink)
 
+    def max_dead_letters(self) -> int:
+        target = self.children()[TARGET]
+        return target.max_dead_letters() if supports(target, SupportsDeadLetterSink) else super().max_dead_letters()
+
     def requires(self) -> Sequence[str]:
         return (*super().requires(), "a source that gives a row the same offset whenever it is read")
 

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from outfall.capabilities import SealContext, SupportsHeldRows, SupportsSeal, SupportsTarget
+from outfall.capabilities import SealContext, SupportsCountCheck, SupportsHeldRows, SupportsSeal, SupportsTarget
 from outfall.capability_checks import check_sink, check_unresumed, supports
-from outfall.errors import CapabilityError, ResponsesError, StepInUseError
+from outfall.errors import CapabilityError, OutfallError, ResponsesError, StepInUseError
 from outfall.protocol.clock import Clock, SystemClock
 from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.journal import Journal
@@ -236,6 +236,7 @@ class EpochCoordinator:
 
     def _write(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
         step = self._step
+        self._check_counts(collected)
         self._seal(ticket, collected)
         reached("after seal")
         states, writer_states = carried_to_log(
@@ -266,6 +267,14 @@ class EpochCoordinator:
         if not completed.drain:
             self._warn_of_held(completed.epoch)
         return EpochResult(completed.epoch, completed.generation, False, completed.counts, completed.seconds)
+
+    def _check_counts(self, collected: CollectedResponses) -> None:
+        if supports(self._step.sink, SupportsCountCheck):
+            try:
+                self._step.sink.check_counts(collected.counts(), collected.examples())
+            except OutfallError as error:
+                error.locate(step=self._step.step_id, epoch=collected.epoch)
+                raise
 
     def _held_count(self, states: Sequence[StoredValue]) -> dict[str, int]:
         return {ROWS_HELD: total_held(states).rows} if supports(self._step.sink, SupportsHeldRows) else {}

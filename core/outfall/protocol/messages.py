@@ -108,6 +108,7 @@ class TaskResponse(StoredModel):
     """Indices of the recorded writer states that this task's writer goes on from."""
     skipped: bool = False
     counts: dict[str, int] = {}
+    examples: dict[str, str] = {}
     seconds: float = 0.0
 
     def encode(self) -> bytes:
@@ -175,6 +176,10 @@ class CollectedResponses:
         for response in self.responses:
             total.add_all(response.counts)
         return total.counts
+
+    def examples(self) -> dict[str, str]:
+        """An example of what each counter counts that has one: that of the first task."""
+        return {name: text for response in reversed(self.responses) for name, text in response.examples.items()}
 
     def states(self) -> dict[str, StoredValue]:
         """Each state after this epoch; those without a response stay as they were."""

@@ -173,6 +173,7 @@ class EpochTask:
             consumed_states=[] if self._skips else [index for index, _ in self._own_states()],
             skipped=self._skips,
             counts=self._metrics.counts,
+            examples=self._metrics.examples,
             seconds=time.monotonic() - self._started,
         )
 

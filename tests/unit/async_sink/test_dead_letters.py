@@ -116,6 +116,43 @@ def test_what_aws_refuses_is_kept_and_the_others_go_through(kind: Any, monkeypat
     assert (counts["sent"], counts["dead_letters"]) == (2, 1)
 
 
+class Sorting(Refusing):
+    """Says of each record on its own what it thinks of it; what it has asked to be sent again it takes then."""
+
+    def _put(self, records: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [self._one(json.loads(record["Data"])) for record in records]
+
+    def _one(self, row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] < 0:
+            return {"ErrorCode": "InvalidArgumentException", "ErrorMessage": f"{row['id']} is below nought"}
+        if row["id"] == 0 and row not in self.accepted:
+            self.accepted.append(row)
+            return {"ErrorCode": "InternalFailure", "ErrorMessage": "try again"}
+        self.accepted.append(row)
+        return {}
+
+
+@pytest.mark.parametrize("kind", [KinesisSink, FirehoseSink])
+def test_a_record_that_aws_refuses_among_others_has_its_own_reason(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, letters = Sorting(), NamedStagingSink(Warehouse(), "letters")
+    monkeypatch.setattr(AwsSink, "client", lambda self: client)
+    sink = kind("name", region="us-east-1", dead_letter=letters, retry_backoff=0.001, retry_deadline=2)
+    rows = [{"id": number} for number in (0, -1, 1, -2)]
+    counts = LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [rows]).counts
+    found = [(json.loads(letter["row"])["id"], letter["reason"]) for letter in rows_of(letters.warehouse)]
+    assert sorted(found) == [(number, f"InvalidArgumentException: {number} is below nought") for number in (-2, -1)]
+    assert {letter["code"] for letter in rows_of(letters.warehouse)} == {"InvalidArgumentException"}
+    assert (counts["sent"], counts["dead_letters"], counts["retries"]) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_how_many_there_may_be_is_an_option(name: str) -> None:
+    assert [
+        MAKERS[name](dead_letter=LETTERS, **given).worker.children()["sink"].max_dead_letters()
+        for given in ({}, {"max_dead_letters": 7})
+    ] == [1000, 7]
+
+
 def _key_of(row: Mapping[str, Any]) -> Any:
     return row["key"]
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from outfall.async_sink import RequestOutcome
+from outfall.async_sink import RefusedEntry, RequestOutcome
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.records import HttpRecord
+from outfall.http.response_mapping import AnswerReader, ItemResponse
+from outfall.http.statuses import Statuses
 from outfall.http.transport import ExchangeError, Fault, Response
-from tests.unit.support.http_script import RECORDS, URL, reader
+from tests.unit.support.http_script import RECORDS, URL, options, reader
 
 
 def read(
@@ -55,14 +57,52 @@ def test_items_are_taken_one_by_one() -> None:
 
     outcome = read(207, b"201 429 400", {"retry-after": "3"}, per_item=statuses)
     assert outcome.retry == [RECORDS[1]]
-    assert [(refusal.entry, refusal.code) for refusal in outcome.dead] == [(RECORDS[2], "400")]
+    assert outcome.dead == [RefusedEntry(RECORDS[2], f"{URL} answered 400 for this record", "400")]
+    assert (outcome.reason, outcome.code) == (f"{URL} answered 429 for this record", "429")
     assert (outcome.after, outcome.together) == (3.0, False)
-    assert read(200, b"200 200 200", per_item=statuses) == RequestOutcome(
-        retry=[], dead=[], reason=f"{URL} did not accept the record"
-    )
+    assert read(200, b"200 200 200", per_item=statuses) == RequestOutcome(retry=[], dead=[])
     assert isinstance(read(200, b"200 401 200", per_item=statuses).error, TargetError)
     assert isinstance(read(200, b"200", per_item=statuses).error, ConfigurationError)
     assert read(503, b"", per_item=statuses).retry == RECORDS
+
+
+def test_each_record_has_its_own_reason_code_and_excerpt() -> None:
+    def items(answer: Response, count: int) -> list[int | ItemResponse]:
+        found = [next(iter(item.values())) for item in json.loads(answer.body)["items"]]
+        errors = [item.get("error", {}) for item in found]
+        return [
+            ItemResponse(item["status"], error.get("reason"), error.get("type"), json.dumps(error) if error else None)
+            for item, error in zip(found, errors, strict=True)
+        ]
+
+    def refused(kind: str, reason: str, status: int = 400) -> dict[str, object]:
+        return {"create": {"status": status, "error": {"type": kind, "reason": reason}}}
+
+    # As OpenSearch's _bulk answers.
+    body = {
+        "items": [refused("mapper", "no date"), refused("exists", "doc 7", 422), refused("busy", "queue full", 429)]
+    }
+    outcome = reader(per_item=items).read(Response(200, {}, json.dumps(body).encode()), RECORDS)
+    assert [(refusal.entry, refusal.code) for refusal in outcome.dead] == [
+        (RECORDS[0], "mapper"),
+        (RECORDS[1], "exists"),
+    ]
+    assert [refusal.reason.rpartition(": ")[2] for refusal in outcome.dead] == ["no date", "doc 7"]
+    assert [json.loads(refusal.excerpt or "")["reason"] for refusal in outcome.dead] == ["no date", "doc 7"]
+    assert (outcome.retry, outcome.code) == ([RECORDS[2]], "busy")
+    assert "queue full" in (outcome.reason or "")
+
+
+def test_what_a_server_says_back_of_a_secret_is_hidden_in_what_it_says_of_a_record() -> None:
+    def items(answer: Response, count: int) -> list[ItemResponse]:
+        return [ItemResponse(400, "not for hunter2", "hunter2", "hunter2!")]
+
+    made = AnswerReader(
+        options(), Statuses(keyed=True, template=False), items, lambda text: text.replace("hunter2", "***")
+    )
+    (refusal,) = made.read(Response(200, {}, b"{}"), RECORDS[:1]).dead
+    assert "hunter2" not in repr(refusal)
+    assert refusal.excerpt == "***!"
 
 
 def test_answers_that_have_no_body_by_their_status_are_not_asked_for_items() -> None:

@@ -53,3 +53,9 @@ def test_options_make_the_same_sink_and_it_survives_pickling() -> None:
 def test_what_it_refuses(make: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+def test_how_many_records_may_be_refused_is_an_option() -> None:
+    kept = FileSink("/x")
+    sinks = [KafkaSink("a:1", "t", dead_letter=kept), KafkaSink("a:1", "t", dead_letter=kept, max_dead_letters=7)]
+    assert [sink.children()["sink"].max_dead_letters() for sink in sinks] == [1000, 7]

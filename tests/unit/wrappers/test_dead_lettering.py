@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -89,6 +91,42 @@ def test_dead_letters_are_kept_once_wherever_the_driver_dies(point: str) -> None
     assert rows_of(sink.warehouse) == rows(1)
     assert sorted(ids_of(rows_of(letters.warehouse))) == [-2, -1]
     assert guarantee_of(composite) is Guarantee.EXACTLY_ONCE
+
+
+@pytest.mark.parametrize("tasks", [[(-1, 1, -2, -3)], [(-1, 1), (-2,), (-3,)]], ids=["one task", "several"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_more_than_an_epoch_may_have_fail_it_before_anything_is_published(
+    tasks: list[tuple[int, ...]], nested: bool
+) -> None:
+    refusing, letters, recovery = RefusingSink(Warehouse()), Letters(), MemoryRecoveryConfig()
+
+    def sink(most: int) -> Any:
+        made = DeadLetteringSink(refusing, letters, max_dead_letters=most)
+        return FanOutSink(a=made) if nested else made
+
+    with pytest.raises(ValueRefusedError) as stopped:
+        LocalDriver(sink(2), recovery).run_epoch(0, [rows(*ids) for ids in tasks])
+    text = str(stopped.value)
+    assert "more than 2 records of this epoch are refused" in text
+    assert re.search(r'one of them is \{"id": ?-[13]\}: below nought', text)
+    assert "raise max_dead_letters" in text
+    assert rows_of(refusing.warehouse) == rows_of(letters.warehouse) == []
+    assert letters.warehouse.opened == (0 if len(tasks) == 1 else 3), "a task refuses them as they come"
+    LocalDriver(sink(3), recovery).run_epoch(0, [rows(*ids) for ids in tasks])
+    assert (rows_of(refusing.warehouse), len(rows_of(letters.warehouse))) == (rows(1), 3)
+
+
+def test_the_refusing_sink_says_how_many_there_may_be_unless_somebody_says_otherwise() -> None:
+    class Strict(RefusingSink):
+        def max_dead_letters(self) -> int:
+            return 1
+
+    for given, fails in (({}, True), ({"max_dead_letters": 2}, False)):
+        driver = LocalDriver(DeadLetteringSink(Strict(Warehouse()), Letters(), **given), MemoryRecoveryConfig())
+        with pytest.raises(ValueRefusedError) if fails else nullcontext():
+            driver.run_epoch(0, [rows(-1), rows(-2)])
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        DeadLetteringSink(Strict(Warehouse()), Letters(), max_dead_letters=0)
 
 
 def test_a_sink_with_parts_has_a_dead_letter_writer_in_each_part() -> None:
