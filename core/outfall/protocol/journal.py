@@ -213,6 +213,11 @@ class Journal:
         """The log itself."""
         return self._log
 
+    @property
+    def entries(self) -> list[Entry]:
+        """What was read last and appended since, oldest first: all from the last completed epoch's BEGIN on."""
+        return [self._known[number][1] for number in sorted(self._known)]
+
     def read(self) -> JournalView:
         """Read to the end, and stand there.
 

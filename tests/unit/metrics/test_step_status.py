@@ -1,0 +1,148 @@
+"""What a step's log says of an open epoch, and how little is read to say it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from outfall.metrics.step_status import StepWatch, read_status
+from outfall.protocol.heartbeat import Heartbeat
+from outfall.recovery import recovery_config
+from outfall.recovery.local_log import LocalLog
+from outfall.recovery.log import heartbeat_name
+from outfall.testing import crash_at
+from tests.unit.support.command import FileStep
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> FileStep:
+    return FileStep(tmp_path)
+
+
+@pytest.fixture
+def watch(step: FileStep) -> StepWatch:
+    return StepWatch(recovery_config(step.recovery), "sink")
+
+
+def beat(step: FileStep, *, age: float = 0, generation: int = 1) -> None:
+    at = datetime.now(UTC) - timedelta(seconds=age)
+    with closing(recovery_config(step.recovery).open("sink")) as log:
+        found = Heartbeat(
+            who="driver",
+            generation=generation,
+            epoch=0,
+            phase="commit",
+            since=at,
+            at=at,
+            attempts=3,
+            place="server s",
+            doing="publishing",
+            reason="it is away",
+        )
+        log.set_heartbeat(heartbeat_name("driver", generation), found.model_dump_json().encode())
+
+
+@pytest.mark.parametrize(
+    ("point", "phase", "recorded"),
+    [("after BEGIN", "tasks", 0), ("after PREPARED", "commit", 4), ("before COMPLETED", "commit", 4)],
+)
+def test_an_open_epoch_says_its_phase_since_when_and_what_is_recorded(
+    step: FileStep, watch: StepWatch, point: str, phase: str, recorded: int
+) -> None:
+    step.write(0)
+    before = datetime.now(UTC)
+    with crash_at(point):
+        step.write(1)
+    found = watch.look()
+    assert (found.phase, found.recorded_rows, found.completed) == (phase, recorded, 0)
+    assert found.opened_at is not None
+    assert before <= found.opened_at <= datetime.now(UTC)
+    assert found.completed_at is not None
+    assert found.completed_at <= before
+    step.write(1, 2)
+    found = watch.look()
+    assert (found.phase, found.opened_at, found.recorded_rows, found.totals["rows"]) == (None, None, 0, 12)
+
+
+def test_restarts_are_seen_before_the_epoch_is_completed_and_never_go_back(step: FileStep, watch: StepWatch) -> None:
+    seen = []
+    for _ in range(3):
+        with crash_at("after BEGIN"):
+            step.write(0)
+        seen.append(watch.look().restarts)
+    step.write(0)
+    seen.append(watch.look().restarts)
+    step.write(1)
+    seen.append(watch.look().restarts)
+    assert seen == [0, 1, 2, 3, 3]
+
+
+def test_what_is_tried_again_is_said_until_it_is_old(step: FileStep, watch: StepWatch) -> None:
+    step.write(0)
+    assert not watch.look().retrying
+    beat(step)
+    found = watch.look()
+    assert (found.retrying, found.heartbeats[0].attempts, found.heartbeats[0].place) == (True, 3, "server s")
+    assert read_status(recovery_config(step.recovery), "sink", last=0).retrying
+    beat(step, age=91)
+    assert not watch.look().retrying
+    beat(step, generation=0)
+    assert not watch.look().retrying
+
+
+def test_an_idle_step_costs_no_reading(step: FileStep, watch: StepWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    step.write(0)
+    first = watch.look()
+
+    def read(log: object, path: str) -> bytes:
+        raise AssertionError(path)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(LocalLog, "_load", read)
+        assert watch.look() == first
+    step.write(1)
+    assert watch.look().completed == 1
+
+
+def test_a_look_reads_the_newest_entries_only(
+    step: FileStep, watch: StepWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step.write(*range(30))
+    loaded: list[str] = []
+    load = LocalLog._load
+    monkeypatch.setattr(LocalLog, "_load", lambda log, path: loaded.append(path) or load(log, path))  # type: ignore[func-returns-value]
+    assert watch.look().totals["rows"] == 120
+    assert len(loaded) <= 12
+
+
+def test_a_log_that_cannot_be_read_keeps_what_was_known(
+    step: FileStep, watch: StepWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step.write(0)
+    watch.look()
+
+    def fail(log: object) -> list[int]:
+        raise RuntimeError("no answer from https://me:geheim@host")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(LocalLog, "numbers", fail)
+        found = watch.look()
+    assert (found.state, found.totals["rows"]) == ("unreadable", 4)
+    assert found.problem == "RuntimeError: no answer from https://***@host"
+    newest = max((Path(step.recovery) / "outfall/sink").glob("*.json"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-5])
+    found = watch.look()
+    assert (found.state, found.totals["rows"]) == ("damaged", 4)
+    newest.write_bytes(whole)
+    found = watch.look()
+    assert (found.state, found.problem) == ("completed", None)
