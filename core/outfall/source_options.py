@@ -24,6 +24,9 @@ class SourceOptions(SinkOptions):
     checkpoint_location: str | None = Field(
         default=None, description="Spark's checkpoint location, absolute; also holds the step's log."
     )
+    query_name: str | None = Field(
+        default=None, description="The name of the stream's query. Spark's own, which hands it to sinks in Python too."
+    )
     recovery: str | None = Field(
         default=None, description="Where the step's log is, if not with the checkpoint: an absolute path or a URL."
     )

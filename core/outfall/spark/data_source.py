@@ -102,10 +102,10 @@ class OutfallDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Make the writer of a batch job and begin it. Called in the planning process only."""
         own, rest = self._split()
-        if own.checkpoint_location is not None or own.adopt_checkpoint:
+        if own.checkpoint_location is not None or own.query_name is not None or own.adopt_checkpoint:
             raise ConfigurationError(
-                "checkpointLocation and adopt_checkpoint are for streams",
-                why="a batch job has no checkpoint",
+                "checkpointLocation, queryName and adopt_checkpoint are for streams",
+                why="a batch job has no checkpoint and is no query",
                 do="leave them out; a job that can run again has epoch and recovery",
             )
         if (own.epoch is None) != (own.recovery is None):

@@ -35,7 +35,8 @@ def writer(spark: SparkSession, root: Path, **options: str) -> DataStreamWriter:
 def test_each_row_is_found_once(spark: SparkSession, tmp_path: Path, source: Path) -> None:
     run(writer(spark, tmp_path))
     write_source(source, files=1, start=2)
-    run(writer(spark, tmp_path))
+    # Spark hands a query's name to the sink, among the options.
+    assert run(writer(spark, tmp_path).queryName("flights")).name == "flights"
     assert found_ids(tmp_path / "out") == list(range(30))
     assert [(item.epoch, item.rows) for item in history(str(tmp_path / "checkpoint"))] == [(0, 10), (1, 10), (2, 10)]
 
