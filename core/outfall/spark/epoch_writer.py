@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from outfall.capabilities import SupportsHeldRows, SupportsPreWriteTopology
-from outfall.capability_checks import check_output_mode, is_fixed, supports
+from outfall.capability_checks import (
+    SupportsChildren,
+    check_output_mode,
+    children_of,
+    is_fixed,
+    kind_of,
+    supports,
+)
 from outfall.errors import CapabilityError, EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.draining import REWRITES, drain
@@ -25,6 +33,8 @@ from outfall.spark.task_function import PART_COLUMN, RESPONSE_SCHEMA, EpochFunct
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+JOB_DESCRIPTION = "spark.job.description"
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +102,9 @@ class EpochWriter:
             try:
                 with closing(self.coordinator(query)) as coordinator:
                     ticket = coordinator.begin(epoch, query_id=query.query_id)
-                    result = coordinator.finish(ticket, self._run_tasks(df, ticket, epoch))
+                    with _described(df, self._description(ticket.epoch_of(epoch))):
+                        responses = self._run_tasks(df, ticket, epoch)
+                    result = coordinator.finish(ticket, responses)
                 break
             except EpochAbandonedError as error:
                 rewrites += 1
@@ -131,6 +143,12 @@ class EpochWriter:
             make_source_durable=None if checkpoint is None else checkpoint.make_durable,
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=query.run)
+
+    def _description(self, epoch: int) -> str:
+        """What Spark's UI shows of the epoch's jobs: of a sink that consists of others, the kinds of these."""
+        sinks = [self._sink, *children_of(self._sink).values()]
+        kinds = ", ".join(kind_of(sink) for sink in sinks if not supports(sink, SupportsChildren))
+        return f"outfall: step {self._settings.step_id}, epoch {epoch} → {kinds}"
 
     def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskResponse]:
         skips = ticket.skips(ticket.epoch_of(epoch))
@@ -174,6 +192,33 @@ class EpochWriter:
         value = columns.find("value", settings.value)
         selected = frame.select(value.expression().alias("value"), *([PART_COLUMN] if is_fixed(self._sink) else []))
         return selected, (value.name,), value.name
+
+
+@contextmanager
+def _described(df: DataFrame, text: str) -> Iterator[None]:
+    """Describe the Spark jobs that the block starts on this thread, and put back what described them before.
+
+    Spark Connect keeps descriptions to itself. It shows the tags of a session in its own tab, and with the jobs in the
+    REST API; a tag has no comma.
+    """
+    session = df.sparkSession
+    if is_connect(df):
+        tag = text.replace(",", ";")
+        session.addTag(tag)
+        try:
+            yield
+        finally:
+            session.removeTag(tag)
+        return
+    context = session.sparkContext
+    before = context.getLocalProperty(JOB_DESCRIPTION)
+    context.setLocalProperty(JOB_DESCRIPTION, text)
+    try:
+        yield
+    finally:
+        # A session that was stopped meanwhile has none to put back, and its own error goes on.
+        with suppress(Exception):
+            context.setLocalProperty(JOB_DESCRIPTION, before)  # type: ignore[arg-type]
 
 
 def default_parallelism(df: DataFrame) -> int:

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -25,6 +26,7 @@ from outfall.recovery import history
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.spark import for_each_batch, write_stream
 from outfall.trace_points import listen
+from outfall.wrappers import FanOutSink
 from tests.integration.support.reading import (
     forget_commit,
     found,
@@ -238,6 +240,49 @@ def test_two_steps_in_one_epoch_are_both_written(
     query = read_stream(spark, source).writeStream.foreachBatch(both)
     run(query.option("checkpointLocation", str(checkpoint)))
     assert found_ids(out / "a") == found_ids(out / "b") == list(range(20))
+
+
+def test_sparks_ui_says_of_each_job_what_it_writes(
+    spark: SparkSession, source: Path, out: Path, checkpoint: Path
+) -> None:
+    several = FanOutSink([FileSink(out / "a", parts=1), FileSink(out / "b")])
+    sinks = {"several": several, "broken": BrokenSink(), "last": FileSink(out / "c")}
+    writes = {step: for_each_batch(sink, recovery=str(checkpoint), step_id=step) for step, sink in sinks.items()}
+    seen = []
+
+    def each(df: DataFrame, epoch: int) -> None:
+        for step, write_rows in writes.items():
+            with suppress(Exception) if step == "broken" else nullcontext():
+                write_rows(df, epoch)
+            seen.append(spark.sparkContext.getLocalProperty("spark.job.description"))
+        df.count()
+
+    query = read_stream(spark, source).writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+    jobs = described_jobs(spark, run(query).runId)
+    assert {text for text in jobs if "runId" not in text} == {
+        "outfall: step several, epoch 0 → file/growing, file/whole",
+        f"outfall: step broken, epoch 0 → {BrokenSink.__module__}.BrokenSink",
+        "outfall: step last, epoch 0 → file/whole",
+        "outfall: step several, epoch 1 → file/growing, file/whole",
+        "outfall: step last, epoch 1 → file/whole",
+    }
+    # Spark's own text is back after each write, also after the one that failed, and describes the job that follows.
+    assert len(seen) == 6
+    assert set(seen) == {text for text in jobs if "runId" in text}
+
+
+def described_jobs(spark: SparkSession, group: str) -> list[str]:
+    """The descriptions of the jobs of a group, as Spark's UI shows them."""
+    context: Any = spark.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    found = context._jsc.sc().statusStore().jobsList(None)
+    jobs = [found.apply(index) for index in range(found.size())]
+    return [job.description().get() for job in jobs if job.jobGroup().isDefined() and job.jobGroup().get() == group]
+
+
+class BrokenSink(DynamicSink[Any]):
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        raise InjectedError("build")
 
 
 def test_a_write_on_a_thread_that_does_not_know_the_query_is_refused(
