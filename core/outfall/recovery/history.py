@@ -44,6 +44,11 @@ class EpochSummary:
     counts: dict[str, int]
     """All counters of the epoch, those of the sink among them."""
 
+    @property
+    def commit_seconds(self) -> float:
+        """From PREPARED to COMPLETED."""
+        return max(0.0, self.seconds - self.task_seconds)
+
 
 def history(recovery: str | RecoveryConfig, step_id: str = "sink") -> list[EpochSummary]:
     """Return the last hundred epochs of a step, oldest first. Reads only; safe while the query runs.

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
-import sys
-import time
-from collections.abc import Callable
-from contextlib import closing
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +13,15 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.async_sink import RequestOutcome
-from outfall.errors import TransientError
-from outfall.metrics.step_status import look, read_status
-from outfall.recovery import CheckpointRecoveryConfig, LogEntry, SqliteRecoveryConfig, copy_step, recovery_config
+from outfall.metrics.step_status import read_status
+from outfall.recovery import LogEntry, SqliteRecoveryConfig, copy_step, recovery_config
 from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry, store_state
 from outfall.recovery.file_log import FileLog
 from outfall.serde import JsonSerializer
 from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.async_destination import Destination, TextSink
-from tests.unit.support.command import FileStep, done, failed, parsed, rows, run, tree
+from tests.unit.support.command import FileStep, done, failed, in_terminal, parsed, rows, run, tree
 from tests.unit.support.hoarding import HoardingInParts
-from tests.unit.support.warehouse import PlainSink
-
-status_command: Any = sys.modules["outfall.cli.commands.status"]
-"""The module; the package's attribute of the name is the command."""
 
 
 @pytest.fixture(autouse=True)
@@ -91,10 +82,22 @@ def test_a_location_without_steps_says_what_it_is(tmp_path: Path) -> None:
     assert said(tmp_path).endswith("it is no checkpoint, nor was it given as recovery=")
     (tmp_path / "chk" / "offsets").mkdir(parents=True)
     assert said(tmp_path / "chk").endswith("Spark has a checkpoint there, and Outfall wrote nothing yet")
+    assert json.loads(failed("status", tmp_path, "--json"))["problem"].endswith("nor was it given as recovery=")
+
+
+def test_the_checkpoints_of_a_directory_are_listed(tmp_path: Path) -> None:
     for name in ("flights", "trains"):
         LocalDriver(FileStep(tmp_path, name).driver().sink, str(tmp_path / name)).run_epoch(0, [])
-    assert said(tmp_path).endswith("it holds checkpoints, and is none: name one of flights, trains")
-    assert json.loads(failed("status", tmp_path, "--json"))["problem"].endswith("name one of flights, trains")
+    with crash_at("after PREPARED"):
+        LocalDriver(FileStep(tmp_path, "trains").driver().sink, str(tmp_path / "trains")).run_epoch(1, [])
+    lines = [line.split() for line in done("status", tmp_path).splitlines()]
+    assert [line[:4] for line in lines[1:]] == [
+        ["flights", "sink", "completed", "0"], ["trains", "sink", "recorded", "1"],
+    ]  # fmt: skip
+    found = parsed("status", tmp_path)["checkpoints"]
+    assert [each["steps"][0]["state"] for each in found] == ["completed", "recorded"]
+    max((tmp_path / "trains/outfall/sink").glob("*.json")).write_bytes(b"{")
+    assert "damaged" in failed("status", tmp_path)
 
 
 @pytest.mark.parametrize("command", [("status",), ("show",), ("gc", "--sink", "file", "-o", "path=/x")])
@@ -175,10 +178,28 @@ def test_rows_held_are_counted(tmp_path: Path) -> None:
     (shown,) = parsed("status", setup.recovery)["steps"]
     assert (shown["rows_held"], shown["held_since"]) == (2, "2026-11-21T12:00:00+00:00")
     text = done("status", setup.recovery)
-    assert "2, the oldest since 2026-11-21 12:00:00 UTC" in text
+    assert "2 rows, the oldest since 2026-11-21 12:00:00 UTC" in text
     assert f"outfall drain {recovery_config(setup.recovery).url()} sink, with the sink's options" in " ".join(
         text.split()
     )
+
+
+def test_a_line_fits_80_columns_and_what_is_zero_throughout_is_left_out(step: FileStep) -> None:
+    step.write(0, 1)
+    text = done("status", step.recovery)
+    assert not re.search("retries|dead|skipped|buffered|dropped|batch", text)
+    step.driver().run_epoch(1, rows(1))
+    assert "skipped" in done("status", step.recovery)
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}])
+def test_a_failure_is_red_in_a_terminal(step: FileStep, tmp_path: Path, environment: dict[str, str]) -> None:
+    step.write(0)
+    max((tmp_path / "rec/outfall/sink").glob("*.json")).write_bytes(b"{")
+    shown = in_terminal("status", step.recovery, columns=80, **environment)
+    assert ("\x1b[1;31mits log cannot be read" in shown) is (not environment)
+    assert all(len(re.sub("\x1b\\[[0-9;]*m", "", line)) <= 80 for line in shown.splitlines())
+    assert "\x1b" not in failed("status", step.recovery)
 
 
 def test_what_a_sink_on_the_asynchronous_base_sends_again_and_has_sent_is_counted(tmp_path: Path) -> None:
@@ -186,89 +207,6 @@ def test_what_a_sink_on_the_asynchronous_base_sends_again_and_has_sent_is_counte
     LocalDriver(TextSink(destination), str(tmp_path)).run_epoch(0, [["aa", "ä", "b"]])
     (shown,) = parsed("status", tmp_path)["steps"]
     assert [(epoch["rows"], epoch["bytes"], epoch["retries"]) for epoch in shown["epochs"]] == [(3, 5, 1)]
-
-
-def test_watching_looks_again_until_it_is_interrupted(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:
-    step.write(0)
-    paused: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        paused.append(seconds)
-        if len(paused) == 2:
-            raise KeyboardInterrupt
-        step.write(1)
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    lines = done("status", step.recovery, "--watch", "--interval", 7, "--json").splitlines()
-    assert paused == [7, 7]
-    assert [json.loads(line)["steps"][0]["completed"] for line in lines] == [0, 1]
-
-
-@pytest.fixture
-def unreadable(tmp_path: Path) -> Callable[[], None]:
-    """A step in SQLite whose tables its driver has not made yet, beside one that is whole. Makes them when called."""
-    recovery = SqliteRecoveryConfig(str(tmp_path / "db"))
-    for name in ("archive", "sink"):
-        LocalDriver(PlainSink(), recovery, step_id=name).run_epoch(0, [[1]])
-
-    def set_version(version: int) -> None:
-        with closing(sqlite3.connect(tmp_path / "db/archive.sqlite", isolation_level=None)) as connection:
-            connection.execute(f"PRAGMA user_version = {version}")
-
-    set_version(0)
-    return lambda: set_version(1)
-
-
-@pytest.mark.usefixtures("unreadable")
-def test_a_step_that_cannot_be_read_now_hides_no_other(tmp_path: Path) -> None:
-    text = failed("status", f"sqlite://{tmp_path}/db")
-    assert "step archive: its log cannot be read now" in text
-    assert "does not have the tables of this release yet" in text
-    assert "step sink: epoch 0 is completed" in text
-
-
-def test_watching_goes_on_when_a_step_cannot_be_read(
-    tmp_path: Path, unreadable: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = iter([unreadable, interrupt])
-    monkeypatch.setattr(time, "sleep", lambda seconds: next(looks)())
-    lines = done("status", f"sqlite://{tmp_path}/db", "--watch", "--json").splitlines()
-    states = [[step["state"] for step in json.loads(line)["steps"]] for line in lines]
-    assert states == [["unreadable", "completed"], ["completed", "completed"]]
-
-
-def test_watching_goes_on_when_steps_cannot_be_listed(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:
-    step.write(0)
-
-    def away(recovery: object) -> list[str]:
-        raise TransientError("the store is away")
-
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(CheckpointRecoveryConfig, "steps", away)
-        assert "the store is away" in failed("status", step.recovery)
-        pauses = iter([meanwhile.undo, interrupt])
-        monkeypatch.setattr(time, "sleep", lambda seconds: next(pauses)())
-        lines = done("status", step.recovery, "--watch", "--json").splitlines()
-    first, second = map(json.loads, lines)
-    assert (first["steps"], first["problem"]) == ([], "the store is away.")
-    assert second["steps"][0]["state"] == "completed"
-
-
-def test_watching_is_interrupted_in_the_middle_of_a_look(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:
-    step.write(0)
-    # From the second look on nothing is read.
-    monkeypatch.setattr(time, "sleep", lambda seconds: monkeypatch.setattr(status_command, "look", interrupt))
-    assert "Aborted" not in done("status", step.recovery, "--watch")
-
-
-def interrupt(*args: Any, **options: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def test_older_epochs_are_paged_through(step: FileStep) -> None:
-    step.write(0, 1, 2, 3)
-    pages = [look(recovery_config(step.recovery), "sink", last=2, before=end).epochs for end in (None, 2, 0)]
-    assert [[epoch.epoch for epoch in page] for page in pages] == [[2, 3], [0, 1], []]
 
 
 def test_the_last_epoch_is_shown_whole(step: FileStep) -> None:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
 import sys
+import termios
 import types
 from pathlib import Path
 from typing import Any
@@ -42,6 +50,37 @@ def parsed(*arguments: object) -> Any:
 
 def rows(epoch: int, count: int = 3) -> list[list[dict[str, int]]]:
     return [[{"epoch": epoch, "id": number} for number in range(count)], [{"epoch": epoch, "id": count}]]
+
+
+def in_terminal(*arguments: object, columns: int = 80, interrupt_at: str | None = None, **environment: str) -> str:
+    """What a process prints into a terminal of its own, with its colours; interrupted as by Ctrl-C once it has a text.
+
+    It ends with 0 or 1, and prints no traceback.
+    """
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    command = [sys.executable, "-m", "outfall.cli", *map(str, arguments)]
+    known = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    printed = b""
+    with subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, env=known | {"TERM": "xterm-256color"} | environment
+    ) as process:
+        os.close(its)
+        while select.select([ours], [], [], 30)[0]:
+            try:
+                printed += os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+            if interrupt_at is not None and interrupt_at.encode() in printed:
+                process.send_signal(signal.SIGINT)
+                interrupt_at = None
+        else:
+            process.kill()
+            raise AssertionError(f"no end and no more text for 30 seconds after {printed[-300:]!r}")
+    os.close(ours)
+    assert process.returncode in (0, 1)
+    assert b"Traceback" not in printed
+    return printed.decode().replace("\r\n", "\n")
 
 
 class FileStep:

@@ -14,6 +14,7 @@ from outfall.cli.commands.recovery_data import copy, drain, reset
 from outfall.cli.commands.repair import repair
 from outfall.cli.commands.show import show
 from outfall.cli.commands.status import status
+from outfall.cli.commands.watch import watch
 from outfall.errors import OutfallError
 from outfall.redaction import without_credentials
 from outfall.version import outfall_version
@@ -68,5 +69,5 @@ def completion(shell: str) -> None:
     click.echo(made(outfall, {}, "outfall", "_OUTFALL_COMPLETE").source())
 
 
-for _command in (status, show, drain, gc, copy, repair, reset, doctor):
+for _command in (status, watch, show, drain, gc, copy, repair, reset, doctor):
     outfall.add_command(_command)

@@ -20,8 +20,8 @@ from click.shell_completion import CompletionItem
 from outfall import plugins
 from outfall.capability_checks import check_sink
 from outfall.errors import ConfigurationError, OutfallError
+from outfall.metrics.location_status import SHOWN, local_path, no_steps, why_none
 from outfall.protocol.commit_retry import CommitPolicy
-from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.log import RecoveryConfig, check_step_id
 from outfall.recovery.sqlite import SqliteRecoveryConfig
 from outfall.recovery.url import recovery_config
@@ -132,9 +132,6 @@ def _imported(place: str, options: Mapping[str, str]) -> Any:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SHOWN = 10
-"""Checkpoints and steps that are named."""
-
 _DEFAULT_STEP = "sink"
 
 
@@ -149,40 +146,11 @@ def recovery_location(text: str) -> RecoveryConfig:
         raise click.BadParameter(str(error)) from error
 
 
-def checkpoints_below(recovery: RecoveryConfig) -> list[RecoveryConfig]:
-    """Return the locations with steps in the directories of a local one, by name: of a parent of many checkpoints."""
-    path = _local_path(recovery)
-    found = sorted(Path(path).glob("*/outfall")) if path else []
-    return [CheckpointRecoveryConfig(str(place.parent)) for place in found if place.is_dir()]
-
-
-def why_none(recovery: RecoveryConfig) -> str | None:
-    """Say why a location has no steps, where that can be seen."""
-    path = _local_path(recovery)
-    if path is None:
-        return None
-    if not os.path.isdir(path):
-        return f"there is no directory {path}"
-    if below := checkpoints_below(recovery):
-        names = [os.path.basename(found.url()) for found in below]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        return f"it holds checkpoints, and is none: name one of {', '.join(names[:_SHOWN])}{more}"
-    if (Path(path) / "offsets").is_dir():
-        return "Spark has a checkpoint there, and Outfall wrote nothing yet"
-    return "it is no checkpoint, nor was it given as recovery="
-
-
-def no_steps(recovery: RecoveryConfig) -> str:
-    """Say that a location has no steps, and why where that can be seen."""
-    why = why_none(recovery)
-    return f"no steps in {recovery.url()}" + (f": {why}" if why else "")
-
-
 def nothing_recorded(recovery: RecoveryConfig, step: str) -> ConfigurationError:
     """Make the error for a step without a log, which names the steps that have one."""
     with suppress(OutfallError):
         if steps := recovery.steps():
-            why = f"the steps there are {', '.join(steps[:_SHOWN])}"
+            why = f"the steps there are {', '.join(steps[:SHOWN])}"
             return ConfigurationError(f"nothing is recorded of this step in {recovery.url()}", step=step, why=why)
     return ConfigurationError(
         f"nothing is recorded of this step in {recovery.url()}",
@@ -190,11 +158,6 @@ def nothing_recorded(recovery: RecoveryConfig, step: str) -> ConfigurationError:
         why=why_none(recovery),
         do="check the location: it is the query's checkpoint, or what was given as recovery=",
     )
-
-
-def _local_path(recovery: RecoveryConfig) -> str | None:
-    path = recovery.url() if isinstance(recovery, CheckpointRecoveryConfig) else ""
-    return path if path.startswith("/") else None
 
 
 def chosen_step(recovery: RecoveryConfig, step: str | None) -> str:
@@ -235,7 +198,7 @@ def complete_location(ctx: click.Context, param: click.Parameter, incomplete: st
 def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Name the steps of the location before, where that is on this host: a server might take long to say."""
     recovery = ctx.params.get("recovery") or ctx.params.get("source")
-    if not isinstance(recovery, SqliteRecoveryConfig) and (recovery is None or _local_path(recovery) is None):
+    if not isinstance(recovery, SqliteRecoveryConfig) and (recovery is None or local_path(recovery) is None):
         return []
     try:
         return [step for step in recovery.steps() if step.startswith(incomplete)]

@@ -5,23 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-_WIDE = 200
-"""Columns where no terminal says how many it has: a pipe or a file."""
+from outfall.metrics.in_words import Severity
+from outfall.metrics.location_status import LocationStatus
+
+SEVERITY_STYLES: dict[Severity, str] = {"ok": "green", "busy": "cyan", "warning": "yellow", "failed": "bold red"}
 
 
 def console() -> Console:
-    """Return what prints to the process's output. Markup is off: data is shown as it is."""
-    made = Console(markup=False, highlight=False, emoji=False)
-    return made if made.is_terminal else Console(markup=False, highlight=False, emoji=False, width=_WIDE)
+    """Return what prints to the process's output. Markup is off: data is shown as it is.
+
+    As wide as the terminal, or 80 columns where there is none; without colours in a pipe, or with NO_COLOR.
+    """
+    return Console(markup=False, highlight=False, emoji=False)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
@@ -29,19 +32,26 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     click.echo(json.dumps(value, default=_plain, indent=indent, ensure_ascii=False))
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[Any]], *, right: Iterable[str] = ()) -> Table:
-    """Make a table; what is `None` is left empty."""
+def location_as_json(found: LocationStatus) -> dict[str, Any]:
+    """Return what is known of a location, without what does not apply."""
+    below = {"checkpoints": [location_as_json(each) for each in found.checkpoints]} if found.checkpoints else {}
+    problem = {"problem": found.problem} if found.problem else {}
+    return {"recovery": found.recovery, "steps": found.steps} | below | problem
+
+
+def table(columns: Iterable[str], *, right: Iterable[str] = ()) -> Table:
+    """Make a table without lines.
+
+    Args:
+        columns: their headings, which may have line breaks.
+        right: the headings of those that are flush right.
+    """
     made = Table(box=None, pad_edge=False, header_style="bold")
+    numbers = {heading.replace("\n", " ") for heading in right}
     for column in columns:
-        made.add_column(column, justify="right" if column in set(right) else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        is_number = column.replace("\n", " ") in numbers
+        made.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     return made
-
-
-def moment(time: datetime | None) -> str | None:
-    """A time as people read it, in UTC."""
-    return None if time is None else time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _plain(value: Any) -> Any:

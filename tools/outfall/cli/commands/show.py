@@ -61,7 +61,7 @@ def read_epoch(recovery: RecoveryConfig, step: str, epoch: int | None = None) ->
         ConfigurationError: nothing of it is kept; the text says what is.
         RecordError: an entry is damaged or of a newer format.
     """
-    with closing(recovery.open(step)) as log:
+    with closing(recovery.open_read_only(step)) as log:
         found = {raw.number: decode_entry(raw, step) for raw in log.read()}
         known = [number for entry in found.values() if (number := getattr(entry, "epoch", None)) is not None]
         if not known:

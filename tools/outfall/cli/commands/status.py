@@ -1,174 +1,175 @@
-"""`outfall status`: what the log of a step says, for people and for monitoring."""
+"""`outfall status`: what the log of a step says, for people."""
 
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import click
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from outfall.cli.commands.arguments import json_option, no_steps, recovery_argument, step_id
-from outfall.cli.commands.output import console, moment, print_json, table
-from outfall.errors import OutfallError
-from outfall.metrics.step_status import StepStatus, look
-from outfall.recovery.history import KEPT_EPOCHS
+from outfall.cli.commands.arguments import complete_step, json_option, recovery_argument, step_id
+from outfall.cli.commands.output import SEVERITY_STYLES, console, location_as_json, print_json, table
+from outfall.metrics.in_words import Severity, age, byte_size, moment, retrying_in_words, state_in_words, state_word
+from outfall.metrics.location_status import LocationStatus, look_at
+from outfall.metrics.step_status import StepStatus
+from outfall.recovery.history import KEPT_EPOCHS, EpochSummary
 from outfall.recovery.log import RecoveryConfig
-
-_COLUMNS = (
-    "epoch", "batch", "completed", "rows", "bytes", "seconds", "retries", "dead letters", "skipped", "rows held",
-)  # fmt: skip
 
 
 @click.command()
 @recovery_argument
-@click.option("--step", "steps", type=step_id, metavar="STEP", multiple=True, help="Only this step. May be repeated.")
+@click.option(
+    "--step", "steps", type=step_id, metavar="STEP", multiple=True, shell_complete=complete_step,
+    help="Only this step. May be repeated.",
+)  # fmt: skip
 @click.option(
     "--last", type=click.IntRange(0, KEPT_EPOCHS), default=10, show_default=True, help="How many epochs to show."
 )
-@click.option("--watch", is_flag=True, help="Go on showing it, until Ctrl-C.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two looks."
-)
 @json_option
-def status(
-    recovery: RecoveryConfig, steps: Sequence[str], last: int, watch: bool, interval: float, as_json: bool
-) -> None:
-    """Show the steps of a recovery location and their last epochs.
+def status(recovery: RecoveryConfig, steps: Sequence[str], last: int, as_json: bool) -> None:
+    """Show the steps of a recovery location and their last epochs; of a directory of checkpoints each in a line.
 
-    Writes nothing, and may run beside the query. With --watch --json each look is one line, and an error is shown until
-    it has passed. The exit code is 1 where nothing is recorded, or a step cannot be read; the reason is shown with it.
+    Writes nothing, and may run beside the query. The exit code is 1 where nothing is recorded, or a step cannot be
+    read; the reason is shown with it.
     """
-    found: list[StepStatus] = []
-    try:
-        while True:
-            found, problem = _look_at_all(recovery, steps, last, until_it_passes=watch)
-            _show(found, problem, recovery, as_json=as_json, watch=watch)
-            if not watch:
-                break
-            time.sleep(interval)
-    except KeyboardInterrupt:
-        if not watch:
-            raise
-    if not found or any(step.problem or step.state == "empty" for step in found):
+    found = look_at(recovery, steps, last=last)
+    if as_json:
+        print_json(location_as_json(found))
+    else:
+        _print(console(), found)
+    if found.failed():
         raise click.exceptions.Exit(1)
 
 
-def _look_at_all(
-    recovery: RecoveryConfig, steps: Sequence[str], last: int, *, until_it_passes: bool
-) -> tuple[list[StepStatus], str | None]:
-    """Read each step, and return why there are none where they cannot even be listed."""
-    try:
-        named = steps or recovery.steps()
-    except OutfallError as error:
-        if not until_it_passes:
-            raise
-        return [], str(error)
-    return [look(recovery, step, last=last) for step in named], None
-
-
-def _show(
-    found: Sequence[StepStatus], problem: str | None, recovery: RecoveryConfig, *, as_json: bool, watch: bool
-) -> None:
-    if as_json:
-        problem = no_steps(recovery) if problem is None and not found else problem
-        reason = {} if problem is None else {"problem": problem}
-        print_json({"recovery": recovery.url(), "steps": found} | reason, indent=None if watch else 2)
-        return
-    if watch:
-        click.clear()
-    if problem is None:
-        _print(found, recovery)
-    else:
-        console().print(problem)
-
-
-def _print(steps: Sequence[StepStatus], recovery: RecoveryConfig) -> None:
-    out = console()
-    if not steps:
-        out.print(no_steps(recovery))
-    for index, step in enumerate(steps):
+def _print(out: Console, found: LocationStatus) -> None:
+    now = datetime.now(UTC)
+    if found.problem is not None:
+        out.print(found.problem, style=SEVERITY_STYLES["failed"], soft_wrap=not out.is_terminal)
+    if found.checkpoints:
+        out.print(_overview(found, now))
+    for index, step in enumerate(found.steps):
         if index:
             out.print()
-        _print_step(out, step, recovery.url())
+        _print_step(out, step, found.recovery, now)
 
 
-def _print_step(out: Console, step: StepStatus, location: str) -> None:
-    out.print(f"step {step.step}: {_state(step)}", style="bold")
-    for name, value in _facts(step, location):
-        if value not in (None, ""):
-            out.print(f"  {name:<12} {value}")
+def _overview(found: LocationStatus, now: datetime) -> Table:
+    """A line for each step of the checkpoints below a directory."""
+    made = table(("checkpoint", "step", "state", "epoch", "age"), right=("epoch", "age"))
+    for checkpoint in found.checkpoints:
+        name = checkpoint.recovery.rstrip("/").rpartition("/")[2]
+        if checkpoint.problem is not None:
+            made.add_row(name, "", Text(checkpoint.problem, SEVERITY_STYLES["failed"]))
+        for step in checkpoint.steps:
+            word, severity = state_word(step)
+            epoch = step.epoch if step.epoch is not None else step.completed
+            since = "" if step.changed_at is None else age(step.changed_at, now)
+            made.add_row(
+                name, step.step, Text(word, SEVERITY_STYLES[severity]), "" if epoch is None else str(epoch), since
+            )
+    return made
+
+
+def _print_step(out: Console, step: StepStatus, location: str, now: datetime) -> None:
+    state = Text(state_in_words(step, now), SEVERITY_STYLES[state_word(step)[1]])
+    out.print(Text.assemble((f"step {step.step}: ", "bold"), state), soft_wrap=not out.is_terminal)
+    facts = [(name, value, style) for name, value, style in _facts(step, location) if value not in (None, "")]
+    if out.is_terminal:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(min_width=12)
+        grid.add_column(overflow="fold")
+        for name, value, style in facts:
+            grid.add_row(f"  {name}", Text(value or "", style))
+        out.print(grid)
+    else:
+        # A line for each, however long, so that a text can be searched for.
+        for name, value, style in facts:
+            out.print(Text.assemble(f"  {name:<12} ", (value or "", style)), soft_wrap=True)
     if step.epochs:
-        # Nearly always nothing is dropped, and the table is wide.
-        columns = (*_COLUMNS, "dropped") if step.dropped_committables else _COLUMNS
-        rows = [
-            (
-                epoch.epoch,
-                "drain" if epoch.batch is None else epoch.batch,
-                moment(epoch.completed_at),
-                f"{epoch.rows:,}",
-                f"{epoch.bytes:,}",
-                f"{epoch.seconds:.2f}",
-                epoch.retries,
-                epoch.dead_letters,
-                f"{epoch.skipped:,}",
-                f"{epoch.rows_held:,}",
-                f"{epoch.dropped:,}",
-            )[: len(columns)]
-            for epoch in step.epochs
-        ]
-        out.print(table(columns, rows, right=set(columns) - {"completed"}))
+        _print_epochs(out, step.epochs)
 
 
-def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None]]:
-    yield "problem", step.problem
-    yield "sink", step.sink
-    yield "target", step.target
+def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None, str]]:
+    """Yield what is known of a step: name, value, style."""
+    failed, warning = SEVERITY_STYLES["failed"], SEVERITY_STYLES["warning"]
+    yield "problem", step.problem, failed
+    yield "retrying", retrying_in_words(step), failed
+    yield "sink", step.sink, ""
+    yield "target", step.target, ""
     for name, target in step.children.items():
-        yield f"  {name}", target
-    yield "guarantee", step.guarantee
+        yield f"  {name}", target, ""
+    yield "guarantee", step.guarantee, failed if step.guarantee == "NONE" else ""
     dropped = f"{step.dropped_rows:,} rows, in {step.dropped_committables:,} committables that the target refused"
-    yield "dropped", dropped if step.dropped_committables else None
-    yield "incarnation", step.incarnation
-    yield "generation", f"{step.generation}, by {step.driver}, outfall {step.outfall}" if step.driver else None
-    yield "query", step.query_id
-    held = f"{step.rows_held:,}" + (f", the oldest since {moment(step.held_since)}" if step.held_since else "")
-    yield "rows held", held if step.rows_held else None
+    yield "dropped", dropped if step.dropped_committables else None, failed
+    yield "incarnation", step.incarnation, ""
+    yield "generation", f"{step.generation}, by {step.driver}, outfall {step.outfall}" if step.driver else None, ""
+    yield "query", step.query_id, ""
+    held = f"{step.rows_held:,} rows" + (f", the oldest since {moment(step.held_since)}" if step.held_since else "")
+    yield "buffered", held if step.rows_held else None, warning
     # Nobody is told when a query ends, so that this is said also where one runs.
     deliver = f"outfall drain {shlex.quote(location)} {step.step}, with the sink's options, while no query runs"
-    yield "to deliver", deliver if step.rows_held else None
-    yield "states", str(step.states) if step.states else None
+    yield "to deliver", deliver if step.rows_held else None, ""
+    yield "restarts", f"{step.restarts:,} times an epoch had to be begun again" if step.restarts else None, ""
+    yield "states", str(step.states) if step.states else None, ""
 
 
-def _state(step: StepStatus) -> str:
-    since = "" if step.changed_at is None else f", {_ago(step.changed_at)}"
-    match step.state:
-        case "empty":
-            return "nothing is recorded"
-        case "begun":
-            epoch = "an epoch" if step.epoch is None or step.epoch == step.completed else f"epoch {step.epoch}"
-            return f"{epoch} is being written, or was when its driver ended{since}"
-        case "recorded":
-            return f"epoch {step.epoch} is recorded and not published{since}"
-        case "committing":
-            return f"epoch {step.epoch} is being published, or was when its driver ended{since}"
-        case "abandoned":
-            return f"epoch {step.epoch} lost data before it was published, and is to be written anew{since}"
-        case "moved":
-            return f"moved to {step.moved_to}{since}"
-        case "damaged":
-            return "its log cannot be read"
-        case "unreadable":
-            return "its log cannot be read now"
-        case "completed":
-            return f"epoch {step.completed} is completed{since}"
+_ALWAYS = ("epoch", "completed (UTC)", "rows", "bytes", "seconds", "commit")
+_COUNTERS: dict[str, Callable[[EpochSummary], int]] = {
+    "retries": lambda epoch: epoch.retries,
+    "dead letters": lambda epoch: epoch.dead_letters,
+    "dropped": lambda epoch: epoch.dropped,
+    "skipped": lambda epoch: epoch.skipped,
+    "buffered": lambda epoch: epoch.rows_held,
+}
+"""Columns that are left out where they are zero throughout."""
+_STYLES: dict[str, Severity] = {"retries": "warning", "dead letters": "warning", "dropped": "failed"}
+_DISPENSABLE = ("bytes", "batch", "commit", "skipped")
+"""What goes first where the columns are too many for the terminal."""
 
 
-def _ago(time: datetime) -> str:
-    seconds = int((datetime.now(UTC) - time).total_seconds())
-    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {name} ago"
-    return f"{max(0, seconds)} s ago"
+def _print_epochs(out: Console, epochs: Sequence[EpochSummary]) -> None:
+    counters = [name for name, count in _COUNTERS.items() if any(map(count, epochs))]
+    batches = ["batch"] if any(epoch.batch != epoch.epoch for epoch in epochs) else []
+    columns = ["epoch", *batches, *_ALWAYS[1:], *counters]
+    left_out = []
+    for name in _DISPENSABLE:
+        if out.measure(_epoch_table(columns, epochs)).maximum <= out.width:
+            break
+        if name in columns:
+            columns.remove(name)
+            left_out.append(name)
+    out.print(_epoch_table(columns, epochs))
+    if left_out:
+        out.print(f"({' and '.join(left_out)} left out for the width; --json has all)", style="dim")
+
+
+def _epoch_table(columns: Sequence[str], epochs: Sequence[EpochSummary]) -> Table:
+    # A heading may take two lines, so that it makes no column wider than its numbers.
+    made = table([name.replace("dead ", "dead\n") for name in columns], right=set(columns) - {"completed (UTC)"})
+    for epoch in epochs:
+        made.add_row(*(_cell(name, epoch) for name in columns))
+    return made
+
+
+def _cell(name: str, epoch: EpochSummary) -> Text:
+    match name:
+        case "epoch":
+            return Text(str(epoch.epoch))
+        case "batch":
+            return Text("drain" if epoch.batch is None else str(epoch.batch))
+        case "completed (UTC)":
+            return Text(epoch.completed_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
+        case "rows":
+            return Text(f"{epoch.rows:,}")
+        case "bytes":
+            return Text(byte_size(epoch.bytes))
+        case "seconds":
+            return Text(f"{epoch.seconds:.2f}")
+        case "commit":
+            return Text(f"{epoch.commit_seconds:.2f}")
+    count = _COUNTERS[name](epoch)
+    return Text(f"{count:,}", SEVERITY_STYLES[_STYLES.get(name, "ok")] if count and name in _STYLES else "")

@@ -1,0 +1,151 @@
+"""`outfall watch`: steps of one or more locations, read again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from outfall.cli.commands.arguments import complete_location, complete_step, json_option, recovery_location, step_id
+from outfall.cli.commands.output import SEVERITY_STYLES, console, location_as_json, print_json, table
+from outfall.metrics.in_words import age, compact, retrying_in_words, state_word
+from outfall.metrics.location_status import LocationStatus, look_at
+from outfall.metrics.step_status import StepStatus
+from outfall.recovery.history import KEPT_EPOCHS
+from outfall.recovery.log import RecoveryConfig
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_BARS = 40
+_OTHER_LINES = 4
+"""Those of the screen that are no step's: the time, the headings, how many more there are, and the last one."""
+
+
+@click.command()
+@click.argument(
+    "locations", type=recovery_location, metavar="RECOVERY...", nargs=-1, required=True,
+    shell_complete=complete_location,
+)  # fmt: skip
+@click.option(
+    "--step", "steps", type=step_id, metavar="STEP", multiple=True, shell_complete=complete_step,
+    help="Only this step. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two looks."
+)
+@json_option
+def watch(locations: Sequence[RecoveryConfig], steps: Sequence[str], interval: float, as_json: bool) -> None:
+    """Show the steps of one or more locations, as they are now, until Ctrl-C.
+
+    A store that fails is told of, and looked at again. Where the output is no terminal each look is printed below the
+    last one; with --json it is one line.
+    """
+    out = console()
+    try:
+        with _whole_screen(out, as_json) as live:
+            while True:
+                found = [look_at(recovery, steps, last=KEPT_EPOCHS) for recovery in locations]
+                if as_json:
+                    print_json({"locations": [location_as_json(each) for each in found]}, indent=None)
+                elif live is not None:
+                    live.update(screen(found, datetime.now(UTC), out.width, out.height), refresh=True)
+                else:
+                    out.print(screen(found, datetime.now(UTC), out.width))
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return
+
+
+def _whole_screen(out: Console, as_json: bool) -> AbstractContextManager[Live | None]:
+    if out.is_terminal and not as_json:
+        return Live(console=out, screen=True, auto_refresh=False)
+    return nullcontext()
+
+
+def screen(found: Sequence[LocationStatus], now: datetime, width: int, height: int | None = None) -> RenderableType:
+    """Draw one look: a line for each step, and below them what is wrong.
+
+    Args:
+        found: the locations.
+        now: the time, UTC.
+        width: how many columns there are.
+        height: how many lines there are; `None` for any number. Steps that find no room are counted.
+    """
+    rows = list(_rows(found, several=len(found) > 1))
+    wrong = [
+        Text.assemble((f"{name}  ", "bold"), (text, SEVERITY_STYLES["failed"])) for name, text in _wrong(found, rows)
+    ]
+    room = len(rows) if height is None else max(1, height - _OTHER_LINES - 2 * len(wrong))
+    more = [Text(f"and {len(rows) - room} more", "dim")] if len(rows) > room else []
+    heading = Text(f"{now:%Y-%m-%d %H:%M:%S} UTC", "dim")
+    return Group(heading, _table(rows[:room], now, width), *more, *wrong)
+
+
+def _rows(found: Sequence[LocationStatus], *, several: bool) -> Iterator[tuple[str, StepStatus]]:
+    """Yield each step with its name on the screen: with that of its directory where there is more than one."""
+    for location in found:
+        for step in location.steps:
+            yield f"{_directory(location)}/{step.step}" if several else step.step, step
+        yield from _rows(location.checkpoints, several=True)
+
+
+def _directory(location: LocationStatus) -> str:
+    return location.recovery.rstrip("/").rpartition("/")[2]
+
+
+def _wrong(found: Sequence[LocationStatus], rows: Sequence[tuple[str, StepStatus]]) -> Iterator[tuple[str, str]]:
+    for location in found:
+        if location.problem is not None:
+            yield _directory(location), location.problem
+        yield from _wrong(location.checkpoints, ())
+    for name, step in rows:
+        if step.problem is not None:
+            yield name, step.problem
+        elif step.state == "abandoned":
+            yield name, f"epoch {step.epoch} lost data before it was published, and is to be written anew"
+        elif retrying := retrying_in_words(step):
+            yield name, f"retrying: {retrying}"
+        if step.dropped_committables:
+            yield name, f"{step.dropped_rows:,} rows were dropped, which the target refused"
+
+
+_COLUMNS = ("step", "state", "epoch", "age", "rows/s", "last epochs", "seconds", "buffered")
+"""`seconds` are those of the last epoch: of its tasks, and of the commit after them."""
+
+
+def _table(rows: Sequence[tuple[str, StepStatus]], now: datetime, width: int) -> Table:
+    without = _filled(rows, now, bars=0)
+    bars = width - Console(width=10 * width).measure(without).maximum
+    return _filled(rows, now, bars=max(0, min(_MOST_BARS, bars)) + len("last epochs"))
+
+
+def _filled(rows: Sequence[tuple[str, StepStatus]], now: datetime, bars: int) -> Table:
+    made = table(_COLUMNS, right=("epoch", "age", "rows/s", "seconds", "buffered"))
+    for name, step in rows:
+        word, severity = state_word(step)
+        written = [epoch for epoch in step.epochs if epoch.seconds]
+        speeds = [epoch.rows / epoch.seconds for epoch in written]
+        epoch = step.completed if step.epoch is None else step.epoch
+        made.add_row(
+            Text(name),
+            Text(word, SEVERITY_STYLES[severity]),
+            "" if epoch is None else str(epoch),
+            "" if step.changed_at is None else age(step.changed_at, now),
+            compact(speeds[-1]) if speeds else "",
+            sparkline(speeds[-bars:]) if bars else "",
+            f"{written[-1].task_seconds:.1f}+{written[-1].commit_seconds:.1f}" if written else "",
+            Text(compact(step.rows_held), SEVERITY_STYLES["warning"]) if step.rows_held else "",
+        )
+    return made
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Draw numbers as bars of one line, the largest as high as the line."""
+    top = max(values, default=0.0)
+    return "".join(_BARS[round(value / top * (len(_BARS) - 1))] if top > 0 else _BARS[0] for value in values)
