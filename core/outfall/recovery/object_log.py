@@ -81,12 +81,20 @@ class ObjectStore:
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, as they are now."""
+        return [name for name, _ in self._listed(directory)]
+
+    def directories(self, directory: str) -> list[str]:
+        """Return the names of what has something below it in a directory, as they are now."""
+        return [name for name, kind in self._listed(directory) if kind == "directory"]
+
+    def _listed(self, directory: str) -> list[tuple[str, str]]:
         self._fs.invalidate_cache(directory)
         try:
             with self._calling(), self._guard:
-                return [posixpath.basename(path.rstrip("/")) for path in self._fs.ls(directory, detail=False)]
+                found = self._fs.ls(directory, detail=True)
         except FileNotFoundError:
             return []
+        return [(posixpath.basename(item["name"].rstrip("/")), item["type"]) for item in found]
 
     def load(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the content of each object, `None` for one that is gone."""

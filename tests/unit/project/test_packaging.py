@@ -58,15 +58,18 @@ def readme_command(heading: str) -> str:
 
 def test_ci_runs_the_test_command_of_the_readme_after_installing_what_it_names_and_then_all_else() -> None:
     script = ROOT / ".ci" / "run"
-    package = "pgbouncer"
+    packages = "pgbouncer prometheus"
     assert commands(script.read_text()) == [
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
-        f"command -v {package} >/dev/null || {{ apt-get -qq update && apt-get -qqy install {package}; }}",
+        "if ! command -v pgbouncer >/dev/null || ! command -v promtool >/dev/null; then",
+        f"  apt-get -qq update && apt-get -qqy --no-install-recommends install {packages}",
+        f'  for name in {packages}; do service "$name" stop || true; done',
+        "fi",
         readme_command("Run the tests"),
         ".venv/bin/nox --no-venv -s thorough",
     ]
-    assert f"`apt-get install {package}`" in readme_section("Run the tests")
+    assert f"`apt-get install {packages}`" in readme_section("Run the tests")
     assert script.stat().st_mode & 0o111, "not executable"
     subprocess.run(["bash", "-n", str(script)], check=True)
 
@@ -80,13 +83,13 @@ def test_the_first_command_runs_an_example_that_is_there() -> None:
 def test_every_extra_is_declared(project: dict[str, Any]) -> None:
     assert set(project["optional-dependencies"]) == {
         "spark", "file", "postgres", "s3", "kinesis", "aws", "http", "kafka", "iceberg", "delta", "cli", "all",
-        "testing", "examples", "benchmark", "dev",
+        "metrics", "testing", "examples", "benchmark", "dev",
     }  # fmt: skip
 
 
 def test_all_is_every_connector_and_never_pyspark(project: dict[str, Any]) -> None:
     connectors = ("file", "postgres", "s3", "kinesis", "http", "kafka", "iceberg", "delta")
-    assert extra(project, "all") == set().union(*(extra(project, name) for name in (*connectors, "cli")))
+    assert extra(project, "all") == set().union(*(extra(project, name) for name in (*connectors, "metrics")))
     assert extra(project, "aws") == extra(project, "s3") | extra(project, "kinesis")
     assert "pyspark" not in extra(project, "all")
 

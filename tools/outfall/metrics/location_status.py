@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outfall.errors import OutfallError
+from outfall.metrics.locations import locations_below
 from outfall.metrics.step_status import StepStatus, look
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.log import RecoveryConfig
@@ -45,20 +46,14 @@ def look_at(recovery: RecoveryConfig, steps: Sequence[str] = (), *, last: int) -
     url = recovery.url()
     try:
         found = [look(recovery, step, last=last) for step in steps or recovery.steps()]
+        below = [] if found else locations_below(recovery)
     except OutfallError as error:
         return LocationStatus(url, problem=str(error))
     if found:
         return LocationStatus(url, found)
-    if below := checkpoints_below(recovery):
+    if below:
         return LocationStatus(url, checkpoints=[look_at(each, last=last) for each in below])
     return LocationStatus(url, problem=no_steps(recovery))
-
-
-def checkpoints_below(recovery: RecoveryConfig) -> list[RecoveryConfig]:
-    """Return the locations with steps in the directories of a local one, by name: of a parent of many checkpoints."""
-    path = local_path(recovery)
-    found = sorted(Path(path).glob("*/outfall")) if path else []
-    return [CheckpointRecoveryConfig(str(place.parent)) for place in found if place.is_dir()]
 
 
 def no_steps(recovery: RecoveryConfig) -> str:
@@ -74,8 +69,8 @@ def why_none(recovery: RecoveryConfig) -> str | None:
         return None
     if not os.path.isdir(path):
         return f"there is no directory {path}"
-    if below := checkpoints_below(recovery):
-        names = [os.path.basename(found.url()) for found in below]
+    if below := locations_below(recovery):
+        names = [found.url().removeprefix(path).lstrip("/") for found in below]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return f"it holds checkpoints, and is none: name one of {', '.join(names[:SHOWN])}{more}"
     if (Path(path) / "offsets").is_dir():

@@ -9,6 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from outfall.cli.commands.doctor import doctor
+from outfall.cli.commands.export import export
 from outfall.cli.commands.gc import gc
 from outfall.cli.commands.recovery_data import copy, drain, reset
 from outfall.cli.commands.repair import repair
@@ -69,5 +70,5 @@ def completion(shell: str) -> None:
     click.echo(made(outfall, {}, "outfall", "_OUTFALL_COMPLETE").source())
 
 
-for _command in (status, watch, show, drain, gc, copy, repair, reset, doctor):
+for _command in (status, watch, show, export, drain, gc, copy, repair, reset, doctor):
     outfall.add_command(_command)

@@ -61,7 +61,7 @@ def _overview(found: LocationStatus, now: datetime) -> Table:
     """A line for each step of the checkpoints below a directory."""
     made = table(("checkpoint", "step", "state", "epoch", "age"), right=("epoch", "age"))
     for checkpoint in found.checkpoints:
-        name = checkpoint.recovery.rstrip("/").rpartition("/")[2]
+        name = checkpoint.recovery.removeprefix(found.recovery).lstrip("/")
         if checkpoint.problem is not None:
             made.add_row(name, "", Text(checkpoint.problem, SEVERITY_STYLES["failed"]))
         for step in checkpoint.steps:

@@ -1,0 +1,193 @@
+"""The series that a step has in Prometheus: names, labels, meanings, and where their values come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias, get_args
+
+from outfall.counters import PHASE_SECONDS, PHASES, SINK_COUNTER, STEP_COUNTERS, StepCounter, sink_counters
+from outfall.metrics.step_status import State, StepStatus
+
+Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
+"""Values with those of the series' own labels."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A step as it was read last."""
+
+    status: StepStatus
+    at: float
+    """When, as Unix time."""
+    seconds: float
+    """How long reading took."""
+    readable: bool
+    """Whether it could be read, and not too long ago."""
+    now: float
+    """The time of the scrape, as Unix time."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the log has ever been read and said something."""
+        return self.status.incarnation is not None
+
+    def age(self, time: datetime | None) -> float:
+        """Seconds since then; 0 where there is none, or where the driver's clock is ahead."""
+        return 0.0 if time is None else max(0.0, self.now - time.timestamp())
+
+
+@dataclass(frozen=True)
+class Series:
+    """One name, and how its samples of a step are made. All have the labels `location` and `step`."""
+
+    name: str
+    help: str
+    samples: Callable[[Reading], Samples]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """`counter` or `gauge`."""
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+
+def _gauge(name: str, help: str, value: Callable[[Reading], float | None]) -> Series:
+    """A gauge without labels of its own, absent where there is no value, or where nothing is known of the step."""
+
+    def samples(reading: Reading) -> Iterator[tuple[tuple[str, ...], float]]:
+        found = value(reading) if reading.known else None
+        if found is not None:
+            yield (), found
+
+    return Series(name, help, samples)
+
+
+def _counter(counter: StepCounter) -> Series:
+    def value(reading: Reading) -> float:
+        return reading.status.restarts if counter.counted_as == "restarts" else _total(reading, counter.counted_as)
+
+    return _gauge(counter.prometheus, counter.help, value)
+
+
+def _total(reading: Reading, name: str) -> int:
+    return reading.status.totals.get(name, 0)
+
+
+def _states(reading: Reading) -> Samples:
+    return [((state,), float(state == reading.status.state)) for state in get_args(State)]
+
+
+def _open(reading: Reading) -> Samples:
+    if not reading.known:
+        return []
+    found, age = reading.status.phase, reading.age(reading.status.opened_at)
+    return [((phase,), age if phase == found else 0.0) for phase in PHASES.values()]
+
+
+def _phase_seconds(reading: Reading) -> Samples:
+    return [((phase,), _total(reading, name) / 1000) for name, phase in PHASES.items()] if reading.known else []
+
+
+def _sink_counters(reading: Reading) -> Samples:
+    return [((sink, counter), value) for sink, counter, value in sink_counters(reading.status.totals)]
+
+
+def _peaks(reading: Reading) -> Samples:
+    split = ((name.rpartition("."), peak) for name, peak in reading.status.peaks.items())
+    return [((sink, counter), peak) for (sink, _, counter), peak in split]
+
+
+def _timestamp(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
+
+
+STEP_SERIES = (
+    Series(
+        "outfall_log_readable",
+        "1 if the step's log could be read at the last look; 0 if it is damaged, or its store fails or hangs.",
+        lambda reading: [((), float(reading.readable))],
+    ),
+    Series("outfall_state", "1 for the state that the step is in, 0 for each other one.", _states, ("state",)),
+    Series(
+        "outfall_log_last_read_timestamp_seconds",
+        "When a look at the step's log came to its end, as Unix time.",
+        lambda reading: [((), reading.at)],
+    ),
+    Series(
+        "outfall_log_read_seconds",
+        "Seconds that the last look at the step's log took.",
+        lambda reading: [((), reading.seconds)],
+    ),
+    Series(
+        "outfall_step_info",
+        "1; names the sink and the version of Outfall that began the newest epoch.",
+        lambda reading: [((reading.status.sink or "", reading.status.outfall or ""), 1.0)] if reading.known else [],
+        ("sink", "version"),
+    ),
+    *(_counter(counter) for counter in STEP_COUNTERS),
+    Series(PHASE_SECONDS.prometheus, PHASE_SECONDS.help, _phase_seconds, ("phase",)),
+    Series(SINK_COUNTER.prometheus, SINK_COUNTER.help, _sink_counters, ("sink", "counter")),
+    _gauge("outfall_last_completed_epoch", "Number of the last completed epoch.", lambda found: found.status.completed),
+    _gauge(
+        "outfall_last_completed_timestamp_seconds",
+        "When it was completed, as Unix time by the driver's clock.",
+        lambda found: _timestamp(found.status.completed_at),
+    ),
+    _gauge(
+        "outfall_last_completed_age_seconds",
+        "Seconds since then.",
+        lambda found: found.age(found.status.completed_at) if found.status.completed_at else None,
+    ),
+    Series(
+        "outfall_epoch_open_seconds",
+        "Seconds since the BEGIN of an epoch that is not completed, under the phase that it is in; 0 if there is none.",
+        _open,
+        ("phase",),
+    ),
+    _gauge(
+        "outfall_recorded_rows",
+        "Rows that are recorded and not wholly published: the next start publishes them.",
+        lambda found: found.status.recorded_rows,
+    ),
+    _gauge("outfall_buffered_rows", "Rows that the sink buffers across epochs.", lambda found: found.status.rows_held),
+    _gauge(
+        "outfall_buffered_age_seconds",
+        "Age of the oldest of them; 0 if there are none, or the sink does not say.",
+        lambda found: found.age(found.status.held_since),
+    ),
+    _gauge(
+        "outfall_retrying",
+        "1 while the driver or a task tries something again, and for 90 seconds after its last try.",
+        lambda found: float(found.status.retrying),
+    ),
+    _gauge(
+        "outfall_retrying_attempts",
+        "Tries that have failed meanwhile, of driver and tasks together.",
+        lambda found: sum(beat.attempts for beat in found.status.heartbeats),
+    ),
+    _gauge(
+        "outfall_retrying_seconds",
+        "Seconds since the first of these tries failed.",
+        lambda found: found.age(min((beat.since for beat in found.status.heartbeats), default=None)),
+    ),
+    Series(
+        "outfall_last_epoch_peak",
+        "The largest value that a task of the last completed epoch saw, such as of requests in flight.",
+        _peaks,
+        ("sink", "counter"),
+    ),
+    _gauge(
+        "outfall_generation",
+        "Number of the newest BEGIN; each driver and each epoch makes a new one.",
+        lambda found: found.status.generation,
+    ),
+)
+
+LOCATION_READABLE = Series(
+    "outfall_location_readable",
+    "1 if the steps of a location, or the locations below a directory, could be listed at the last look.",
+    lambda reading: [],
+)
+"""Of locations, and so without the label `step`."""
