@@ -13,9 +13,10 @@ from botocore.exceptions import FlexibleChecksumError
 from botocore.response import StreamingBody
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-from outfall.capabilities import Metrics
+from outfall.capabilities import CommitRequest, CommitterInitContext, Metrics, WriterInitContext
 from outfall.errors import TransientError
-from tests.unit.support.fake_s3 import FakeS3, answer
+from outfall.retry_log import Retry, watched_by
+from tests.unit.support.fake_s3 import OURS, FakeS3, answer, timed_out
 
 BODY = b"the whole of it"
 
@@ -107,3 +108,22 @@ def test_an_object_that_says_it_is_another_one_is_read_again(fake: FakeS3, monke
     monkeypatch.setattr(fake, "_get_object", mixed_up)
     assert store.get("out/_outfall/a.json") == b"a"
     assert wrong == []
+
+
+def test_what_threads_try_again_is_told_to_who_watches_the_task_or_the_commit() -> None:
+    fake, told = FakeS3(), list[Retry]()
+    fake.mark()
+    slow = answer(503, "SlowDown", "Please reduce your request rate.")
+    sink = fake.sink(max_concurrency=4, part_size="5 MiB", inline_size=0)
+    with watched_by(told.append):
+        parts = [sink.bind(WriterInitContext("sink", OURS, 1, 0, None, n, n)).build("sink", n, 2) for n in range(2)]
+        fake.fail("upload_part", slow)
+        requests = []
+        for part in parts:
+            part.write_batch([{"id": "x" * (6 << 20)}])
+            requests += [CommitRequest(found) for found in part.prepare_commit()]
+            part.close()
+        fake.fail("complete_multipart_upload", timed_out(), after=True)
+        fake.fail("head_object", slow)
+        sink.create_committer(CommitterInitContext("sink", OURS, 1, 0)).commit(requests)
+    assert [retry.reason.split()[0] for retry in told] == ["SlowDown", "SlowDown"]
