@@ -1,13 +1,18 @@
-"""What a step's last epochs counted."""
+"""What a step's last epochs counted, and how that is shown in notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
+from html import escape
+from typing import overload
 
 from outfall.recovery.entries import Completed, Entry, Skipped, decode_entry
 from outfall.recovery.log import RecoveryConfig
+from outfall.recovery.plots import Series, bar_plot
 from outfall.recovery.url import recovery_config
 
 KEPT_EPOCHS = 100
@@ -50,7 +55,47 @@ class EpochSummary:
         return max(0.0, self.seconds - self.task_seconds)
 
 
-def history(recovery: str | RecoveryConfig, step_id: str = "sink") -> list[EpochSummary]:
+class History(Sequence[EpochSummary]):
+    """The last epochs of a step, oldest first; a list that cannot be changed, and that notebooks show with plots."""
+
+    def __init__(self, epochs: Iterable[EpochSummary] = ()) -> None:
+        self._epochs = list(epochs)
+
+    @overload
+    def __getitem__(self, index: int) -> EpochSummary: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> History: ...
+
+    def __getitem__(self, index: int | slice) -> EpochSummary | History:
+        found = self._epochs[index]
+        return History(found) if isinstance(found, list) else found
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, History | list):
+            return self._epochs == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"History({self._epochs!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: plots and a table, in the colours of the notebook."""
+        if not self._epochs:
+            return "<p>No epochs.</p>"
+        plots = "".join(f'<div style="flex:1 1 300px;max-width:420px">{plot}</div>' for plot in epoch_plots(self))
+        return (
+            f'<div style="display:flex;flex-wrap:wrap;gap:12px 24px;margin:8px 0">{plots}</div>'
+            f'<div style="overflow-x:auto;max-height:420px">{epoch_table(self)}</div>'
+        )
+
+
+def history(recovery: str | RecoveryConfig, step_id: str = "sink") -> History:
     """Return the last hundred epochs of a step, oldest first. Reads only; safe while the query runs.
 
     Args:
@@ -60,12 +105,8 @@ def history(recovery: str | RecoveryConfig, step_id: str = "sink") -> list[Epoch
     Raises:
         RecordError: an entry is damaged or of a newer format.
     """
-    log = recovery_config(recovery).open(step_id)
-    try:
-        entries = [decode_entry(raw, step_id) for raw in log.read()]
-    finally:
-        log.close()
-    return summaries(entries)
+    with closing(recovery_config(recovery).open_read_only(step_id)) as log:
+        return History(summaries(decode_entry(raw, step_id) for raw in log.read()))
 
 
 def summaries(entries: Iterable[Entry]) -> list[EpochSummary]:
@@ -91,3 +132,78 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
         held_since=entry.held_since if isinstance(entry, Completed) else None,
         counts=counts,
     )
+
+
+def written_epochs(epochs: Iterable[EpochSummary]) -> list[EpochSummary]:
+    """Return those that wrote, without the times that a completed epoch was brought again."""
+    return [epoch for epoch in epochs if epoch.seconds > 0]
+
+
+def rows_per_second(epoch: EpochSummary) -> float:
+    """How many rows an epoch wrote in each second, from BEGIN to COMPLETED."""
+    return epoch.rows / epoch.seconds if epoch.seconds > 0 else 0.0
+
+
+_COUNTERS: dict[str, tuple[str, Callable[[EpochSummary], int]]] = {
+    "retries": ("requests and commits", lambda epoch: epoch.retries),
+    "dead letters": ("rows", lambda epoch: epoch.dead_letters),
+    "dropped": ("rows", lambda epoch: epoch.dropped),
+    "skipped": ("rows", lambda epoch: epoch.skipped),
+    "buffered": ("rows", lambda epoch: epoch.rows_held),
+}
+"""What is shown only where it is not zero throughout: its unit, and how it is found."""
+
+
+def epoch_plots(epochs: Sequence[EpochSummary]) -> list[str]:
+    """Draw what the epochs counted: plots of HTML, without those of what is zero throughout."""
+    written = written_epochs(epochs)
+    names = [str(epoch.epoch) for epoch in written]
+    speed = Series("rows", [rows_per_second(epoch) for epoch in written])
+    phases = [
+        Series("tasks", [epoch.task_seconds for epoch in written]),
+        Series("commit", [epoch.commit_seconds for epoch in written]),
+    ]
+    counters = [
+        bar_plot(name.capitalize(), unit, "epoch", names, [Series(name, [count(epoch) for epoch in written])])
+        for name, (unit, count) in _COUNTERS.items()
+        if any(map(count, written))
+    ]
+    return [
+        bar_plot("Throughput", "rows per second", "epoch", names, [speed]),
+        bar_plot("Time", "seconds", "epoch", names, phases),
+        *counters,
+    ]
+
+
+_CELL = "text-align:right;padding:2px 8px;white-space:nowrap;font-variant-numeric:tabular-nums"
+
+
+def epoch_table(epochs: Sequence[EpochSummary]) -> str:
+    """Return a table of HTML with a line for each epoch, newest first, without columns that say nothing."""
+    columns: dict[str, Callable[[EpochSummary], str]] = {"epoch": lambda epoch: str(epoch.epoch)}
+    if any(epoch.batch != epoch.epoch for epoch in epochs):
+        columns["batch"] = lambda epoch: "drain" if epoch.batch is None else str(epoch.batch)
+    columns |= {
+        "completed (UTC)": lambda epoch: epoch.completed_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        "rows": lambda epoch: f"{epoch.rows:,}",
+        "rows/s": lambda epoch: f"{rows_per_second(epoch):,.0f}",
+        "tasks (s)": lambda epoch: f"{epoch.task_seconds:.2f}",
+        "commit (s)": lambda epoch: f"{epoch.commit_seconds:.2f}",
+    }
+    counters = {"bytes": lambda epoch: epoch.bytes} | {name: count for name, (_, count) in _COUNTERS.items()}
+    for name, count in counters.items():
+        if any(map(count, epochs)):
+            columns[name] = partial(_counted, count)
+    head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in columns)
+    lines = "".join(
+        f"<tr>{''.join(_cell(text(epoch)) for text in columns.values())}</tr>" for epoch in reversed(epochs)
+    )
+    return f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
+
+
+def _counted(count: Callable[[EpochSummary], int], epoch: EpochSummary) -> str:
+    return f"{count(epoch):,}"
+
+
+def _cell(text: str) -> str:
+    return f'<td style="{_CELL}">{escape(text)}</td>'

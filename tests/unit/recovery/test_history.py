@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import pytest
 from outfall.capabilities import CommitRequest
 from outfall.errors import RecordError
 from outfall.protocol.journal import Journal, JournalView
-from outfall.recovery import history, recovery_config
+from outfall.recovery import History, history, recovery_config
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.journals import entry_files
@@ -159,3 +160,31 @@ def test_the_time_of_tasks_and_of_committing_are_told_apart() -> None:
 def read_view(setup: Staging) -> JournalView:
     with closing(recovery_config(setup.recovery).open("sink")) as log:
         return Journal(log, "sink", FakeClock()).read()
+
+
+def test_it_is_a_list_whose_slices_are_histories(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    driver = setup.driver()
+    for epoch in range(3):
+        setup.run(driver, epoch)
+    found = history(str(tmp_path))
+    assert (len(found), found[-1].epoch, [summary.epoch for summary in reversed(found)]) == (3, 2, [2, 1, 0])
+    assert isinstance(found[1:], History)
+    assert found[1:] == [found[1], found[2]] == list(found)[1:]
+    assert found == history(str(tmp_path))
+    assert found != found[:2]
+
+
+def test_a_notebook_gets_plots_and_a_table_that_need_nothing_else(tmp_path: Path) -> None:
+    setup = Staging(str(tmp_path))
+    driver = setup.driver()
+    for epoch in range(3):
+        setup.run(driver, epoch)
+    shown = history(str(tmp_path))._repr_html_()
+    assert shown.count("<figure") == 2, "nothing was retried, refused or buffered"
+    assert re.findall(r"<tr><td[^>]*>(\d+)</td>", shown) == ["2", "1", "0"]
+    assert not re.search(r"<script|<link|<img|@import|url\(", shown)
+    assert "skipped" not in shown
+    setup.run(setup.driver(), 2)
+    assert "skipped" in history(str(tmp_path))._repr_html_()
+    assert history(str(tmp_path / "none"))._repr_html_() == "<p>No epochs.</p>"

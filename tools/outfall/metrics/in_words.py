@@ -83,14 +83,3 @@ def byte_size(count: int) -> str:
         size /= 1000
         units.pop(0)
     return f"{count} B" if units[0] == "B" else f"{size:.3g} {units[0]}"
-
-
-def compact(number: float) -> str:
-    """A number in at most five letters."""
-    units = ["", "k", "M", "G", "T", "P"]
-    while abs(number) >= 999.5 and len(units) > 1:
-        number /= 1000
-        units.pop(0)
-    if not units[0]:
-        return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.2g}"
-    return f"{number:.3g}{units[0]}"

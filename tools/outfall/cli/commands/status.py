@@ -80,15 +80,16 @@ def _print_step(out: Console, step: StepStatus, location: str, now: datetime) ->
     facts = [(name, value, style) for name, value, style in _facts(step, location) if value not in (None, "")]
     if out.is_terminal:
         grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(min_width=12)
+        grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
         for name, value, style in facts:
             grid.add_row(f"  {name}", Text(value or "", style))
         out.print(grid)
     else:
+        names = max(len(name) for name, _, _ in facts) if facts else 0
         # A line for each, however long, so that a text can be searched for.
         for name, value, style in facts:
-            out.print(Text.assemble(f"  {name:<12} ", (value or "", style)), soft_wrap=True)
+            out.print(Text.assemble(f"  {name:<{names}}  ", (value or "", style)), soft_wrap=True)
     if step.epochs:
         _print_epochs(out, step.epochs)
 
@@ -134,7 +135,8 @@ _DISPENSABLE = ("bytes", "batch", "commit", "skipped")
 def _print_epochs(out: Console, epochs: Sequence[EpochSummary]) -> None:
     counters = [name for name, count in _COUNTERS.items() if any(map(count, epochs))]
     batches = ["batch"] if any(epoch.batch != epoch.epoch for epoch in epochs) else []
-    columns = ["epoch", *batches, *_ALWAYS[1:], *counters]
+    always = [name for name in _ALWAYS[1:] if name != "bytes" or any(epoch.bytes for epoch in epochs)]
+    columns = ["epoch", *batches, *always, *counters]
     left_out = []
     for name in _DISPENSABLE:
         if out.measure(_epoch_table(columns, epochs)).maximum <= out.width:

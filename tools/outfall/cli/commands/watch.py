@@ -15,11 +15,12 @@ from rich.text import Text
 
 from outfall.cli.commands.arguments import complete_location, complete_step, json_option, recovery_location, step_id
 from outfall.cli.commands.output import SEVERITY_STYLES, console, location_as_json, print_json, table
-from outfall.metrics.in_words import age, compact, retrying_in_words, state_word
+from outfall.metrics.in_words import age, retrying_in_words, state_word
 from outfall.metrics.location_status import LocationStatus, look_at
 from outfall.metrics.step_status import StepStatus
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.recovery.log import RecoveryConfig
+from outfall.recovery.plots import compact
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 40

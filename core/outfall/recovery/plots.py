@@ -1,0 +1,142 @@
+"""Small bar plots as SVG within HTML: no script, no font, nothing from elsewhere.
+
+Text and lines have the colour of the text around them, bars have colours that stand out from white and from black: so
+a plot is readable on a light page and on a dark one. A page may set others by the variables `--bar-1` and `--bar-2`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+BAR_COLOURS = ("#3d7fb8", "#c9741a")
+"""Of the first and of the second series; of at least 3:1 to white and to black."""
+
+_WIDTH, _HEIGHT = 360, 132
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 4, 8, 20
+_ACROSS, _DOWN = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+_WIDEST_BAR = 24.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers that are drawn in one colour, at most as many as there are bars."""
+
+    name: str
+    values: Sequence[float]
+
+
+def bar_plot(title: str, unit: str, axis: str, bars: Sequence[str], series: Sequence[Series]) -> str:
+    """Draw one bar for each name, the series stacked on each other, as a `figure` of HTML.
+
+    Args:
+        title: what is plotted.
+        unit: of the values.
+        axis: what the bars are, such as `epoch`; stands below with the first and the last name.
+        bars: a name for each bar.
+        series: one or two of them, with a value that is not negative for each bar.
+    """
+    sums = [sum(values) for values in zip(*(each.values for each in series), strict=True)]
+    counted = all(isinstance(value, int) for each in series for value in each.values)
+    top = max(_round_up(max(sums, default=0.0)), 2.0 if counted else 0.0)
+    step = min(_WIDEST_BAR, _ACROSS / max(1, len(bars)))
+    drawn = [
+        _bar(
+            index * step,
+            step,
+            [each.values[index] / top for each in series],
+            _said(bars[index], axis, unit, series, index),
+        )
+        for index in range(len(bars))
+    ]
+    last = f" {bars[-1]} has {compact(sums[-1])}" if bars else ""
+    summary = f"{len(bars)} bars, from 0 to {compact(max(sums, default=0.0))} {unit};{last or ' none'}."
+    label = escape(f"{title}, {unit}. {summary}")
+    heading = f"{escape(title)} <small>{escape(unit)}</small>{_legend(series)}"
+    return (
+        f'<figure style="margin:0"><figcaption>{heading}</figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%" role="img" aria-label="{label}"'
+        ' xmlns="http://www.w3.org/2000/svg" font-family="inherit" font-size="11" style="display:block">'
+        f"<title>{escape(title)}</title><desc>{escape(summary)}</desc>"
+        f"{_axes(top, axis, bars, step)}{''.join(drawn)}</svg></figure>"
+    )
+
+
+def compact(number: float) -> str:
+    """Return a number in at most five letters, as `12.3k`."""
+    units = ["", "k", "M", "G", "T", "P"]
+    while abs(number) >= 999.5 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.3g}{units[0]}"
+
+
+def _round_up(value: float) -> float:
+    """Return the next number above that an axis can end at, whose half is a plain number too."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * digit for digit in (1, 2, 4, 6, 8, 10) if value <= power * digit * (1 + 1e-9))
+
+
+def _bar(left: float, step: float, shares: Sequence[float], said: str) -> str:
+    gap = min(2.0, step / 4)
+    pieces, below = [], 0.0
+    for number, share in enumerate(shares, 1):
+        if share > 0:
+            pieces.append(
+                f'<rect x="{_LEFT + left + gap / 2:.1f}" y="{_TOP + _DOWN * (1 - below - share):.1f}"'
+                f' width="{step - gap:.1f}" height="{_DOWN * share:.1f}" fill="{_colour(number)}"/>'
+            )
+            below += share
+    # Of the whole height, so that a low bar is found by a pointer too.
+    pieces.append(f'<rect x="{_LEFT + left:.1f}" y="{_TOP}" width="{step:.1f}" height="{_DOWN}" fill="transparent"/>')
+    return f"<g><title>{escape(said)}</title>{''.join(pieces)}</g>"
+
+
+def _said(bar: str, axis: str, unit: str, series: Sequence[Series], index: int) -> str:
+    values = [
+        f"{each.name} {compact(each.values[index])}" if len(series) > 1 else compact(each.values[index])
+        for each in series
+    ]
+    return f"{axis} {bar}: {', '.join(values)} {unit}"
+
+
+def _axes(top: float, axis: str, bars: Sequence[str], step: float) -> str:
+    lines = []
+    for share in (0.0, 0.5, 1.0):
+        y = _TOP + _DOWN * (1 - share)
+        lines.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor"'
+            f' stroke-opacity="{0.45 if share == 0 else 0.15}"/>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="currentColor" fill-opacity="0.75">'
+            f"{escape(compact(top * share))}</text>"
+        )
+    if bars:
+        end = _LEFT + step * len(bars)
+        names = [(float(_LEFT), "start", f"{axis} {bars[0]}")]
+        if len(bars) > 1:
+            # Few bars leave too little room between their first and their last name.
+            names.append((max(end, _LEFT + 110), "end", bars[-1]))
+        lines += [
+            f'<text x="{x:.1f}" y="{_HEIGHT - 5}" text-anchor="{anchor}" fill="currentColor" fill-opacity="0.75">'
+            f"{escape(text)}</text>"
+            for x, anchor, text in names
+        ]
+    return "".join(lines)
+
+
+def _legend(series: Sequence[Series]) -> str:
+    if len(series) == 1:
+        return ""
+    return "".join(
+        f' <small style="white-space:nowrap"><svg width="10" height="10" aria-hidden="true">'
+        f'<rect width="10" height="10" fill="{_colour(number)}"/></svg> {escape(each.name)}</small>'
+        for number, each in enumerate(series, 1)
+    )
+
+
+def _colour(number: int) -> str:
+    return f"var(--bar-{number}, {BAR_COLOURS[number - 1]})"

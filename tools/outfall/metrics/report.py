@@ -1,0 +1,176 @@
+"""The report of a recovery location: one page of HTML that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from html import escape
+
+from outfall.metrics.advice import Trouble, troubles
+from outfall.metrics.in_words import moment, state_in_words, state_word
+from outfall.metrics.location_status import LocationStatus
+from outfall.metrics.step_status import StepStatus
+from outfall.recovery.history import epoch_plots, epoch_table, rows_per_second, written_epochs
+from outfall.recovery.plots import compact
+from outfall.redaction import without_credentials
+from outfall.version import outfall_version
+
+_STYLE = """
+:root { color-scheme: light dark; --page: #f6f7f8; --card: #fff; --ink: #1d2126; --soft: #5c6670; --line: #dde1e5;
+  --ok: #1f7a3d; --busy: #1f6391; --warning: #8a5a00; --failed: #b3261e; --bar-1: #3d7fb8; --bar-2: #c9741a }
+@media (prefers-color-scheme: dark) { :root { --page: #14171a; --card: #1d2125; --ink: #e4e7ea; --soft: #9aa4ae;
+  --line: #333a41; --ok: #6cc389; --busy: #7ab8e6; --warning: #e0b054; --failed: #ff8a80; --bar-1: #5d9fd6;
+  --bar-2: #d98f3e } }
+* { box-sizing: border-box }
+body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif;
+  overflow-wrap: anywhere }
+main { max-width: 1200px; margin: 0 auto; padding: 24px 16px 48px }
+h1 { font-size: 22px; margin: 0 }
+h2 { font-size: 19px; margin: 40px 0 4px; padding-top: 20px; border-top: 1px solid var(--line) }
+h3 { font-size: 15px; margin: 28px 0 8px }
+p { margin: 4px 0; max-width: 75ch }
+.soft, small { color: var(--soft) }
+.badge { font-size: 13px; font-weight: 600; border: 1px solid; border-radius: 10px; padding: 1px 10px; margin-left: 8px;
+  white-space: nowrap; vertical-align: 2px }
+.ok { color: var(--ok) } .busy { color: var(--busy) }
+.warning { color: var(--warning) } .failed { color: var(--failed) }
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 12px 16px;
+  margin: 16px 0 0; padding: 0; list-style: none; max-width: 820px }
+.numbers b { display: block; font-size: 24px; line-height: 1.2; font-weight: 600 }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px }
+.trouble { border-left: 4px solid; margin: 8px 0 } .trouble p { color: var(--ink); max-width: 100ch }
+.trouble .what { font-weight: 600 }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); gap: 16px }
+figcaption { font-weight: 600; margin-bottom: 6px } figcaption small { font-weight: 400; margin-left: 6px }
+.wide { overflow: auto; max-height: 420px; width: fit-content; max-width: 100%; padding: 0 8px 8px }
+table { font-size: 14px } th { color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--card) }
+thead tr { height: 36px } tbody tr { border-top: 1px solid var(--line) }
+nav { display: flex; flex-wrap: wrap; gap: 6px 24px; margin-top: 16px } a { color: inherit }
+summary { cursor: pointer; color: var(--soft); margin-top: 20px }
+dl { display: grid; grid-template-columns: minmax(80px, max-content) 1fr; gap: 2px 16px; margin: 8px 0 }
+dt { color: var(--soft) } dd { margin: 0 }
+"""
+
+
+def report_page(found: LocationStatus, now: datetime) -> str:
+    """Return the page: of each step how it stands, what went wrong, what to do, and plots of its last epochs.
+
+    All that comes from logs is escaped, and what looks like credentials is masked. The page has no script, and loads
+    nothing.
+
+    Args:
+        found: the location, with as many epochs of its steps as are to be shown.
+        now: the time of the look, UTC.
+    """
+    steps = list(_steps(found))
+    sections = [_section(number, step, location, now, name) for number, (name, step, location) in enumerate(steps)]
+    place = _text(found.recovery)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>Outfall: {place}</title><style>{_STYLE}</style></head><body><main>"
+        f'<h1>{place}</h1><p class="soft">Report of {moment(now)}, outfall {_text(outfall_version())}</p>'
+        f"{_overview([(name, step) for name, step, _ in steps])}{''.join(_problems(found))}{''.join(sections)}"
+        "</main></body></html>\n"
+    )
+
+
+def _steps(found: LocationStatus) -> Iterator[tuple[str, StepStatus, str]]:
+    """Yield each step with its name on the page, and with its location."""
+    yield from ((step.step, step, found.recovery) for step in found.steps)
+    for checkpoint in found.checkpoints:
+        directory = checkpoint.recovery.rstrip("/").rpartition("/")[2]
+        yield from ((f"{directory} / {step.step}", step, checkpoint.recovery) for step in checkpoint.steps)
+
+
+def _problems(found: LocationStatus) -> Iterator[str]:
+    for location in (found, *found.checkpoints):
+        if location.problem is not None:
+            yield f'<div class="card trouble failed"><p class="what">{_text(location.problem)}</p></div>'
+
+
+def _overview(steps: Sequence[tuple[str, StepStatus]]) -> str:
+    if len(steps) < 2:
+        return ""
+    links = "".join(
+        f'<span><a href="#step-{number}">{_text(name)}</a>{_badge(step)}</span>'
+        for number, (name, step) in enumerate(steps)
+    )
+    return f"<nav>{links}</nav>"
+
+
+def _badge(step: StepStatus) -> str:
+    word, severity = state_word(step)
+    return f' <span class="badge {severity}">{word}</span>'
+
+
+def _section(number: int, step: StepStatus, location: str, now: datetime, name: str) -> str:
+    plots = "".join(f'<div class="card">{plot}</div>' for plot in epoch_plots(step.epochs)) if step.epochs else ""
+    table = f'<h3>Epochs</h3><div class="card wide">{epoch_table(step.epochs)}</div>' if step.epochs else ""
+    return (
+        f'<section><h2 id="step-{number}">{_text(name)}{_badge(step)}</h2>'
+        f"<p>{_text(_sentence(step, now))}</p>"
+        f"{_numbers(step)}{_troubles(troubles(step, location, now), len(step.epochs))}"
+        + (f'<h3>Last {len(written_epochs(step.epochs))} epochs</h3><div class="plots">{plots}</div>' if plots else "")
+        + f"{table}{_facts(step)}</section>"
+    )
+
+
+def _sentence(step: StepStatus, now: datetime) -> str:
+    said = state_in_words(step, now)
+    where = f" Writes to {step.target}." if step.target else ""
+    return f"{said[:1].upper()}{said[1:]}.{where}"
+
+
+def _numbers(step: StepStatus) -> str:
+    """The few numbers to look at first."""
+    written = written_epochs(step.epochs)
+    if not written:
+        return ""
+    last = written[-1]
+    shown = [
+        (compact(rows_per_second(last)), "rows/s in the last epoch"),
+        (f"{last.seconds:.1f} s", "for the last epoch"),
+        (compact(step.totals.get("rows", sum(epoch.rows for epoch in written))), "rows since the first epoch"),
+    ]
+    if step.rows_held:
+        shown.append((compact(step.rows_held), "rows buffered"))
+    if letters := step.totals.get("dead_letters", 0):
+        shown.append((compact(letters), "dead letters"))
+    if step.dropped_rows:
+        shown.append((compact(step.dropped_rows), "rows dropped"))
+    items = "".join(f'<li><b>{_text(number)}</b><span class="soft">{label}</span></li>' for number, label in shown)
+    return f'<ul class="numbers">{items}</ul>'
+
+
+def _troubles(found: list[Trouble], epochs: int) -> str:
+    if not found:
+        return f'<h3>What went wrong</h3><p class="soft">Nothing, in the {epochs} epochs that are kept.</p>'
+    cards = "".join(
+        f'<div class="card trouble {trouble.severity}"><p class="what">{_text(trouble.what)}</p>'
+        f"<p>{_text(trouble.do)}</p></div>"
+        for trouble in found
+    )
+    return f"<h3>What went wrong, and what to do</h3>{cards}"
+
+
+def _facts(step: StepStatus) -> str:
+    driver = f"{step.driver}, outfall {step.outfall}" if step.driver else None
+    facts = {
+        "sink": step.sink,
+        "target": step.target,
+        **{f"target of {name}": target for name, target in step.children.items()},
+        "guarantee": step.guarantee,
+        "incarnation": step.incarnation,
+        "generation": str(step.generation) if step.generation else None,
+        "driver": driver,
+        "query": step.query_id,
+        "states": str(step.states) if step.states else None,
+    }
+    items = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items() if value)
+    return f"<details><summary>More about this step</summary><dl>{items}</dl></details>" if items else ""
+
+
+def _text(value: str) -> str:
+    return escape(without_credentials(value))
