@@ -12,7 +12,7 @@ from typing import overload
 
 from outfall.recovery.entries import Completed, Entry, Skipped, decode_entry
 from outfall.recovery.log import RecoveryConfig
-from outfall.recovery.plots import Series, bar_plot
+from outfall.recovery.plots import BarSeries, bar_plot
 from outfall.recovery.url import recovery_config
 
 KEPT_EPOCHS = 100
@@ -158,13 +158,13 @@ def epoch_plots(epochs: Sequence[EpochSummary]) -> list[str]:
     """Draw what the epochs counted: plots of HTML, without those of what is zero throughout."""
     written = written_epochs(epochs)
     names = [str(epoch.epoch) for epoch in written]
-    speed = Series("rows", [rows_per_second(epoch) for epoch in written])
+    speed = BarSeries("rows", [rows_per_second(epoch) for epoch in written])
     phases = [
-        Series("tasks", [epoch.task_seconds for epoch in written]),
-        Series("commit", [epoch.commit_seconds for epoch in written]),
+        BarSeries("tasks", [epoch.task_seconds for epoch in written]),
+        BarSeries("commit", [epoch.commit_seconds for epoch in written]),
     ]
     counters = [
-        bar_plot(name.capitalize(), unit, "epoch", names, [Series(name, [count(epoch) for epoch in written])])
+        bar_plot(name.capitalize(), unit, "epoch", names, [BarSeries(name, [count(epoch) for epoch in written])])
         for name, (unit, count) in _COUNTERS.items()
         if any(map(count, written))
     ]

@@ -21,14 +21,14 @@ _WIDEST_BAR = 24.0
 
 
 @dataclass(frozen=True)
-class Series:
+class BarSeries:
     """Numbers that are drawn in one colour, at most as many as there are bars."""
 
     name: str
     values: Sequence[float]
 
 
-def bar_plot(title: str, unit: str, axis: str, bars: Sequence[str], series: Sequence[Series]) -> str:
+def bar_plot(title: str, unit: str, axis: str, bars: Sequence[str], series: Sequence[BarSeries]) -> str:
     """Draw one bar for each name, the series stacked on each other, as a `figure` of HTML.
 
     Args:
@@ -96,7 +96,7 @@ def _bar(left: float, step: float, shares: Sequence[float], said: str) -> str:
     return f"<g><title>{escape(said)}</title>{''.join(pieces)}</g>"
 
 
-def _said(bar: str, axis: str, unit: str, series: Sequence[Series], index: int) -> str:
+def _said(bar: str, axis: str, unit: str, series: Sequence[BarSeries], index: int) -> str:
     values = [
         f"{each.name} {compact(each.values[index])}" if len(series) > 1 else compact(each.values[index])
         for each in series
@@ -128,7 +128,7 @@ def _axes(top: float, axis: str, bars: Sequence[str], step: float) -> str:
     return "".join(lines)
 
 
-def _legend(series: Sequence[Series]) -> str:
+def _legend(series: Sequence[BarSeries]) -> str:
     if len(series) == 1:
         return ""
     return "".join(

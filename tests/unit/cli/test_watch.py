@@ -95,13 +95,15 @@ def test_steps_of_several_locations_fit_80_columns_with_what_is_wrong_below() ->
     damaged = StepStatus("sink", "damaged", problem="entry 7 is damaged")
     lines = drawn(
         LocationStatus("/chk/flights", [a_step("sink", rows_held=12_345)]),
-        LocationStatus("/chk", checkpoints=[LocationStatus("/chk/trains", [damaged])]),
+        LocationStatus("/other", checkpoints=[LocationStatus("/other/trains", [damaged])]),
         LocationStatus("kafka://host", problem="the store is away"),
     )
     assert all(len(line) <= 80 for line in lines)
     assert lines[2].split() == ["flights/sink", "completed", "7", "3", "s", "12.3k"]
-    assert lines[3].split() == ["trains/sink", "damaged"]
-    assert [line.strip() for line in lines[4:]] == ["host  the store is away", "trains/sink  entry 7 is damaged"]
+    assert lines[3].split() == ["other/trains/sink", "damaged"]
+    assert [line.strip() for line in lines[4:]] == [
+        "kafka://host  the store is away", "other/trains/sink  entry 7 is damaged",
+    ]  # fmt: skip
 
 
 def test_what_is_tried_again_is_said_with_its_last_reason() -> None:

@@ -58,7 +58,7 @@ def test_all_checkpoints_of_a_directory_are_on_it(tmp_path: Path) -> None:
     for name in ("flights", "trains"):
         eventful_step(str(tmp_path / name), epochs=1)
     text = done("report", tmp_path, "-o", "-")
-    assert re.findall('<a href="#step-([01])">(.*?)</a>', text) == [("0", "flights / sink"), ("1", "trains / sink")]
+    assert re.findall('<a href="#step-([01])">(.*?)</a>', text) == [("0", "flights/sink"), ("1", "trains/sink")]
 
 
 def test_where_nothing_is_there_is_no_page(tmp_path: Path) -> None:

@@ -58,13 +58,14 @@ def readme_command(heading: str) -> str:
 
 def test_ci_runs_the_test_command_of_the_readme_after_installing_what_it_names_and_then_all_else() -> None:
     script = ROOT / ".ci" / "run"
-    packages = "pgbouncer prometheus"
+    servers = "pgbouncer prometheus"
+    packages = f"{servers} chromium"
     assert commands(script.read_text()) == [
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
-        "if ! command -v pgbouncer >/dev/null || ! command -v promtool >/dev/null; then",
+        "if ! { command -v pgbouncer && command -v promtool && command -v chromium; } >/dev/null; then",
         f"  apt-get -qq update && apt-get -qqy --no-install-recommends install {packages}",
-        f'  for name in {packages}; do service "$name" stop || true; done',
+        f'  for name in {servers}; do service "$name" stop || true; done',
         "fi",
         readme_command("Run the tests"),
         ".venv/bin/nox --no-venv -s thorough",

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from outfall.recovery.plots import Series, bar_plot, compact
+from outfall.recovery.plots import BarSeries, bar_plot, compact
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def drawn(
     values: list[float], *more: list[float], title: str = "Throughput", unit: str = "rows"
 ) -> ElementTree.Element:
-    series = [Series(f"series {number}", each) for number, each in enumerate([values, *more])]
+    series = [BarSeries(f"series {number}", each) for number, each in enumerate([values, *more])]
     html = bar_plot("Throughput", "rows", "epoch", [str(7 + index) for index in range(len(values))], series)
     return ElementTree.fromstring(re.search("<svg viewBox.*</svg>", html)[0])  # type: ignore[index]
 
@@ -57,7 +57,7 @@ def test_an_axis_ends_at_a_round_number_and_counts_have_no_halves(values: list[f
 
 
 def test_texts_inject_no_markup() -> None:
-    html = bar_plot("<b>", '"><script>', "<i>", ["<u>"], [Series("<s>", [1.0]), Series("<q>", [1.0])])
+    html = bar_plot("<b>", '"><script>', "<i>", ["<u>"], [BarSeries("<s>", [1.0]), BarSeries("<q>", [1.0])])
     assert not re.search("<(b|script|i|u|s|q)>", html)
     assert '"><' not in html.replace('""', "").replace('"/><', "").split("aria-label")[1].split("xmlns")[0]
 

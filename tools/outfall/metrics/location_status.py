@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,36 @@ class LocationStatus:
         """Whether nothing is recorded, or something cannot be read."""
         wrong = any(step.problem or step.state == "empty" for step in self.steps)
         return bool(self.problem) or wrong or any(found.failed() for found in self.checkpoints)
+
+
+@dataclass(frozen=True)
+class NamedStep:
+    """A step of a location, or of a checkpoint below it."""
+
+    directory: str
+    """Of the checkpoint, below the location; empty for a step of the location itself."""
+    location: str
+    """The URL of the one that the step is in."""
+    status: StepStatus
+
+    @property
+    def name(self) -> str:
+        """Tells the step from the others of the location."""
+        return f"{self.directory}/{self.status.step}" if self.directory else self.status.step
+
+
+def named_steps(found: LocationStatus) -> Iterator[NamedStep]:
+    """Yield all steps of a location and of the checkpoints below it."""
+    for location in (found, *found.checkpoints):
+        directory = location.recovery.removeprefix(found.recovery).strip("/")
+        yield from (NamedStep(directory, location.recovery, step) for step in location.steps)
+
+
+def problems(found: LocationStatus) -> Iterator[tuple[str, str]]:
+    """Yield why there are no steps in a location or in a checkpoint below it, each with its URL."""
+    for location in (found, *found.checkpoints):
+        if location.problem is not None:
+            yield location.recovery, location.problem
 
 
 def look_at(recovery: RecoveryConfig, steps: Sequence[str] = (), *, last: int) -> LocationStatus:

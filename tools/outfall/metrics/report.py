@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 
 from outfall.metrics.advice import Trouble, troubles
 from outfall.metrics.in_words import moment, state_in_words, state_word
-from outfall.metrics.location_status import LocationStatus
+from outfall.metrics.location_status import LocationStatus, NamedStep, named_steps, problems
 from outfall.metrics.step_status import StepStatus
 from outfall.recovery.history import epoch_plots, epoch_table, rows_per_second, written_epochs
 from outfall.recovery.plots import compact
@@ -62,8 +62,9 @@ def report_page(found: LocationStatus, now: datetime) -> str:
         found: the location, with as many epochs of its steps as are to be shown.
         now: the time of the look, UTC.
     """
-    steps = list(_steps(found))
-    sections = [_section(number, step, location, now, name) for number, (name, step, location) in enumerate(steps)]
+    steps = list(named_steps(found))
+    sections = [_section(number, step, now) for number, step in enumerate(steps)]
+    missing = [f'<p class="card trouble failed">{_text(problem)}</p>' for _, problem in problems(found)]
     place = _text(found.recovery)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -71,31 +72,17 @@ def report_page(found: LocationStatus, now: datetime) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>Outfall: {place}</title><style>{_STYLE}</style></head><body><main>"
         f'<h1>{place}</h1><p class="soft">Report of {moment(now)}, outfall {_text(outfall_version())}</p>'
-        f"{_overview([(name, step) for name, step, _ in steps])}{''.join(_problems(found))}{''.join(sections)}"
+        f"{_overview(steps)}{''.join(missing)}{''.join(sections)}"
         "</main></body></html>\n"
     )
 
 
-def _steps(found: LocationStatus) -> Iterator[tuple[str, StepStatus, str]]:
-    """Yield each step with its name on the page, and with its location."""
-    yield from ((step.step, step, found.recovery) for step in found.steps)
-    for checkpoint in found.checkpoints:
-        directory = checkpoint.recovery.rstrip("/").rpartition("/")[2]
-        yield from ((f"{directory} / {step.step}", step, checkpoint.recovery) for step in checkpoint.steps)
-
-
-def _problems(found: LocationStatus) -> Iterator[str]:
-    for location in (found, *found.checkpoints):
-        if location.problem is not None:
-            yield f'<div class="card trouble failed"><p class="what">{_text(location.problem)}</p></div>'
-
-
-def _overview(steps: Sequence[tuple[str, StepStatus]]) -> str:
+def _overview(steps: Sequence[NamedStep]) -> str:
     if len(steps) < 2:
         return ""
     links = "".join(
-        f'<span><a href="#step-{number}">{_text(name)}</a>{_badge(step)}</span>'
-        for number, (name, step) in enumerate(steps)
+        f'<span><a href="#step-{number}">{_text(step.name)}</a>{_badge(step.status)}</span>'
+        for number, step in enumerate(steps)
     )
     return f"<nav>{links}</nav>"
 
@@ -105,13 +92,14 @@ def _badge(step: StepStatus) -> str:
     return f' <span class="badge {severity}">{word}</span>'
 
 
-def _section(number: int, step: StepStatus, location: str, now: datetime, name: str) -> str:
+def _section(number: int, named: NamedStep, now: datetime) -> str:
+    step = named.status
     plots = "".join(f'<div class="card">{plot}</div>' for plot in epoch_plots(step.epochs)) if step.epochs else ""
     table = f'<h3>Epochs</h3><div class="card wide">{epoch_table(step.epochs)}</div>' if step.epochs else ""
     return (
-        f'<section><h2 id="step-{number}">{_text(name)}{_badge(step)}</h2>'
+        f'<section><h2 id="step-{number}">{_text(named.name)}{_badge(step)}</h2>'
         f"<p>{_text(_sentence(step, now))}</p>"
-        f"{_numbers(step)}{_troubles(troubles(step, location, now), len(step.epochs))}"
+        f"{_numbers(step)}{_troubles(troubles(step, named.location, now), len(step.epochs))}"
         + (f'<h3>Last {len(written_epochs(step.epochs))} epochs</h3><div class="plots">{plots}</div>' if plots else "")
         + f"{table}{_facts(step)}</section>"
     )

@@ -14,7 +14,7 @@ from rich.text import Text
 from outfall.cli.commands.arguments import complete_step, json_option, recovery_argument, step_id
 from outfall.cli.commands.output import SEVERITY_STYLES, console, location_as_json, print_json, table
 from outfall.metrics.in_words import Severity, age, byte_size, moment, retrying_in_words, state_in_words, state_word
-from outfall.metrics.location_status import LocationStatus, look_at
+from outfall.metrics.location_status import LocationStatus, look_at, named_steps, problems
 from outfall.metrics.step_status import StepStatus
 from outfall.recovery.history import KEPT_EPOCHS, EpochSummary
 from outfall.recovery.log import RecoveryConfig
@@ -47,8 +47,8 @@ def status(recovery: RecoveryConfig, steps: Sequence[str], last: int, as_json: b
 
 def _print(out: Console, found: LocationStatus) -> None:
     now = datetime.now(UTC)
-    if found.problem is not None:
-        out.print(found.problem, style=SEVERITY_STYLES["failed"], soft_wrap=not out.is_terminal)
+    for _, problem in problems(found):
+        out.print(problem, style=SEVERITY_STYLES["failed"], soft_wrap=not out.is_terminal)
     if found.checkpoints:
         out.print(_overview(found, now))
     for index, step in enumerate(found.steps):
@@ -60,17 +60,12 @@ def _print(out: Console, found: LocationStatus) -> None:
 def _overview(found: LocationStatus, now: datetime) -> Table:
     """A line for each step of the checkpoints below a directory."""
     made = table(("checkpoint", "step", "state", "epoch", "age"), right=("epoch", "age"))
-    for checkpoint in found.checkpoints:
-        name = checkpoint.recovery.removeprefix(found.recovery).lstrip("/")
-        if checkpoint.problem is not None:
-            made.add_row(name, "", Text(checkpoint.problem, SEVERITY_STYLES["failed"]))
-        for step in checkpoint.steps:
-            word, severity = state_word(step)
-            epoch = step.epoch if step.epoch is not None else step.completed
-            since = "" if step.changed_at is None else age(step.changed_at, now)
-            made.add_row(
-                name, step.step, Text(word, SEVERITY_STYLES[severity]), "" if epoch is None else str(epoch), since
-            )
+    for each in named_steps(found):
+        step, (word, severity) = each.status, state_word(each.status)
+        epoch = step.epoch if step.epoch is not None else step.completed
+        since = "" if step.changed_at is None else age(step.changed_at, now)
+        number = "" if epoch is None else str(epoch)
+        made.add_row(each.directory, step.step, Text(word, SEVERITY_STYLES[severity]), number, since)
     return made
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from outfall.cli.commands.arguments import complete_location, complete_step, json_option, recovery_location, step_id
 from outfall.cli.commands.output import SEVERITY_STYLES, console, location_as_json, print_json, table
 from outfall.metrics.in_words import age, retrying_in_words, state_word
-from outfall.metrics.location_status import LocationStatus, look_at
+from outfall.metrics.location_status import LocationStatus, look_at, named_steps, problems
 from outfall.metrics.step_status import StepStatus
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.recovery.log import RecoveryConfig
@@ -78,7 +78,11 @@ def screen(found: Sequence[LocationStatus], now: datetime, width: int, height: i
         width: how many columns there are.
         height: how many lines there are; `None` for any number. Steps that find no room are counted.
     """
-    rows = list(_rows(found, several=len(found) > 1))
+    rows = [
+        (f"{_last(location)}/{each.name}" if len(found) > 1 else each.name, each.status)
+        for location in found
+        for each in named_steps(location)
+    ]
     wrong = [
         Text.assemble((f"{name}  ", "bold"), (text, SEVERITY_STYLES["failed"])) for name, text in _wrong(found, rows)
     ]
@@ -88,23 +92,13 @@ def screen(found: Sequence[LocationStatus], now: datetime, width: int, height: i
     return Group(heading, _table(rows[:room], now, width), *more, *wrong)
 
 
-def _rows(found: Sequence[LocationStatus], *, several: bool) -> Iterator[tuple[str, StepStatus]]:
-    """Yield each step with its name on the screen: with that of its directory where there is more than one."""
-    for location in found:
-        for step in location.steps:
-            yield f"{_directory(location)}/{step.step}" if several else step.step, step
-        yield from _rows(location.checkpoints, several=True)
-
-
-def _directory(location: LocationStatus) -> str:
+def _last(location: LocationStatus) -> str:
     return location.recovery.rstrip("/").rpartition("/")[2]
 
 
 def _wrong(found: Sequence[LocationStatus], rows: Sequence[tuple[str, StepStatus]]) -> Iterator[tuple[str, str]]:
     for location in found:
-        if location.problem is not None:
-            yield _directory(location), location.problem
-        yield from _wrong(location.checkpoints, ())
+        yield from problems(location)
     for name, step in rows:
         if step.problem is not None:
             yield name, step.problem
