@@ -8,6 +8,7 @@ Every block is run, in the order of its page and in one namespace per page, unle
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import textwrap
@@ -67,10 +68,13 @@ def blocks(page: Path) -> list[Block]:
 
 @contextlib.contextmanager
 def unchanged_environment() -> Iterator[None]:
-    """Take back what a block does to the environment."""
+    """Take back what a block does to the environment, and to how Outfall logs."""
     before: Mapping[str, str] = dict(os.environ)
+    log = logging.getLogger("outfall")
+    level = log.level
     try:
         yield
     finally:
+        log.setLevel(level)
         os.environ.clear()
         os.environ.update(before)

@@ -7,7 +7,6 @@ Deliveries are reported where they fail only: a call into Python for each record
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +25,6 @@ try:
 except ImportError as error:
     raise missing_extra("confluent-kafka", "kafka") from error
 
-_log = logging.getLogger(__name__)
 
 Refused = Callable[[int, str, str], None]
 """Is told of a record that is refused for good: its index in its batch, Kafka's name of the error, and its text."""

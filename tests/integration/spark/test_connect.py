@@ -34,6 +34,10 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
         )
     assert status.returncode == 0, (tmp_path / "output").read_text(errors="replace")[-5000:]
     report = json.loads((tmp_path / "report.json").read_text())
+    tags = report.pop("tags")
+    assert "_Tag_outfall: step tagged; epoch 0 → __main__.TagSink" in tags["of the task"]
+    assert tags["left"] == []
+    assert report.pop("listened") == [[0, 0, 10], [1, 1, 10], [1, 1, 0]]
     kept = report.pop("kept")
     assert kept["ids"] == list(range(20))
     assert all("What to do: " in text and "\n" not in text for text in kept["texts"])

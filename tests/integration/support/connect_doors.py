@@ -6,8 +6,10 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.errors.exceptions.connect import SparkConnectException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,9 +18,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from outfall.errors import reason
 from outfall.file import FileSink
 from outfall.recovery import history
-from outfall.spark import write, write_stream
+from outfall.sinks import DynamicSink
+from outfall.spark import EpochListener, write, write_stream
 from tests.integration.support.connect_port import take_port
 from tests.integration.support.reading import forget_commit, found_ids, write_source
+from tests.integration.support.repr_sink import ReprWriter
 
 
 def run(writer: DataStreamWriter) -> None:
@@ -31,6 +35,19 @@ def run(writer: DataStreamWriter) -> None:
             if "failed to connect back" not in str(error):
                 raise
     assert query.awaitTermination(600)
+
+
+class TagSink(DynamicSink[Any]):
+    """Writes down which tags Spark shows of its job."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> ReprWriter:
+        context = TaskContext.get()
+        assert context is not None
+        self._path.write_text(str(context.getLocalProperty("spark.job.tags")))
+        return ReprWriter(self._path.with_suffix(".rows"))
 
 
 def another_query(root: Path, read: Callable[[], DataFrame]) -> list[str]:
@@ -70,6 +87,12 @@ def main(root: Path) -> None:
                 options = {"sink": "file", "path": str(root / name), "checkpointLocation": str(checkpoint)}
                 return df.writeStream.format("outfall").options(**options)
 
+    seen: Queue[list[int | None]] = Queue()
+    listener = EpochListener(
+        str(root / "whole-checkpoint"),
+        on_epoch=lambda it: seen.put([it.epoch.batch, it.progress.batchId, it.epoch.rows]),
+    )
+    spark.streams.addListener(listener)
     report: dict[str, Any] = {}
     for name in sys.argv[2:]:
         run(stream(name))
@@ -77,9 +100,14 @@ def main(root: Path) -> None:
         run(stream(name))
         skipped = sum(item.skipped for item in history(str(root / f"{name}-checkpoint")))
         report[name] = {"ids": found_ids(root / name), "skipped": skipped}
+    # Reports come some time after their batch.
+    report["listened"] = [seen.get(timeout=60) for _ in range(3)]
+    spark.streams.removeListener(listener)
     report["kept"] = {"texts": another_query(root, read), "ids": found_ids(root / "kept")}
     write(spark.range(10), FileSink(root / "batch"))
     report["batch"] = {"ids": found_ids(root / "batch"), "skipped": 0}
+    write(spark.range(1), TagSink(root / "tags"), step_id="tagged")
+    report["tags"] = {"of the task": (root / "tags").read_text(), "left": sorted(spark.getTags())}
     (root / "report.json").write_text(json.dumps(report))
     spark.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -139,3 +140,48 @@ def test_the_protocol_lists_every_error() -> None:
         if error not in (errors.OutfallError, errors.TerminalError, errors.TransientError):
             where = terminal if issubclass(error, errors.TerminalError) else transient
             assert f"| `{name}` |" in where, name
+
+
+LEVELS = {"debug", "info", "warning", "error", "critical"}
+
+
+def loggers() -> dict[str, set[str]]:
+    """The loggers that the sources get, with the levels that they are called at; not the test kit's, which listens."""
+    found: dict[str, set[str]] = {}
+    for root in ("core", "connectors", "tools"):
+        for file in (ROOT / root).rglob("*.py"):
+            module = ".".join(file.relative_to(ROOT / root).with_suffix("").parts).removesuffix(".__init__")
+            if not module.startswith("outfall.testing."):
+                found |= _loggers_in(module, ast.parse(file.read_text()))
+    return found
+
+
+def _loggers_in(module: str, tree: ast.Module) -> dict[str, set[str]]:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {
+        ast.unparse(call): module if ast.unparse(call.args[0]) == "__name__" else ast.literal_eval(call.args[0])
+        for call in calls
+        if ast.unparse(call.func).endswith("getLogger")
+    }
+    variables = {
+        ast.unparse(target): names[ast.unparse(node.value)]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) in names
+        for target in node.targets
+    }
+    levels: dict[str, set[str]] = {name: set() for name in names.values()}
+    for call in calls:
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in variables:
+            level = "error" if call.func.attr == "exception" else call.func.attr
+            levels[variables[ast.unparse(call.func.value)]] |= {level} & LEVELS
+        if ast.unparse(call.func) == "RetryLog":
+            levels[(names | variables)[ast.unparse(call.args[0])]].add("warning")
+    return levels
+
+
+def test_operations_lists_every_logger_with_its_levels() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    _, _, table = page.partition("| logger | levels | says |")
+    rows = re.findall(r"^\| `(outfall[\w.]*)` \| ([A-Z, ]+) \| \w", table, re.MULTILINE)
+    assert {name: set(levels.lower().split(", ")) for name, levels in rows} == loggers()
+    assert len(rows) == len(loggers())
