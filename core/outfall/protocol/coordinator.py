@@ -35,6 +35,7 @@ from outfall.protocol.target import sweep_context, sweep_target
 from outfall.protocol.validation import expected_epoch, fenced, listed_parts, log_lost
 from outfall.recovery.entries import Completed, Prepared, Skipped, StoredValue
 from outfall.recovery.log import EntryExistsError, RecoveryConfig
+from outfall.telemetry import EpochTelemetry
 from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ class EpochCoordinator:
             check_unresumed(sink)
         clock = clock or SystemClock()
         journal = Journal(recovery.open(step_id), step_id, clock)
-        self._step = Step(sink, step_id, recovery, journal, options, clock, run, registry)
+        telemetry = EpochTelemetry(recovery.url(), step_id)
+        self._step = Step(sink, step_id, recovery, journal, options, clock, run, registry, telemetry)
 
     @property
     def sink(self) -> Any:
@@ -112,7 +114,7 @@ class EpochCoordinator:
                 do="give each write in one foreachBatch function a step_id of its own",
             )
         begin = partial(begin_batch, self._step, batch=epoch, query_id=query_id, first=position is None)
-        with self._step.heartbeat("begin"):
+        with self._step.telemetry.beginning(), self._step.heartbeat("begin"):
             return take_over(self._step, position, begin)
 
     def begin_drain(self) -> Ticket | None:
@@ -135,7 +137,7 @@ class EpochCoordinator:
                 do="leave the drain out; or add SupportsHeldRows, if it does hold rows back",
             )
         position = self._step.position()
-        with self._step.heartbeat("begin"):
+        with self._step.telemetry.beginning(), self._step.heartbeat("begin"):
             return take_over(self._step, position, partial(begin_drain, self._step, first=position is None))
 
     def resume(self, responses: Sequence[TaskResponse]) -> Ticket:
@@ -173,7 +175,10 @@ class EpochCoordinator:
             CommitError, CommitRefusedError, LostCommittableError: recorded, and not or not wholly published.
             EpochAbandonedError: recorded data was lost; the epoch can run again.
         """
-        collected = CollectedResponses(ticket, responses)
+        with self._step.telemetry.committing(ticket.began_at):
+            return self._finish(ticket, CollectedResponses(ticket, responses))
+
+    def _finish(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
         reached("after collect")
         try:
             with self._step.heartbeat("commit"):
@@ -217,6 +222,7 @@ class EpochCoordinator:
 
     def close(self) -> None:
         """Release the log. Called once the epoch is finished or failed."""
+        self._step.telemetry.close()
         self._step.journal.log.close()
 
     def _skip(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
@@ -230,6 +236,7 @@ class EpochCoordinator:
                 counts=counts,
             )
         )
+        self._step.telemetry.count(counts)
         _log.info("step %s, epoch %d: skipped %d rows", self._step.step_id, collected.epoch, counts.get("skipped", 0))
         self._warn_of_held(collected.epoch)
         return EpochResult(collected.epoch, ticket.generation, True, counts, self._seconds_since(ticket))

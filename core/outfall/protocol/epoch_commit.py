@@ -215,6 +215,7 @@ class EpochCommit:
         )
         self._journal.append(entry)
         reached("after COMPLETED")
+        self._step.telemetry.count({name: total - view.totals.get(name, 0) for name, total in totals.items()})
         return entry
 
     def _sweep(self, lost: Mapping[int, str]) -> None:

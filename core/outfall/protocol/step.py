@@ -14,6 +14,7 @@ from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.heartbeat import Phase, heartbeat
 from outfall.protocol.journal import Journal
 from outfall.recovery.log import RecoveryConfig
+from outfall.telemetry import EpochTelemetry
 
 MakeSourceDurable = Callable[[int | None, bool], None]
 """Takes the batch, `None` where only the tasks learn it, and whether this is the first time since the log began or was
@@ -103,6 +104,7 @@ class Step:
     run: str | None
     """Identifies this run of the query within the process; `None` where nothing is to be remembered between epochs."""
     registry: RunRegistry
+    telemetry: EpochTelemetry
 
     def heartbeat(self, phase: Phase) -> AbstractContextManager[None]:
         """Write a heartbeat of the driver while something is tried again: see `outfall.protocol.heartbeat`."""
