@@ -49,7 +49,7 @@ PHASES = {"task_ms": "tasks", "commit_ms": "commit"}
 
 SINK_COUNTER = StepCounter(
     "",
-    "outfall.sink_counter",
+    "outfall.sink",
     "What the sink counts of its own; `sink` names the one of several that a sink consists of.",
 )
 

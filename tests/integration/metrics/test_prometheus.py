@@ -17,7 +17,7 @@ from outfall.metrics.series import LOCATION_READABLE, STEP_SERIES
 from outfall.recovery import recovery_config
 from outfall.testing import LocalDriver
 from outfall.wrappers import FanOutSink
-from tests.integration.support.prometheus import DEPLOY, ROOT, Prometheus, prometheus, promtool
+from tests.integration.support.prometheus import DEPLOY, ROOT, Prometheus, prometheus, promtool, scraped
 from tests.integration.support.waiting import until
 from tests.unit.support.async_destination import Destination, TextSink
 
@@ -39,8 +39,16 @@ def test_promtool_accepts_rules_and_example(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_names_are_as_prometheus_wants_them(tmp_path: Path) -> None:
+    LocalDriver(TextSink(Destination()), str(tmp_path)).run_epoch(0, [["a row"]])
+    with closing(Exporter([recovery_config(str(tmp_path))], host="127.0.0.1", port=0, every=0.1)) as exporter:
+        text = until(lambda: (found := scraped(exporter.port)) * ("outfall_rows_total{" in found), "a look")
+    done = promtool("check", "metrics", said=text)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture
-def scraped(tmp_path: Path) -> Iterator[Prometheus]:
+def watched(tmp_path: Path) -> Iterator[Prometheus]:
     """A step that goes on working, with children and asynchronous requests, as a real Prometheus sees it."""
     location = tmp_path / "chk"
     sink = FanOutSink(a=TextSink(Destination()), b=TextSink(Destination()))
@@ -72,15 +80,15 @@ def plain(expression: str) -> str:
 
 
 @pytest.mark.thorough
-def test_every_expression_runs_and_every_series_exists(scraped: Prometheus) -> None:
+def test_every_expression_runs_and_every_series_exists(watched: Prometheus) -> None:
     found = dict.fromkeys(expressions())
     assert {alert for alert, _ in found} >= set(re.findall(r"- alert: (\w+)", RULES))
-    there = scraped.names()
+    there = watched.names()
     named = {name for _, text in found for name in re.findall(r"\boutfall_\w+", text)}
     assert named - there == set()
     assert {series.name for series in (*STEP_SERIES, LOCATION_READABLE)} <= there
     for where, expression in found:
-        answer: Any = scraped.query(plain(expression))
+        answer: Any = watched.query(plain(expression))
         # An alert is quiet here, and a panel shows something.
         assert bool(answer) == (not where.startswith("Outfall")), f"{where}: {expression}"
     variables = [variable for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]

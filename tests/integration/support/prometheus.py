@@ -21,10 +21,17 @@ ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy" / "prometheus"
 
 
-def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run promtool in the folder of the rules."""
+def promtool(*arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run promtool in the folder of the rules, on what is said to it."""
     command = [_program("promtool"), *arguments]
-    return subprocess.run(command, cwd=DEPLOY, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=DEPLOY, input=said, capture_output=True, text=True, check=False)
+
+
+def scraped(port: int) -> str:
+    """Return what an exporter says."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 class Prometheus(OwnServer):

@@ -1,0 +1,48 @@
+"""Logs in stores that need a server are exported like all others."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from outfall.kafka import KafkaRecoveryConfig
+from outfall.metrics.exporter import Exporter
+from outfall.recovery import recovery_config
+from outfall.recovery.log import RecoveryConfig
+from outfall.testing import LocalDriver
+from tests.integration.support.kafka_server import kafka_server
+from tests.integration.support.prometheus import scraped
+from tests.integration.support.s3 import s3_server
+from tests.integration.support.waiting import until
+from tests.unit.support.warehouse import PlainSink
+
+pytestmark = pytest.mark.thorough
+
+
+def look(recovery: RecoveryConfig) -> None:
+    LocalDriver(PlainSink(), recovery).run_epoch(0, [[1, 2]])
+    with closing(Exporter([recovery], host="127.0.0.1", port=0, every=0.1)) as exporter:
+        for epoch in (1, 2):
+            line = f'outfall_rows_total{{location="{recovery.url()}",step="sink"}} {2 * epoch}.0'
+            until(partial(says, exporter.port, line), f"epoch {epoch}", 30)
+            LocalDriver(PlainSink(), recovery).run_epoch(epoch, [[1, 2]])
+
+
+def says(port: int, line: str) -> bool:
+    return line in scraped(port).splitlines()
+
+
+def test_kafka() -> None:
+    with kafka_server() as address:
+        look(KafkaRecoveryConfig(address, f"exported-{uuid.uuid4().hex}", replication_factor=1, timeout=20))
+
+
+def test_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        server.client().create_bucket(Bucket="exported")
+        look(recovery_config("s3://exported/chk"))
