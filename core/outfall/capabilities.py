@@ -349,6 +349,20 @@ class SupportsTarget(ABC, Generic[S]):
         """
         return ()
 
+    def row_schema(self) -> pa.Schema | None:
+        """Return the columns that a row may have, for who makes rows of text: `outfall replay`.
+
+        Called in any process, with no query around it. A column takes the values of its type here; a string may also
+        be another type's text, where the target reads that.
+
+        Returns:
+            The columns, or `None` where the target does not say, as by default.
+
+        Raises:
+            OutfallError: the target could not be asked.
+        """
+        return None
+
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse columns that cannot be written. Called on the driver before each epoch, before any data moves.
 

@@ -231,6 +231,9 @@ class DelegatingSink(
     def check_connection(self) -> Sequence[str]:
         return self.worker.check_connection()  # type: ignore[no-any-return]
 
+    def row_schema(self) -> pa.Schema | None:
+        return self.worker.row_schema()
+
     def check_schema(self, schema: pa.Schema) -> None:
         self.worker.check_schema(schema)
 

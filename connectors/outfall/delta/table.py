@@ -78,6 +78,10 @@ class LoadedDelta(LoadedTable):
         return DeltaFileLayout.of(self._place, self._table)
 
     @property
+    def columns(self) -> pa.Schema:
+        return self._files.schema
+
+    @property
     def files(self) -> DeltaFileLayout:
         return self._files
 

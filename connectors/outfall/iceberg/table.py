@@ -78,6 +78,10 @@ class IcebergTable(LoadedTable):
         """Iceberg's metadata of this state."""
         return self.loaded.metadata
 
+    @property
+    def columns(self) -> pa.Schema:
+        return self.metadata.schema().as_arrow()
+
     @cached_property
     def files(self) -> IcebergLayout:
         return self._layout(self.metadata)

@@ -23,9 +23,10 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.options import options_in_save_mode
-from outfall.postgres.catalogue.columns import schema_of
+from outfall.postgres.catalogue.columns import read_columns, schema_of
 from outfall.postgres.catalogue.privileges import check_rights
 from outfall.postgres.catalogue.table import Table
+from outfall.postgres.catalogue.types import arrow_type
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, max_connections
 from outfall.postgres.connection.errors import explained
 from outfall.postgres.ledger import StepLedger
@@ -106,6 +107,18 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
         bound = copy.copy(self)
         bound.context = context
         return bound
+
+    def row_schema(self) -> pa.Schema | None:
+        if self.options.payload_column is not None:
+            # Rows have other columns than the table.
+            return None
+        columns = self.database.run(
+            "looking at", lambda connection: read_columns(connection, self.table), starting=True
+        )
+        fields = [pa.field(column.name, arrow_type(column.kind)) for column in columns if column.writable]
+        if fields and self.options.delete_marker is not None:
+            fields.append(pa.field(self.options.delete_marker, pa.bool_()))
+        return pa.schema(fields) if fields else None
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Explain, column by column, why rows with these columns cannot be written.

@@ -129,6 +129,10 @@ class TableSink(
             )
         return TableWriter(self._opened.layout, self.context, self.options, published=self._opened.published)
 
+    def row_schema(self) -> pa.Schema | None:
+        table = self._loaded()
+        return None if table is None else table.columns
+
     def check_schema(self, schema: pa.Schema) -> None:
         """Explain, column by column, why rows with these columns cannot be written.
 

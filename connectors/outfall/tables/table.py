@@ -82,6 +82,11 @@ class LoadedTable(ABC):
 
     @property
     @abstractmethod
+    def columns(self) -> pa.Schema:
+        """Its columns."""
+
+    @property
+    @abstractmethod
     def files(self) -> FileLayout:
         """What its data files must be like now."""
 

@@ -103,6 +103,10 @@ class DeadLetteringSink(Composite):
         sink = self.children()[SINK]
         return sink.output_modes() if supports(sink, SupportsTarget) else OUTPUT_MODES
 
+    def row_schema(self) -> pa.Schema | None:
+        sink = self.children()[SINK]
+        return sink.row_schema() if supports(sink, SupportsTarget) else None
+
     def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
         return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else schema
 

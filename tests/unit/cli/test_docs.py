@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -31,6 +32,10 @@ def test_the_commands_of_the_page_succeed(tmp_path: Path, monkeypatch: pytest.Mo
     for epoch in range(3):
         checkpoint.whole(epoch)
         driver.run_epoch(epoch, rows(epoch))
+    # What `replay` brings back.
+    letter = {"row": '{"id": 1}', "reason": "bad", "step": "sink", "time": "2026-11-23T00:00:00Z"}
+    (tmp_path / "refused").mkdir()
+    (tmp_path / "refused" / "letters.jsonl").write_text(json.dumps(letter) + "\n")
     lines = [line for reason, block in BLOCKS if not reason for line in block.splitlines()]
     for line in lines:
         program, *arguments = shlex.split(line.replace("/data/", f"{tmp_path}/"), comments=True)

@@ -368,6 +368,10 @@ class MemoryTable(LoadedTable):
         self._state = state
 
     @property
+    def columns(self) -> pa.Schema:
+        raise NotImplementedError
+
+    @property
     def files(self) -> MemoryLayout:
         return MemoryLayout(self._link, self._state)
 

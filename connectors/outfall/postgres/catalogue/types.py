@@ -114,6 +114,24 @@ def new_column_type(kind: pa.DataType, name: str) -> str:
     )
 
 
+_ARROW = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "bytea": pa.binary(),
+}
+
+
+def arrow_type(kind: Kind) -> pa.DataType:
+    """Return a type whose values a column takes unchanged; a string where it reads them as SQL reads text."""
+    if kind.element is not None:
+        return pa.list_(arrow_type(kind.element))
+    return _ARROW.get(kind.name, pa.string())
+
+
 def why_not(kind: pa.DataType, column: TableColumn, *, json: bool = False) -> str | None:
     """Tell why values of a type cannot go into a column, and what to do; `None` when they can.
 

@@ -13,6 +13,7 @@ from outfall.cli.commands.export import export
 from outfall.cli.commands.gc import gc
 from outfall.cli.commands.recovery_data import copy, drain, reset
 from outfall.cli.commands.repair import repair
+from outfall.cli.commands.replay import replay
 from outfall.cli.commands.report import report
 from outfall.cli.commands.show import show
 from outfall.cli.commands.status import status
@@ -71,5 +72,5 @@ def completion(shell: str) -> None:
     click.echo(made(outfall, {}, "outfall", "_OUTFALL_COMPLETE").source())
 
 
-for _command in (status, watch, report, show, export, drain, gc, copy, repair, reset, doctor):
+for _command in (status, watch, report, show, export, drain, replay, gc, copy, repair, reset, doctor):
     outfall.add_command(_command)

@@ -1,0 +1,202 @@
+"""`outfall replay`: dead letters go back into a sink, each once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from outfall.capabilities import SupportsTarget
+from outfall.capability_checks import supports
+from outfall.cli.commands.arguments import (
+    ChosenSink,
+    complete_location,
+    json_option,
+    recovery_location,
+    sink_options,
+    step_id,
+)
+from outfall.cli.commands.output import console, print_json, table
+from outfall.errors import ConfigurationError
+from outfall.metrics.in_words import moment
+from outfall.recovery.log import RecoveryConfig
+from outfall.redaction import without_credentials
+from outfall.replay.ddl import parse_ddl
+from outfall.replay.letters import FoundLetter, LetterFilter
+from outfall.replay.replaying import LetterReplay, ReplayResult
+from outfall.replay.rows import AS_JSON, RowMaker
+from outfall.replay.sources import letters_at
+
+_KINDS_SHOWN = 20
+_EXAMPLES = 3
+_EXCERPT = 200
+
+
+def _pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"it is no regular expression: {error}") from error
+
+
+def _epochs(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    found = re.fullmatch(r"(\d*)(\.\.)?(\d*)", text)
+    if found is None or not (found[1] or found[3]):
+        raise click.BadParameter("write one epoch, or FROM..TO, of which either may be left out")
+    first = int(found[1]) if found[1] else None
+    last = int(found[3]) if found[3] else None
+    return (first, last) if found[2] else (first, first)
+
+
+def _time(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | None:
+    try:
+        found = None if text is None else datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter("write a time as 2026-11-23T10:00:00Z; without a zone it is UTC") from error
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+
+
+@click.command()
+@click.argument("letters", metavar="LETTERS", shell_complete=complete_location)
+@sink_options
+@click.option(
+    "--recovery",
+    type=recovery_location,
+    required=True,
+    metavar="RECOVERY",
+    help="Where it is recorded which letters were replayed: a path or a URL of its own, the same in each run.",
+)
+@click.option(
+    "--step", type=step_id, metavar="STEP", default="replay", show_default=True, help="Names the replay there."
+)
+@click.option("--reason", callback=_pattern, metavar="REGEX", help="Only letters in whose reason it is found.")
+@click.option("--code", "codes", multiple=True, help="Only letters with this code. May be repeated, as the next two.")
+@click.option("--of-step", "steps", multiple=True, metavar="STEP", help="Only letters of this step.")
+@click.option("--part", "parts", multiple=True, help="Only letters of this part.")
+@click.option("--epoch", "epochs", callback=_epochs, metavar="FROM..TO", help="Only letters of these epochs.")
+@click.option("--since", callback=_time, metavar="TIME", help="Only letters that were refused then or later.")
+@click.option("--until", callback=_time, metavar="TIME", help="Only letters that were refused before.")
+@click.option(
+    "--schema",
+    metavar="DDL",
+    help="The columns, as 'id bigint, name string', where the sink does not know them; or json, for JSON's own types.",
+)
+@click.option("--key", metavar="COLUMN", help="For a sink with parts: the column that routes rows.")
+@click.option("--text-column", metavar="COLUMN", help="The column that takes a letter's whole text, if that is no row.")
+@click.option("--dry-run", is_flag=True, help="Say what would be replayed. Writes nothing.")
+@json_option
+def replay(
+    letters: str,
+    chosen: ChosenSink,
+    recovery: RecoveryConfig,
+    step: str,
+    reason: re.Pattern[str] | None,
+    codes: Sequence[str],
+    steps: Sequence[str],
+    parts: Sequence[str],
+    epochs: tuple[int | None, int | None],
+    since: datetime | None,
+    until: datetime | None,
+    schema: str | None,
+    key: str | None,
+    text_column: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Write dead letters into a sink again, each once.
+
+    LETTERS is where they lie: a file or a directory, also s3://…; postgresql://user@host/database?table=NAME; or
+    kafka://host:9092/topic. Passwords stand there as env:NAME or file:PATH.
+
+    A run that was killed goes on where it stopped when it is made again. What the sink refuses again becomes a dead
+    letter again, where it has a place for these; else the command fails. Exit code 1 when a letter is left, since it
+    cannot be turned back into a row.
+    """
+    wanted = LetterFilter(
+        reason, frozenset(codes), frozenset(steps), frozenset(parts), *epochs, since=since, until=until
+    )
+    sink = chosen.make()
+    job = LetterReplay(
+        sink, recovery, step, _row_maker(sink, schema, text_column), key=key, commit=chosen.commit_policy()
+    )
+    seen = _Seen()
+    found = seen.of(each for each in letters_at(letters)() if wanted.takes(each.letter))
+    result = job.preview(found) if dry_run else job.run(found)
+    (_print_json if as_json else _print)(result, seen if dry_run else None)
+    if result.left:
+        raise click.exceptions.Exit(1)
+
+
+def _row_maker(sink: Any, schema: str | None, column: str | None) -> RowMaker:
+    if schema == AS_JSON:
+        return RowMaker(None, column)
+    columns = parse_ddl(schema) if schema is not None else None
+    if columns is None and supports(sink, SupportsTarget):
+        columns = sink.row_schema()
+    if columns is None:
+        raise ConfigurationError(
+            "the sink does not say which types its columns have",
+            do="name columns and types with --schema 'id bigint, name string'; for a sink that writes JSON, --schema"
+            " json is enough",
+        )
+    return RowMaker(columns, column)
+
+
+class _Seen:
+    """What a dry run shows of the letters that are meant."""
+
+    def __init__(self) -> None:
+        self.kinds: Counter[tuple[str | None, str]] = Counter()
+        self.examples: list[FoundLetter] = []
+
+    def of(self, letters: Iterator[FoundLetter]) -> Iterator[FoundLetter]:
+        for found in letters:
+            self.kinds[found.letter.code, found.letter.reason] += 1
+            if len(self.examples) < _EXAMPLES:
+                self.examples.append(found)
+            yield found
+
+
+def _print(result: ReplayResult, seen: _Seen | None) -> None:
+    for place, why in result.reasons:
+        click.echo(f"left: {without_credentials(place)}: {without_credentials(why)}", err=True)
+    if result.left > len(result.reasons):
+        click.echo(f"left: {result.left - len(result.reasons):,} more", err=True)
+    said = (
+        f"{result.found:,} letters: {result.before:,} replayed before, {result.left:,} cannot be turned back into rows"
+    )
+    if seen is None:
+        refused = f", {result.refused:,} of them refused again" if result.refused else ""
+        click.echo(f"{said}, {result.replayed:,} replayed{refused}")
+        return
+    new = result.found - result.before - result.left
+    kinds = seen.kinds.most_common(_KINDS_SHOWN)
+    shown = table(["letters", "code", "reason"], right=["letters"])
+    for (code, reason), count in kinds:
+        shown.add_row(f"{count:,}", code, without_credentials(reason))
+    console().print(shown)
+    if len(seen.kinds) > len(kinds):
+        click.echo(f"and {len(seen.kinds) - len(kinds):,} other reasons")
+    for found in seen.examples:
+        letter = found.letter
+        click.echo(f"example: {moment(letter.time)}, step {letter.step}, epoch {letter.epoch}: {letter.row[:_EXCERPT]}")
+    click.echo(f"{said}, {new:,} would be replayed")
+
+
+def _print_json(result: ReplayResult, seen: _Seen | None) -> None:
+    left = [{"place": without_credentials(place), "why": without_credentials(why)} for place, why in result.reasons]
+    shown: dict[str, Any] = {"found": result.found, "before": result.before, "left": result.left, "reasons_left": left}
+    if seen is None:
+        shown |= {"replayed": result.replayed, "refused": result.refused, "epochs": result.epochs}
+    else:
+        kinds = seen.kinds.most_common(_KINDS_SHOWN)
+        shown["would_replay"] = result.found - result.before - result.left
+        shown["kinds"] = [{"code": c, "reason": without_credentials(r), "letters": n} for (c, r), n in kinds]
+        shown["examples"] = [found.letter for found in seen.examples]
+    print_json(shown)

@@ -1,0 +1,166 @@
+"""Letters in files, as `FileSink` and `S3Sink` write them: JSON lines, CSV and Parquet, at any depth."""
+
+from __future__ import annotations
+
+import io
+import json
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from outfall.dead_letter import DEAD_LETTER_SCHEMA
+from outfall.errors import ConfigurationError, TransientError
+from outfall.filesystems import ExplainedClient, open_filesystem
+from outfall.location import LOCAL, OBJECT_STORES, Location, Purpose
+from outfall.replay.letters import FoundLetter, letter_of
+
+_PLACES = Purpose(
+    "place of letters",
+    {**OBJECT_STORES, "hdfs": "hdfs"},
+    "letters are read from files, postgresql: and kafka:",
+    f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in OBJECT_STORES)}, postgresql:// or kafka://",
+)
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_NOTHING = {field.name: None if field.nullable else "" for field in DEAD_LETTER_SCHEMA}
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+
+class FileLetters:
+    """Reads the letters in a file, or in all files of a directory but hidden ones, as those are that are staged.
+
+    Args:
+        location: an absolute path, or a URL of an object store or of HDFS.
+
+    Raises:
+        ConfigurationError: it is none of these.
+        ImportError: what fsspec needs for it is missing.
+    """
+
+    def __init__(self, location: str) -> None:
+        place = Location.parse(location, _PLACES)
+        if place.scheme == LOCAL:
+            self._filesystem, self._root = LocalFileSystem(), place.path
+        else:
+            opened, self._root = open_filesystem(place, "reading dead letters from")
+            self._filesystem = ExplainedClient(opened, place.url())
+        self._shown = place.url()
+
+    def __call__(self) -> Iterator[FoundLetter]:
+        """Yield the letters, file by file in the order of their names.
+
+        Raises:
+            ConfigurationError: there is nothing, or something that is no letter.
+            TransientError: a file cannot be read.
+        """
+        try:
+            paths = self._paths()
+        except FileNotFoundError:
+            raise ConfigurationError(f"there is nothing at {self._shown}", do="correct the path") from None
+        for path in paths:
+            try:
+                yield from self._letters(path)
+            except (OSError, pa.ArrowException, UnicodeError) as error:
+                raise TransientError(f"the letters in {path} cannot be read", why=str(error)) from error
+
+    def _paths(self) -> list[str]:
+        if self._filesystem.isfile(self._root):
+            return [self._root]
+        if not self._filesystem.isdir(self._root):
+            raise FileNotFoundError(self._root)
+        found = self._filesystem.find(self._root)
+        start = len(self._root.rstrip("/")) + 1
+        # As Spark's readers pass them over.
+        return sorted(path for path in found if not any(name[:1] in "_." for name in path[start:].split("/")))
+
+    def _letters(self, path: str) -> Iterator[FoundLetter]:
+        stem, end = posixpath.splitext(path)
+        compression = _COMPRESSIONS.get(end)
+        kind = posixpath.splitext(stem)[1] if compression else end
+        readers = {".jsonl": self._json, ".json": self._json, ".csv": self._csv}
+        if kind != ".parquet" and kind not in readers:
+            raise ConfigurationError(
+                f"{path} has a name that tells no format of letters",
+                do="name files that end in .jsonl, .csv or .parquet",
+            )
+        levels = _levels(path[len(self._root) :])
+        with self._filesystem.open(path, "rb") as file:
+            if kind == ".parquet":
+                records = _parquet(file, path)
+            else:
+                stream = pa.CompressedInputStream(pa.PythonFile(file), compression) if compression else file
+                records = readers[kind](io.BufferedReader(stream) if compression else file, path)
+            for values, place in records:
+                yield letter_of(levels | values, place)
+
+    def _json(self, lines: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
+        for place, line in _lines(lines, path):
+            try:
+                values = json.loads(line)
+            except ValueError as error:
+                raise ConfigurationError(f"{place} is no JSON", why=str(error)) from None
+            if not isinstance(values, dict):
+                raise ConfigurationError(f"{place} holds no dead letter", why="it is no JSON object")
+            yield values, place
+
+    def _csv(self, lines: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
+        names = DEAD_LETTER_SCHEMA.names
+        for place, line in _lines(lines, path):
+            fields = _csv_fields(line)
+            if set(fields) <= set(names) and "row" in fields:
+                names = [field or "" for field in fields]  # a header
+            elif len(fields) != len(names):
+                raise ConfigurationError(f"{place} holds no dead letter", why=f"it has {len(fields)} fields")
+            else:
+                # CSV has one text for NULL and for nothing at all.
+                yield {name: field or _NOTHING[name] for name, field in zip(names, fields, strict=True)}, place
+
+
+def _lines(stream: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield each line with its place. One that has no end yet is not there yet: it may be taken back."""
+    for number, line in enumerate(stream, 1):
+        if line.endswith(b"\n") and line.strip():
+            yield f"{path}, line {number}", line.decode().rstrip("\r\n")
+
+
+def _parquet(file: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
+    number = 0
+    for batch in pq.ParquetFile(file).iter_batches(batch_size=5000):
+        for values in batch.to_pylist():
+            number += 1
+            yield values, f"{path}, row {number}"
+
+
+def _levels(path: str) -> dict[str, Any]:
+    """Return the columns that stand in directories' names (`step=flights`) and not in the files."""
+    levels: dict[str, Any] = {}
+    for level in path.split("/")[:-1]:
+        name, sign, value = level.partition("=")
+        if sign and name in DEAD_LETTER_SCHEMA.names:
+            levels[name] = None if value == _NO_VALUE else unquote(value)
+    return levels
+
+
+def _csv_fields(line: str) -> list[str | None]:
+    """Split a line as `FileSink` writes it by default: a backslash escapes within quotes only, nothing is NULL."""
+    fields: list[str | None] = []
+    at = 0
+    while at <= len(line):
+        if line[at : at + 1] != '"':
+            end = line.find(",", at)
+            end = len(line) if end < 0 else end
+            fields.append(line[at:end] or None)
+            at = end + 1
+            continue
+        text, at = [], at + 1
+        while at < len(line) and line[at] != '"':
+            at += line[at] == "\\"
+            text.append(line[at : at + 1])
+            at += 1
+        fields.append("".join(text))
+        at += 2
+    return fields

@@ -1,0 +1,165 @@
+"""What is kept of a replay: which letters were chosen, and the rows of those that are written last.
+
+It is the state of a step of its own beside the one that writes, `replay-letters` beside `replay`. An epoch of it
+chooses letters: when it is completed, the choice stands, whoever goes on. So the epoch that writes them has the same
+rows in each try, and a letter that was chosen is never chosen again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.capabilities import SupportsStateSerializer, SupportsTarget
+from outfall.errors import SerializationError
+from outfall.protocol.clock import SystemClock
+from outfall.protocol.journal import Journal
+from outfall.protocol.states import load_states
+from outfall.recovery.log import RecoveryConfig
+from outfall.replay.letters import ID_BYTES
+from outfall.serde import SimpleVersionedSerializer
+from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
+
+_PART = "letters"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Letters that are written in one epoch."""
+
+    ids: Sequence[bytes]
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class ReplayRecord:
+    """All letters that were chosen so far."""
+
+    batch: int = -1
+    """The number of the last choice, which the writing step has as its batch; -1 before the first."""
+    ids: Counter[bytes] = field(default_factory=Counter)
+    """How often each letter was chosen: equal ones are letters of their own."""
+    rows: pa.RecordBatch | None = None
+    """The rows of the last choice; `None` once they are written."""
+
+    def with_choice(self, choice: Choice | None) -> ReplayRecord:
+        """Return the record after a choice; or without rows, when there is none."""
+        if choice is None:
+            return ReplayRecord(self.batch, self.ids)
+        return ReplayRecord(self.batch + 1, self.ids + Counter(choice.ids), choice.rows)
+
+
+def letters_step(step_id: str) -> str:
+    """Return the id of the step that chooses for another one."""
+    return f"{step_id}-letters"
+
+
+def read_record(recovery: RecoveryConfig, step_id: str) -> ReplayRecord:
+    """Return what was chosen, as the log of the choosing step has it. Writes nothing.
+
+    Raises:
+        TransientError, RecordError: the log cannot be read.
+    """
+    name = letters_step(step_id)
+    with closing(recovery.open(name)) as log:
+        view = Journal(log, name, SystemClock()).read()
+        return record_in(load_states(RecordSink(step_id), view.states, log))
+
+
+def record_in(states: Mapping[str, Any]) -> ReplayRecord:
+    """Return the record that stands in the states of the choosing step."""
+    found: ReplayRecord = states.get(_PART, ReplayRecord())
+    return found
+
+
+class RecordSink(
+    FixedPartitionedSink[Choice | None, ReplayRecord],
+    SupportsTarget[ReplayRecord],
+    SupportsStateSerializer[ReplayRecord],
+):
+    """Writes nowhere: what it is given goes into its state. Gets one item per epoch.
+
+    Args:
+        step_id: the step that writes.
+    """
+
+    def __init__(self, step_id: str) -> None:
+        self._step_id = step_id
+
+    def list_parts(self) -> list[str]:
+        return [_PART]
+
+    def build_part(self, step_id: str, for_part: str, resume_state: ReplayRecord | None) -> _RecordPartition:
+        return _RecordPartition(resume_state or ReplayRecord())
+
+    def state_serializer(self) -> SimpleVersionedSerializer[ReplayRecord]:
+        return _RecordSerializer()
+
+    def kind(self) -> str:
+        return "replay-letters"
+
+    def target(self) -> str:
+        return f"step {self._step_id}"
+
+
+class _RecordPartition(StatefulSinkPartition[Choice | None, ReplayRecord]):
+    def __init__(self, record: ReplayRecord) -> None:
+        self._record = record
+
+    def write_batch(self, values: list[Choice | None]) -> None:
+        for choice in values:
+            self._record = self._record.with_choice(choice)
+
+    def snapshot(self) -> ReplayRecord:
+        return self._record
+
+    def close(self) -> None:
+        pass
+
+
+class _RecordSerializer(SimpleVersionedSerializer[ReplayRecord]):
+    """A line of JSON, the ids one after the other, and the rows as Arrow's stream format has them."""
+
+    @property
+    def version(self) -> int:
+        return 1
+
+    def serialize(self, value: ReplayRecord) -> bytes:
+        ids = b"".join(sorted(value.ids.elements()))
+        rows = b"" if value.rows is None else _stream(value.rows)
+        return json.dumps({"batch": value.batch, "ids": len(ids), "rows": len(rows)}).encode() + b"\n" + ids + rows
+
+    def deserialize(self, version: int, data: bytes) -> ReplayRecord:
+        self.check_version(version)
+        head, _, body = data.partition(b"\n")
+        try:
+            sizes = json.loads(head)
+            if len(body) != sizes["ids"] + sizes["rows"] or sizes["ids"] % ID_BYTES:
+                raise ValueError(f"it has {len(body)} bytes")
+            ids = body[: sizes["ids"]]
+            rows = _from_stream(body[sizes["ids"] :]) if sizes["rows"] else None
+            found = Counter(ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES))
+            return ReplayRecord(int(sizes["batch"]), found, rows)
+        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            raise SerializationError(
+                "the record of replayed letters is damaged", why=str(error), do="restore the recovery data"
+            ) from error
+
+
+def _stream(rows: pa.RecordBatch) -> bytes:
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(rows)
+    return out.getvalue()
+
+
+def _from_stream(data: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_next_batch()

@@ -1,0 +1,182 @@
+"""A letter's text becomes a row again, with the types of the columns it is to go into."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.values import rows_to_batch
+
+AS_JSON = "json"
+"""In place of columns: each value is of the type that JSON has for it."""
+
+
+@dataclass(frozen=True)
+class RowMaker:
+    """Turns letters' texts into rows.
+
+    Args:
+        schema: the columns that rows may have; `None` for those of the text, in JSON's own types.
+        column: the column that takes the whole text, for letters whose text is a record and no row; `None` for none.
+    """
+
+    schema: pa.Schema | None
+    column: str | None = None
+
+    def row(self, text: str) -> dict[str, Any]:
+        """Return the row, its values as Arrow takes them.
+
+        Raises:
+            ValueError: the text is no row of these columns; says why.
+        """
+        row = {self.column: text} if self.column is not None else self._parsed(text)
+        if self.schema is None:
+            return row
+        unknown = [name for name in row if name not in self.schema.names]
+        if unknown:
+            raise ValueError(f"there is no column {unknown[0]!r}")
+        made = {}
+        for name, value in row.items():
+            kind = self.schema.field(name).type
+            try:
+                made[name] = _value(value, kind)
+                if made[name] is not None and (pa.types.is_decimal(kind) or pa.types.is_nested(kind)):
+                    pa.scalar(made[name], kind)  # its digits, and those of what is in it
+            except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException) as error:
+                raise ValueError(f"column {name!r} does not take {_excerpt(value)} as {kind}: {error}") from None
+        return made
+
+    def batch(self, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+        """Make a batch of rows that have the same columns.
+
+        Raises:
+            ConfigurationError: without a schema, the values of a column are of several types.
+        """
+        if self.schema is None:
+            try:
+                return rows_to_batch(rows)
+            except ValueRefusedError as error:
+                raise ConfigurationError.because_of(error, "the rows have no types in common") from error
+        names = list(rows[0])
+        schema = pa.schema([self.schema.field(name).with_nullable(True) for name in names])
+        arrays = [pa.array([row[name] for row in rows], field.type) for name, field in zip(names, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _parsed(self, text: str) -> dict[str, Any]:
+        try:
+            # A float would lose digits of a decimal; without types JSON's own are wanted.
+            found = json.loads(text) if self.schema is None else json.loads(text, parse_float=Decimal)
+        except ValueError as error:
+            raise ValueError(f"its text is no JSON ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError("its text is no JSON object")
+        return found
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of JSON as Arrow takes it for a type."""
+    if value is None:
+        return None
+    types = pa.types
+    if types.is_string(kind) or types.is_large_string(kind):
+        return value if isinstance(value, str) else _json_text(value)
+    if types.is_boolean(kind):
+        return _of(value, bool)
+    if types.is_integer(kind):
+        return _integer(value, kind.bit_width)
+    if types.is_floating(kind):
+        return _float(value)
+    if types.is_decimal(kind):
+        return Decimal(str(_of(value, int, Decimal, str)))
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return _bytes(_of(value, str))
+    if types.is_date(kind):
+        return date.fromisoformat(_of(value, str))
+    if types.is_timestamp(kind):
+        return _timestamp(_of(value, str), kind)
+    if types.is_time(kind):
+        return time.fromisoformat(_of(value, str))
+    return _nested(value, kind)
+
+
+def _nested(value: Any, kind: pa.DataType) -> Any:
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind):
+        return [_value(item, kind.value_type) for item in _of(value, list)]
+    if types.is_struct(kind):
+        fields = {kind.field(index).name: kind.field(index).type for index in range(kind.num_fields)}
+        unknown = [name for name in _of(value, dict) if name not in fields]
+        if unknown:
+            raise ValueError(f"it has no field {unknown[0]!r}")
+        return {name: _value(value.get(name), inner) for name, inner in fields.items()}
+    if types.is_map(kind):
+        pairs = value.items() if isinstance(value, dict) else [(pair["key"], pair["value"]) for pair in value]
+        return [(_value(key, kind.key_type), _value(item, kind.item_type)) for key, item in pairs]
+    raise ValueError("a letter's text does not carry this type there and back")
+
+
+def _of(value: Any, *kinds: type) -> Any:
+    # To Python True is an integer.
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise ValueError("it is of another type")
+    return value
+
+
+def _integer(value: Any, bits: int) -> int:
+    whole = isinstance(value, Decimal) and value == value.to_integral_value()
+    made = int(value) if whole else int(_of(value, int))
+    if not -(1 << bits - 1) <= made < 1 << bits - 1:
+        raise ValueError("it is too large")
+    return made
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"):
+        return float(value)
+    made = float(_of(value, int, Decimal))
+    if math.isinf(made):
+        raise ValueError("it is too large")
+    return made
+
+
+def _bytes(text: str) -> bytes:
+    # As PostgreSQL writes bytes, and as the format jsonl does: base64 has no backslash.
+    if text.startswith("\\x"):
+        return bytes.fromhex(text[2:])
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"no base64: {error}") from None
+
+
+def _timestamp(text: str, kind: Any) -> datetime:
+    made = datetime.fromisoformat(text)
+    if (made.tzinfo is None) != (kind.tz is None):
+        raise ValueError("it has no time zone" if kind.tz is not None else "it has a time zone")
+    return made
+
+
+def _json_text(value: Any) -> str:
+    """Write JSON again, its numbers as they were."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)}: {_json_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _excerpt(value: Any) -> str:
+    text = _json_text(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"

@@ -1,0 +1,184 @@
+"""Where dead letters lie, by the scheme of a location: each gives the letters that are there when it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import SecretStr
+
+from outfall.dead_letter import DEAD_LETTER_SCHEMA
+from outfall.errors import ConfigurationError, TransientError, missing_extra
+from outfall.location import masked
+from outfall.options import resolve_secret
+from outfall.replay.files import FileLetters
+from outfall.replay.letters import FoundLetter, letter_of
+
+if TYPE_CHECKING:
+    from outfall.kafka.client import KafkaClients
+
+Source = Callable[[], Iterator[FoundLetter]]
+"""Reads a place once, from its beginning to what was its end when the reading began."""
+
+_BROKERS_WAIT = 60.0
+"""Seconds for which brokers are waited for."""
+
+
+def letters_at(location: str) -> Source:
+    """Return what reads the letters at a location. Nothing is asked before it is called.
+
+    Args:
+        location: a path or URL of a file or a directory; `postgresql://user@host/database?table=schema.name`, with
+            libpq's other parameters beside `table`; or `kafka://host:9092/topic`, with librdkafka's properties behind
+            it as for recovery locations. Passwords as `env:NAME` or `file:PATH`.
+
+    Raises:
+        ConfigurationError: it is none of these, or holds a secret.
+        ImportError: an extra is missing.
+    """
+    scheme = urlsplit(location).scheme.lower()
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(location)
+    if scheme == "kafka":
+        return _kafka(location)
+    return FileLetters(location if scheme else os.path.abspath(os.path.expanduser(location)))
+
+
+def _refused(location: str, why: str, do: str) -> ConfigurationError:
+    return ConfigurationError(f"the place of letters {masked(location)!r} will not do", why=why, do=do)
+
+
+def _reference(location: str, name: str, value: str) -> str:
+    """Return the secret that a parameter refers to."""
+    if not value.startswith(("env:", "file:")):
+        do = f"write {name}=env:NAME or {name}=file:PATH: a command line can be seen by others"
+        raise _refused(location, f"it holds a secret: {name}", do)
+    return resolve_secret(SecretStr(value))
+
+
+def _postgres(location: str) -> Source:
+    try:
+        import psycopg
+        from psycopg import sql
+        from psycopg.conninfo import make_conninfo
+
+        from outfall.postgres.names import TableName
+    except ImportError as error:
+        raise missing_extra("psycopg", "postgres") from error
+
+    split = urlsplit(location)
+    given = dict(parse_qsl(split.query, keep_blank_values=True))
+    if split.password is not None:
+        raise _refused(location, "it holds a password", "write ?password=env:NAME or ?password=file:PATH behind it")
+    if "table" not in given:
+        raise _refused(location, "it names no table", "write postgresql://host/database?table=schema.name")
+    table = TableName.parse(given.pop("table"))
+    for name in ("password", "sslpassword"):
+        if name in given:
+            given[name] = _reference(location, name, given[name])
+    conninfo = make_conninfo(location.partition("?")[0], **given)
+    columns = sql.SQL(", ").join(map(sql.Identifier, DEAD_LETTER_SCHEMA.names))
+
+    def read() -> Iterator[FoundLetter]:
+        try:
+            with psycopg.connect(conninfo) as connection, connection.cursor("outfall_letters") as cursor:
+                cursor.itersize = 5000
+                cursor.execute(sql.SQL("SELECT {} FROM {}").format(columns, table.identifier()))
+                for row in cursor:
+                    yield letter_of(dict(zip(DEAD_LETTER_SCHEMA.names, row, strict=True)), f"the table {table}")
+        except psycopg.OperationalError as error:
+            raise TransientError(f"the letters in {table} cannot be read", why=_said(error, given)) from None
+        except psycopg.Error as error:
+            do = "name a table of dead letters, and a user who may read it"
+            raise ConfigurationError(f"the letters in {table} cannot be read", why=_said(error, given), do=do) from None
+
+    return read
+
+
+def _said(error: Exception, given: Mapping[str, str]) -> str:
+    text = str(error).strip()
+    for name in ("password", "sslpassword"):
+        if given.get(name):
+            text = text.replace(given[name], "***")
+    return text
+
+
+def _kafka(location: str) -> Source:
+    try:
+        from outfall.kafka import recovery_from_url
+        from outfall.kafka.client import KafkaClients
+    except ImportError as error:
+        raise missing_extra("confluent-kafka", "kafka") from error
+
+    # The spelling, and its checks, are those of recovery locations, with a topic in place of the prefix.
+    config = recovery_from_url(location)
+    topic = config.topic_prefix
+
+    def read() -> Iterator[FoundLetter]:
+        clients = KafkaClients(
+            config.brokers,
+            config.options(),
+            _BROKERS_WAIT,
+            isolation="read_committed",
+            role="the topic of dead letters",
+            then="run the command again",
+        )
+        with closing(clients):
+            for partition, offset, value in _records(clients, topic):
+                place = f"{topic}, partition {partition}, offset {offset}"
+                try:
+                    found = json.loads(value or b"null")
+                except ValueError:
+                    found = None
+                if not isinstance(found, dict):
+                    raise ConfigurationError(
+                        f"{place} holds no JSON object", do='write letters to Kafka with value_format="json"'
+                    )
+                yield letter_of(found, place)
+
+    return read
+
+
+def _records(clients: KafkaClients, topic: str) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield partition, offset and value of what is committed, of each partition up to its end when it is reached."""
+    from confluent_kafka import KafkaError, TopicPartition
+
+    from outfall.kafka.topics import Topics
+
+    count = Topics(clients).partitions(topic)
+    if count is None:
+        raise ConfigurationError(f"there is no topic {topic} at {clients.where}", do="correct the name")
+    consumer = clients.consumer()
+    for partition in range(count):
+        here = TopicPartition(topic, partition)
+
+        def bounds(seconds: float, here: Any = here) -> tuple[int, int]:
+            low, high = consumer.get_watermark_offsets(here, seconds)
+            return int(low), int(high)
+
+        low, high = clients.ask(f"asking for the end of {topic}", bounds)
+        if low >= high:
+            continue
+        clients.listen()
+        consumer.assign([TopicPartition(topic, partition, low)])
+        ended = False
+        while not ended:
+            message = consumer.poll(clients.timeout)
+            if message is None:
+                raise clients.explain(KafkaError(KafkaError._TIMED_OUT), f"reading {topic}")
+            error = message.error()
+            if error is None:
+                if (offset := message.offset() or 0) >= high:
+                    break
+                value: Any = message.value()
+                yield partition, offset, value
+                ended = offset + 1 >= high
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended = True
+            elif not clients.waits_for(error):
+                raise clients.explain(error, f"reading {topic}")
+        consumer.unassign()
