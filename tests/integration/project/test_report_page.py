@@ -25,7 +25,7 @@ from tests.unit.support.eventful import eventful_step
 
 pytestmark = pytest.mark.thorough
 
-LONG = "s3://a-bucket-with-a-name/" + "and-a-prefix-without-any-space-that-no-line-can-hold" * 3
+LONG = "s3://a-bucket-with-a-name/" + "and_a_prefix_without_any_space_that_no_line_can_hold" * 3
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,7 @@ def test_nothing_is_said_where_nothing_went_wrong() -> None:
     assert said(open_for(290, epochs=[epoch(7, seconds=60.0, task_seconds=59.0)])) == [], "the others took as long"
 
 
-def test_the_worst_comes_first_of_real_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_real_epochs_the_counts_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     eventful_step(str(tmp_path), epochs=34, outage=range(3))
     found = read_status(recovery_config(str(tmp_path)), "sink", last=100)
@@ -114,3 +114,9 @@ def test_the_worst_comes_first_of_real_epochs(tmp_path: Path, monkeypatch: pytes
         "5 rows became dead letters since the first epoch, in 2 of the 34 epochs shown, last in epoch 32.",
         "6 requests or commits were sent again after a failure, in 3 of the 34 epochs shown, last in epoch 2.",
     ]
+
+
+def test_the_worst_comes_first() -> None:
+    found = said(open_for(840, rows_held=3, restarts=1, dropped_rows=2, dropped_committables=1))
+    assert [severity for severity, _, _ in found] == ["failed", "warning", "busy", "warning"]
+    assert found[0][1].startswith("2 rows were dropped")

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,17 @@ def in_terminal(*arguments: object, columns: int = 80, interrupt_at: str | None 
     """
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    command = [sys.executable, "-m", "outfall.cli", *map(str, arguments)]
+    # A process whose parent runs in the background ignores the signal of Ctrl-C.
+    program = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from outfall.cli import main; main()"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
     known = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
     printed = b""
     with subprocess.Popen(
         command, stdin=its, stdout=its, stderr=its, env=known | {"TERM": "xterm-256color"} | environment
     ) as process:
         os.close(its)
-        while select.select([ours], [], [], 30)[0]:
+        deadline = time.monotonic() + 60
+        while select.select([ours], [], [], max(0, deadline - time.monotonic()))[0]:
             try:
                 printed += os.read(ours, 65536)
             except OSError:  # the other end is closed
@@ -76,7 +80,7 @@ def in_terminal(*arguments: object, columns: int = 80, interrupt_at: str | None 
                 interrupt_at = None
         else:
             process.kill()
-            raise AssertionError(f"no end and no more text for 30 seconds after {printed[-300:]!r}")
+            raise AssertionError(f"no end within a minute; the last text is {printed[-300:]!r}")
     os.close(ours)
     assert process.returncode in (0, 1)
     assert b"Traceback" not in printed

@@ -21,6 +21,7 @@ from outfall.metrics.step_status import StepStatus
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.plots import compact
+from outfall.redaction import without_credentials
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 40
@@ -51,7 +52,7 @@ def watch(locations: Sequence[RecoveryConfig], steps: Sequence[str], interval: f
     try:
         with _whole_screen(out, as_json) as live:
             while True:
-                found = [look_at(recovery, steps, last=KEPT_EPOCHS) for recovery in locations]
+                found = [_look(recovery, steps) for recovery in locations]
                 if as_json:
                     print_json({"locations": [location_as_json(each) for each in found]}, indent=None)
                 elif live is not None:
@@ -61,6 +62,13 @@ def watch(locations: Sequence[RecoveryConfig], steps: Sequence[str], interval: f
                 time.sleep(interval)
     except KeyboardInterrupt:
         return
+
+
+def _look(recovery: RecoveryConfig, steps: Sequence[str]) -> LocationStatus:
+    try:
+        return look_at(recovery, steps, last=KEPT_EPOCHS)
+    except Exception as error:  # a store's client: whatever it raises, the next look may succeed
+        return LocationStatus(recovery.url(), problem=without_credentials(f"{type(error).__name__}: {error}"))
 
 
 def _whole_screen(out: Console, as_json: bool) -> AbstractContextManager[Live | None]:
