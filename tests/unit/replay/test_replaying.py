@@ -9,14 +9,18 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
 
 from outfall.dead_letter import DeadLetter
+from outfall.delta import DeltaSink
 from outfall.errors import (
     CapabilityError,
     ConfigurationError,
@@ -27,6 +31,7 @@ from outfall.errors import (
 )
 from outfall.file import FileSink
 from outfall.http import HttpSink
+from outfall.iceberg import IcebergSink
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.replay.letters import FoundLetter
@@ -160,6 +165,26 @@ def test_one_that_sleeps_finds_what_another_one_has_chosen_meanwhile() -> None:
         stop()
     assert target.ids() == list(range(6))
     assert (result.before, result.replayed, beside[0].replayed) == (3, 3, 3)
+
+
+def test_a_choice_that_somebody_made_meanwhile_and_did_not_write_is_written_first() -> None:
+    target = Target()
+    slept = False
+
+    def step(name: str) -> None:
+        nonlocal slept
+        if name == "replay: letters read" and not slept:
+            slept = True
+            with crash_at("replay: letters chosen", required=True):
+                replayed(target.sink, target.recovery, letters(2, 3, 4))
+
+    stop = listen(step)
+    try:
+        result = replayed(target.sink, target.recovery, letters(*range(6)), most=6)
+    finally:
+        stop()
+    assert target.ids() == list(range(6))
+    assert (result.replayed, result.epochs) == (6, [0, 1])
 
 
 def test_what_cannot_be_turned_back_is_left_and_named_until_it_can_be() -> None:
@@ -311,3 +336,32 @@ def test_each_letter_is_there_once_when_runs_are_killed_at_random(seed: int, tmp
     assert last.exitcode == 0
     expected = Counter(json.loads(found.letter.row)["id"] for found in there)
     assert Counter(ids_in(tmp_path / "out")) == expected
+
+
+# --- what targets say of their columns
+
+
+def test_tables_say_which_types_their_columns_have(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("price", pa.decimal128(9, 2))])
+    write_deltalake(tmp_path / "delta", columns.empty_table())
+    sink = DeltaSink(str(tmp_path / "delta"))
+    rows = RowMaker(sink.row_schema())
+    row = {"id": 1, "day": "2026-11-23", "price": "1.50"}
+    result = replayed(sink, MemoryRecoveryConfig(), [letter(1, json.dumps(row)), letter(2, '{"new": 1}')], rows=rows)
+    assert (result.replayed, [why for _, why in result.reasons]) == (1, ["there is no column 'new'"])
+    (found,) = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert found == {"id": 1, "day": date(2026, 11, 23), "price": Decimal("1.50")}
+
+
+@pytest.mark.thorough
+def test_an_iceberg_table_says_so_too(tmp_path: Path) -> None:
+    options = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalogue.db", "warehouse": f"file://{tmp_path}/lake"}
+    catalogue = load_catalog("lake", **options)
+    catalogue.create_namespace("db")
+    columns = {"id": pa.int64(), "tags": pa.list_(pa.string()), "data": pa.binary(), "at": pa.timestamp("us", tz="UTC")}
+    catalogue.create_table("db.t", pa.schema(columns))
+    sink = IcebergSink("db.t", catalog="lake", catalog_options=options)
+    row = '{"id": 1, "tags": ["a"], "data": "AP8=", "at": "2026-11-23T00:00:00Z"}'
+    assert replayed(sink, MemoryRecoveryConfig(), [letter(1, row)], rows=RowMaker(sink.row_schema())).replayed == 1
+    (found,) = catalogue.load_table("db.t").scan().to_arrow().to_pylist()
+    assert found == {"id": 1, "tags": ["a"], "data": b"\x00\xff", "at": START}

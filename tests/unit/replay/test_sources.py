@@ -25,7 +25,7 @@ LETTERS = [
 ]
 
 
-def written(place: Path, **options: Any) -> str:
+def written(place: Path | str, **options: Any) -> str:
     driver, batch = LocalDriver(FileSink(str(place), **options), MemoryRecoveryConfig()), dead_letter_batch(LETTERS)
     with closing(driver.coordinator()) as coordinator:
         ticket = coordinator.begin(0)
@@ -57,6 +57,13 @@ def test_files_hold_the_letters_that_a_sink_has_written(options: dict[str, Any],
     found = read(written(tmp_path / "letters", **options))
     assert sorted(map(str, (each.letter for each in found))) == sorted(map(str, LETTERS))
     assert len({each.id for each in found}) == 3
+
+
+def test_letters_are_found_in_an_object_store() -> None:
+    place = written("memory://bucket/letters", format="parquet")
+    assert len(read(place)) == 3
+    with pytest.raises(ConfigurationError, match="there is nothing at memory://bucket/none"):
+        read("memory://bucket/none")
 
 
 def test_a_letter_is_known_by_all_that_it_says_and_not_by_where_it_lies(tmp_path: Path) -> None:
