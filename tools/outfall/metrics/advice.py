@@ -121,8 +121,8 @@ def _of_rows(step: StepStatus, location: str) -> Iterator[Trouble]:
             "warning",
             f"{letters:,} rows became dead letters since the first epoch"
             f"{_named(step.epochs, lambda e: e.dead_letters)}.",
-            "Read them where they were written, each with its reason; correct the rows or the target, and write them"
-            " again.",
+            "Read them where they were written, each with its reason; correct the target, and write them again by"
+            " outfall replay, each once.",
         )
     if step.rows_held:
         since = f", the oldest since {moment(step.held_since)}" if step.held_since else ""
