@@ -175,7 +175,7 @@ def epoch_plots(epochs: Sequence[EpochSummary]) -> list[str]:
     ]
 
 
-_CELL = "text-align:right;padding:2px 8px;white-space:nowrap;font-variant-numeric:tabular-nums"
+_TABLE = "border-collapse:collapse;text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 
 
 def epoch_table(epochs: Sequence[EpochSummary]) -> str:
@@ -194,16 +194,14 @@ def epoch_table(epochs: Sequence[EpochSummary]) -> str:
     for name, count in counters.items():
         if any(map(count, epochs)):
             columns[name] = partial(_counted, count)
-    head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in columns)
+    head = "".join(f'<th scope="col" style="text-align:right">{escape(name)}</th>' for name in columns)
     lines = "".join(
-        f"<tr>{''.join(_cell(text(epoch)) for text in columns.values())}</tr>" for epoch in reversed(epochs)
+        f"<tr>{''.join(f'<td>{escape(text(epoch))}</td>' for text in columns.values())}</tr>"
+        for epoch in reversed(epochs)
     )
-    return f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
+    # By an attribute, so that the style sheet of a page or a notebook goes before.
+    return f'<table style="{_TABLE}" cellpadding="4"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
 
 
 def _counted(count: Callable[[EpochSummary], int], epoch: EpochSummary) -> str:
     return f"{count(epoch):,}"
-
-
-def _cell(text: str) -> str:
-    return f'<td style="{_CELL}">{escape(text)}</td>'

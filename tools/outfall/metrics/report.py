@@ -43,7 +43,8 @@ p { margin: 4px 0; max-width: 75ch }
 .plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 340px), 1fr)); gap: 16px }
 figcaption { font-weight: 600; margin-bottom: 6px } figcaption small { font-weight: 400; margin-left: 6px }
 .wide { overflow: auto; max-height: 420px; width: fit-content; max-width: 100%; padding: 0 8px 8px }
-table { font-size: 14px } th { color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--card) }
+table { font-size: 14px } th, td { padding: 2px 8px }
+th { color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--card) }
 thead tr { height: 36px } tbody tr { border-top: 1px solid var(--line) }
 nav { display: flex; flex-wrap: wrap; gap: 6px 24px; margin-top: 16px } a { color: inherit }
 summary { cursor: pointer; color: var(--soft); margin-top: 20px }
