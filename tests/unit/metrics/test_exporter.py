@@ -210,21 +210,31 @@ def test_a_store_that_hangs_keeps_back_neither_others_nor_a_scrape(
     found.awaited("outfall_location_readable", 1, location=bad.recovery)
 
 
-def test_a_log_that_begins_to_hang_is_not_readable_any_more(
+def test_a_log_that_begins_to_hang_is_not_readable_any_more_and_keeps_back_no_other_of_its_location(
     tmp_path: Path, serving: Callable[..., Scraped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "_SILENCE", 0.3)
-    step = FileStep(tmp_path)
+    step, other = FileStep(tmp_path), FileStep(tmp_path, "other")
     step.write(0)
-    where = {"location": step.recovery, "step": "sink"}
+    other.write(0)
+    where = {"location": step.recovery}
     found = serving(step.recovery)
-    found.awaited("outfall_log_readable", 1, **where)
+    found.awaited("outfall_log_readable", 1, step="sink", **where)
     gate, numbers = threading.Event(), LocalLog.numbers
-    monkeypatch.setattr(LocalLog, "numbers", lambda log: (gate.wait(), numbers(log))[1])
-    found.awaited("outfall_log_readable", 0, **where)
-    assert found.value("outfall_rows_total", **where) == 4
-    gate.set()
-    found.awaited("outfall_log_readable", 1, **where)
+
+    def hang(log: LocalLog) -> list[int]:
+        if log._step_id == "sink":
+            gate.wait()
+        return numbers(log)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(LocalLog, "numbers", hang)
+        found.awaited("outfall_log_readable", 0, step="sink", **where)
+        assert found.value("outfall_rows_total", step="sink", **where) == 4
+        other.write(1)
+        found.awaited("outfall_rows_total", 8, step="other", **where)
+        gate.set()
+    found.awaited("outfall_log_readable", 1, step="sink", **where)
 
 
 def test_a_location_that_cannot_be_listed_says_so_until_it_can(
