@@ -48,6 +48,8 @@ class FileLog(RecoveryLog):
         self._directory = directory
         self._where = where or directory
         self._step_id = step_id
+        self._may_have_states = True
+        """Whether the last listing of the log showed their directory, so that an idle step costs one listing."""
 
     def read(self, *, last: int | None = None) -> list[LogEntry]:
         if last is not None and last < 0:
@@ -105,8 +107,11 @@ class FileLog(RecoveryLog):
                 self._remove(self._state_path(name))
             else:
                 self._replace(self._state_path(name), data)
+                self._may_have_states = True
 
     def heartbeats(self) -> list[bytes]:
+        if not self._may_have_states:
+            return []
         with explained("reading heartbeats", self._step_id, self._where):
             names = [name for name in self._list(f"{self._directory}/{STATES}") if name.endswith(".heartbeat")]
             return [data for data in self._load_all([self._state_path(name) for name in names]) if data is not None]
@@ -174,7 +179,9 @@ class FileLog(RecoveryLog):
         return f"{self._directory}/{STATES}/{name}"
 
     def _numbers(self) -> list[int]:
-        return _sorted_numbers(entry_number, self._list(self._directory))
+        listed = self._list(self._directory)
+        self._may_have_states = STATES in listed
+        return _sorted_numbers(entry_number, listed)
 
     def _consistent(self, last: int | None) -> list[LogEntry]:
         """Read entries that were all there at one moment; entries that a sweep takes away meanwhile are left out.

@@ -40,6 +40,13 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter, "_SEARCH_EVERY", 0.0)
 
 
+def until(found: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT
+    while not found():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.01)
+
+
 class Scraped:
     def __init__(self, recoveries: Sequence[RecoveryConfig]) -> None:
         self.exporter = exporter.Exporter(recoveries, host="127.0.0.1", port=0, every=0.02)
@@ -57,10 +64,7 @@ class Scraped:
         return self.scrape().get((name, tuple(sorted(labels.items()))))
 
     def awaited(self, name: str, value: float | None, **labels: str) -> None:
-        deadline = time.monotonic() + WAIT
-        while (found := self.value(name, **labels)) != value:
-            assert time.monotonic() < deadline, f"{name}{labels} is {found}, not {value}"
-            time.sleep(0.01)
+        until(lambda: self.value(name, **labels) == value, f"{name}{labels} being {value}")
 
 
 @pytest.fixture
@@ -136,6 +140,7 @@ def test_locations_below_a_directory_are_found_and_forgotten(tmp_path: Path, ser
     found.awaited("outfall_rows_total", 4, location=steps[0].recovery, step="second")
     shutil.rmtree(steps[1].recovery)
     found.awaited("outfall_rows_total", None, location=steps[1].recovery, step="sink")
+    found.awaited("outfall_location_readable", None, location=steps[1].recovery)
     assert found.value("outfall_location_readable", location=str(tmp_path)) == 1
     assert found.value("outfall_rows_total", location=steps[0].recovery, step="sink") == 4
 
@@ -240,18 +245,36 @@ def test_a_log_that_begins_to_hang_is_not_readable_any_more_and_keeps_back_no_ot
 def test_a_location_that_cannot_be_listed_says_so_until_it_can(
     tmp_path: Path, serving: Callable[..., Scraped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(exporter, "_SEARCH_EVERY", 1000.0)
     step = FileStep(tmp_path)
     step.write(0)
+    failed: list[object] = []
 
     def fail(recovery: object) -> Sequence[str]:
+        failed.append(recovery)
         raise RuntimeError("no answer")
 
+    found = serving(step.recovery)
+    found.awaited("outfall_location_readable", 1, location=step.recovery)
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(CheckpointRecoveryConfig, "steps", fail)
-        found = serving(step.recovery)
         found.awaited("outfall_location_readable", 0, location=step.recovery)
+        # More often than there are threads, which must outlive it.
+        until(lambda: len(failed) > 2 * exporter._THREADS, "failing again and again")
     found.awaited("outfall_location_readable", 1, location=step.recovery)
-    found.awaited("outfall_rows_total", 4, location=step.recovery, step="sink")
+    step.write(1)
+    found.awaited("outfall_rows_total", 8, location=step.recovery, step="sink")
+
+
+def test_a_step_that_is_erased_is_forgotten(tmp_path: Path, serving: Callable[..., Scraped]) -> None:
+    for name in ("kept", "erased"):
+        FileStep(tmp_path, name).write(0)
+    place = FileStep(tmp_path).recovery
+    found = serving(place)
+    found.awaited("outfall_rows_total", 4, location=place, step="erased")
+    shutil.rmtree(f"{place}/outfall/erased")
+    found.awaited("outfall_log_readable", None, location=place, step="erased")
+    assert found.value("outfall_log_readable", location=place, step="kept") == 1
 
 
 def test_rows_that_wait_are_said_with_their_age(tmp_path: Path, serving: Callable[..., Scraped]) -> None:

@@ -106,9 +106,18 @@ def test_an_idle_step_costs_no_reading(step: FileStep, watch: StepWatch, monkeyp
     def read(log: object, path: str) -> bytes:
         raise AssertionError(path)
 
+    listed: list[str] = []
+    names = LocalLog._list
+
+    def listing(log: LocalLog, directory: str) -> list[str]:
+        listed.append(directory)
+        return names(log, directory)
+
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(LocalLog, "_load", read)
+        meanwhile.setattr(LocalLog, "_list", listing)
         assert watch.look() == first
+    assert len(listed) == 1
     step.write(1)
     assert watch.look().completed == 1
 
