@@ -170,7 +170,8 @@ class _Looker:
         self._every = every
         self._board = board
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
+        """Held for what is known of locations and jobs, and never while a store is asked."""
         self._busy: set[object] = set()
         self._said: dict[object, str | None] = {}
         self._watches: dict[_Key, StepWatch] = {}
@@ -231,10 +232,12 @@ class _Looker:
             except Exception:
                 self._board.listed(given, readable=False)
                 raise
-            for gone in {location.url() for location in self._locations} - found.keys():
-                self._keep(gone, ())
-                self._board.forget(gone)
-            self._locations, self._searched = list(found.values()), now
+            with self._guard:
+                gone = {location.url() for location in self._locations} - found.keys()
+                self._locations, self._searched = list(found.values()), now
+                for url in gone:
+                    self._keep(url, ())
+                    self._board.forget(url)
             for location in self._locations:
                 self._enqueue(("steps of", location.url()), partial(self._list, location))
         if [location.url() for location in self._locations] != [given]:
@@ -246,16 +249,24 @@ class _Looker:
         try:
             steps = location.steps()
         except Exception:
-            self._board.listed(location.url(), readable=False)
+            with self._guard:
+                if location in self._locations:
+                    self._board.listed(location.url(), readable=False)
             raise
-        self._keep(location.url(), steps)
-        for step in steps:
-            key = _Key(location.url(), step)
-            if key not in self._watches:
-                self._watches[key] = StepWatch(location, step)
-                self._board.expect(key)
-                self._enqueue(key, partial(self._look, key))
-        self._board.listed(location.url(), readable=True)
+        with self._guard:
+            # A search may have found meanwhile that the location is gone.
+            if location in self._locations:
+                self._keep(location.url(), steps)
+                for step in steps:
+                    self._expect(location, step)
+                self._board.listed(location.url(), readable=True)
+
+    def _expect(self, location: RecoveryConfig, step: str) -> None:
+        key = _Key(location.url(), step)
+        if key not in self._watches:
+            self._watches[key] = StepWatch(location, step)
+            self._board.expect(key)
+            self._enqueue(key, partial(self._look, key))
 
     def _keep(self, location: str, steps: Sequence[str]) -> None:
         for key in [key for key in list(self._watches) if key.location == location and key.step not in steps]:
@@ -268,6 +279,7 @@ class _Looker:
         if watch is None:
             return None
         status = watch.look()
-        if key in self._watches:
-            self._board.put(key, status, time.monotonic() - started)
+        with self._guard:
+            if key in self._watches:
+                self._board.put(key, status, time.monotonic() - started)
         return status.problem
