@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -289,3 +291,12 @@ def test_rows_that_wait_are_said_with_their_age(tmp_path: Path, serving: Callabl
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path, serving: Callable[..., Scraped]) -> None:
     taken = serving(tmp_path).exporter.port
     assert f"127.0.0.1:{taken} cannot be listened at" in failed("export", tmp_path, "--port", taken)
+
+
+def test_an_exporter_loads_nothing_for_other_commands() -> None:
+    code = (
+        "import sys; from outfall.cli.commands.app import outfall; outfall(['export', '--help'], standalone_mode=False)"
+    )
+    code += "; import outfall.metrics.exporter; print([name for name in ('pyarrow', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"

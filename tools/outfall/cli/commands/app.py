@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
-from outfall.cli.commands.doctor import doctor
-from outfall.cli.commands.export import export
-from outfall.cli.commands.gc import gc
-from outfall.cli.commands.recovery_data import copy, drain, reset
-from outfall.cli.commands.repair import repair
-from outfall.cli.commands.replay import replay
-from outfall.cli.commands.report import report
-from outfall.cli.commands.show import show
-from outfall.cli.commands.status import status
-from outfall.cli.commands.watch import watch
 from outfall.errors import OutfallError
 from outfall.redaction import without_credentials
 from outfall.version import outfall_version
 
+_MODULES = {
+    "copy": "recovery_data",
+    "doctor": "doctor",
+    "drain": "recovery_data",
+    "export": "export",
+    "gc": "gc",
+    "repair": "repair",
+    "replay": "replay",
+    "report": "report",
+    "reset": "recovery_data",
+    "show": "show",
+    "status": "status",
+    "watch": "watch",
+}
+"""The module that has each command, as a function of its name."""
+
 
 class Commands(click.Group):
-    """Commands whose errors are a line of text, unless `--debug` is given."""
+    """Commands whose errors are a line of text, unless `--debug` is given.
+
+    Each is loaded when it is called: what some of them need would take more memory than all of an exporter.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _MODULES and cmd_name not in self.commands:
+            module = import_module(f"outfall.cli.commands.{_MODULES[cmd_name]}")
+            self.add_command(getattr(module, cmd_name))
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -70,7 +89,3 @@ def completion(shell: str) -> None:
     made = get_completion_class(shell)
     assert made is not None  # noqa: S101 - click knows these three
     click.echo(made(outfall, {}, "outfall", "_OUTFALL_COMPLETE").source())
-
-
-for _command in (status, watch, report, show, export, drain, replay, gc, copy, repair, reset, doctor):
-    outfall.add_command(_command)
