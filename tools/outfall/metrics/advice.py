@@ -69,8 +69,8 @@ def _of_the_state(step: StepStatus, location: str, now: datetime) -> Iterator[Tr
             "failed",
             f"{where[:1].upper()}{where[1:]} has been trying again for {age(beat.since, now)}, {_times(beat.attempts)}:"
             f" {beat.place}, {beat.doing}: {beat.reason}",
-            f"Look after {step.target or beat.place}. Nothing is lost: the query goes on as soon as it is back, and where it gives up"
-            " before, start it again with the same checkpoint.",
+            f"Look after {step.target or beat.place}. Nothing is lost: the query goes on as soon as it is back; where"
+            " it gives up before, start it again with the same checkpoint.",
         )
     if step.state == "abandoned":
         yield Trouble(
