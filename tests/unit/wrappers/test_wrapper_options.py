@@ -88,7 +88,10 @@ def test_a_dead_letter_sink_is_refused_where_nothing_is_handed_over(options: dic
             'if "archive" is meant, write archve.… as archive.…',
         ),
         ({"sink": "fanout", "a__sink": "file", "a__path": "/a", "a__pfad": "/b"}, "pfad: unknown"),
-        ({"sink": "fanout", "a__sink": "file", "a__path": "/a", "a__parts": "2"}, "parts is not available"),
+        (
+            {"sink": "fanout", "a__sink": "file", "a__path": "/a", "a__parts": "2"},
+            "has parts, to which rows are routed",
+        ),
         ({"sink": "fanout", "a__sink": "nowhere"}, "there is no sink 'nowhere'"),
         ({"sink": "file", "path": "/a", "batch_size": "0"}, "batch_size: Input should be greater than or equal to 1"),
         ({"sink": "file", "path": "/a", "dead_letter__path": "/b"}, '"dead_letter.sink" is missing'),
