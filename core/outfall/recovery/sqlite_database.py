@@ -287,6 +287,8 @@ class ReadOnlyDatabase(SqliteDatabase):
         self._file = os.stat(path)
         opened, how = path, "mode=ro&readonly_shm=1" if self._had_wal else "mode=ro&immutable=1"
         if self._had_wal and not os.path.exists(f"{path}-shm"):
+            # Whoever has it open keeps an index. In a driver's own process a copy would be worse than wrong: to close a
+            # file drops all POSIX locks that the process has on it (fcntl(2)); SQLite's own connections see to that.
             self._aside = TemporaryDirectory(prefix="outfall-")
             opened, how = f"{self._aside.name}/copy", "mode=rw"
             for end in ("", "-wal"):
