@@ -71,12 +71,27 @@ def read_heartbeats(log: RecoveryLog, *, generation: int, now: datetime) -> list
     except Exception:
         _log.debug("heartbeats cannot be read", exc_info=True)
         return []
-    fresh = [
-        beat
-        for beat in found
-        if beat is not None and beat.generation >= generation and (now - beat.at).total_seconds() < STALE
-    ]
+    fresh = [beat for beat in found if beat is not None and beat.generation >= generation and not _is_stale(beat, now)]
     return sorted(fresh, key=lambda beat: (beat.since, beat.who))
+
+
+def remove_stale(log: RecoveryLog, *, now: datetime) -> None:
+    """Remove the heartbeats of processes that died while they tried again. For `outfall gc`: no epoch may come.
+
+    Args:
+        log: where they lie.
+        now: the time, UTC.
+
+    Raises:
+        OutfallError: the store failed.
+    """
+    for beat in map(_decoded, log.heartbeats()):
+        if beat is not None and _is_stale(beat, now):
+            log.set_heartbeat(heartbeat_name(beat.who, beat.generation), None)
+
+
+def _is_stale(beat: Heartbeat, now: datetime) -> bool:
+    return (now - beat.at).total_seconds() >= STALE
 
 
 def _decoded(data: bytes) -> Heartbeat | None:

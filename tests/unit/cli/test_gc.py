@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ pytest.importorskip("click")
 from outfall.capabilities import SweepContext
 from outfall.errors import FencedError
 from outfall.file import FileSink
+from outfall.protocol.heartbeat import STALE, Heartbeat
 from outfall.protocol.step import EpochOptions
-from outfall.recovery import copy_step
+from outfall.recovery import copy_step, recovery_config
+from outfall.recovery.log import heartbeat_name
 from outfall.s3 import S3Sink
 from outfall.testing import LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
@@ -61,6 +65,23 @@ def test_only_older_generations_are_listed_and_removed(step: FileStep, tmp_path:
     assert tree(tmp_path) == before
     assert done("gc", step.recovery, "sink", *step.sink, "--yes") == "1 removed\n"
     assert step.staged() == sorted([*newest, foreign])
+
+
+def test_heartbeats_of_processes_that_died_are_removed(step: FileStep) -> None:
+    now = datetime.now(UTC)
+    beats = [
+        Heartbeat(
+            who=who, generation=2, epoch=1, phase="tasks", since=at, at=at, attempts=1, place="p", doing="d", reason="r"
+        )
+        for who, at in (("task 0", now - timedelta(seconds=STALE)), ("task 1", now))
+    ]
+    with closing(recovery_config(step.recovery).open("sink")) as log:
+        for beat in beats:
+            log.set_heartbeat(heartbeat_name(beat.who, 2), beat.model_dump_json().encode())
+        done("gc", step.recovery, "sink", *step.sink)
+        assert len(log.heartbeats()) == 2
+        done("gc", step.recovery, "sink", *step.sink, "--yes")
+        assert [Heartbeat.model_validate_json(data).who for data in log.heartbeats()] == ["task 1"]
 
 
 def begun(step: FileStep) -> Callable[[], object]:

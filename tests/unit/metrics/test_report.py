@@ -16,7 +16,7 @@ from outfall.metrics.location_status import LocationStatus
 from outfall.metrics.report import report_page
 from outfall.metrics.step_status import StepStatus
 from outfall.protocol.heartbeat import Heartbeat
-from tests.unit.support.command import done, failed
+from tests.unit.support.command import done, failed, parsed
 from tests.unit.support.eventful import eventful_step
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -59,6 +59,14 @@ def test_all_checkpoints_of_a_directory_are_on_it(tmp_path: Path) -> None:
         eventful_step(str(tmp_path / name), epochs=1)
     text = done("report", tmp_path, "-o", "-")
     assert re.findall('<a href="#step-([01])">(.*?)</a>', text) == [("0", "flights/sink"), ("1", "trains/sink")]
+
+
+def test_what_went_wrong_is_told_to_programs_too(tmp_path: Path) -> None:
+    eventful_step(str(tmp_path / "flights"), epochs=34, outage=range(3))
+    (step,) = parsed("report", tmp_path)["steps"]
+    assert (step["location"], step["step"], step["state"]) == (str(tmp_path / "flights"), "sink", "completed")
+    assert [set(trouble) for trouble in step["troubles"]] == [{"severity", "what", "do"}] * 2
+    assert "Missing option '-o'" in failed("report", tmp_path, code=2)
 
 
 def test_where_nothing_is_there_is_no_page(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -38,6 +39,7 @@ from outfall.errors import CapabilityError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
+from outfall.protocol.heartbeat import remove_stale
 from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.target import sweep_context
@@ -123,6 +125,7 @@ class LeftoverSweeper:
         if not take_over:
             with self._read() as (view, log):
                 removed: int = self._sink.sweep(self._context(view, log, view.generation))
+                remove_stale(log, now=datetime.now(UTC))
                 return removed
         self._check()
         listed = 0
@@ -133,6 +136,7 @@ class LeftoverSweeper:
             generation = coordinator.begin(None).generation
         with self._read() as (view, log):
             removed = self._sink.sweep(self._context(view, log, generation))
+            remove_stale(log, now=datetime.now(UTC))
             return max(listed, removed)
 
     def _check(self) -> None:

@@ -7,9 +7,11 @@ from typing import TextIO
 
 import click
 
-from outfall.cli.commands.arguments import recovery_argument
+from outfall.cli.commands.arguments import json_option, recovery_argument
+from outfall.cli.commands.output import print_json
 from outfall.errors import ConfigurationError
-from outfall.metrics.location_status import look_at
+from outfall.metrics.advice import troubles
+from outfall.metrics.location_status import look_at, named_steps
 from outfall.metrics.report import report_page
 from outfall.recovery.history import KEPT_EPOCHS
 from outfall.recovery.log import RecoveryConfig
@@ -18,20 +20,33 @@ from outfall.recovery.log import RecoveryConfig
 @click.command()
 @recovery_argument
 @click.option(
-    "-o", "--output", type=click.File("w", encoding="utf-8", lazy=True), required=True, metavar="PAGE.html",
-    help="The file to write; - for the standard output.",
+    "-o", "--output", type=click.File("w", encoding="utf-8", lazy=True), metavar="PAGE.html",
+    help="The file to write; - for the standard output. Not needed with --json.",
 )  # fmt: skip
 @click.option(
     "--last", type=click.IntRange(1, KEPT_EPOCHS), default=KEPT_EPOCHS, show_default=True,
     help="How many epochs of each step to show.",
 )  # fmt: skip
-def report(recovery: RecoveryConfig, output: TextIO, last: int) -> None:
+@json_option
+def report(recovery: RecoveryConfig, output: TextIO | None, last: int, as_json: bool) -> None:
     """Write a page of HTML about the steps of a recovery location: how they stand, what went wrong, and what to do.
 
     The page needs no other file, loads nothing and runs no script, so it can be mailed or kept. Reads only; safe while
-    the query runs. Of a directory of checkpoints all are on the page.
+    the query runs. Of a directory of checkpoints all are on the page. With --json what went wrong, and what to do, is
+    printed too.
     """
+    if output is None and not as_json:
+        raise click.UsageError("Missing option '-o': name the page, for example -o report.html.")
     found = look_at(recovery, last=last)
     if found.problem is not None:
         raise ConfigurationError(found.problem)
-    output.write(report_page(found, datetime.now(UTC)))
+    now = datetime.now(UTC)
+    if output is not None:
+        output.write(report_page(found, now))
+    if as_json:
+        steps = [
+            {"location": each.location, "step": each.status.step, "state": each.status.state,
+             "troubles": troubles(each.status, each.location, now)}
+            for each in named_steps(found)
+        ]  # fmt: skip
+        print_json({"recovery": found.recovery, "steps": steps})
