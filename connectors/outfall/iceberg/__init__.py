@@ -16,10 +16,16 @@ What all table formats share is in `outfall.tables`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
+
+from outfall.errors import missing_extra
+from outfall.options import parse_options
+
+if find_spec("pyiceberg") is None:
+    raise missing_extra("pyiceberg", "iceberg")
 
 from outfall.iceberg.options import IcebergOptions
 from outfall.iceberg.sink import IcebergSink
-from outfall.options import parse_options
 
 __all__ = ["IcebergSink", "sink_from_options"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from outfall.errors import ConfigurationError, TargetError, missing_extra
+from outfall.errors import ConfigurationError, TargetError
 from outfall.iceberg.options import MAIN, IcebergOptions
 from outfall.options import make_options
 from outfall.tables.options import TableArguments
@@ -62,8 +61,6 @@ class IcebergSink(TableSink):
         snapshot_properties: Mapping[str, str] | None = None,
         **options: Unpack[TableArguments],
     ) -> None:
-        if find_spec("pyiceberg") is None:
-            raise missing_extra("pyiceberg", "iceberg")
         given: dict[str, Any] = {
             "table": table,
             "catalog": catalog,
@@ -103,7 +100,7 @@ class IcebergSink(TableSink):
     def catalogue(self) -> Catalogue:
         """The catalogue, which is opened when it is first asked."""
         if self._catalogue is None:
-            # Here and not above: it imports pyiceberg, and whoever imports this package may not have it.
+            # Here and not above: pyiceberg takes a second to import, and tasks ask no catalogue.
             from outfall.iceberg.catalog import Catalogue
 
             self._catalogue = Catalogue(self.options.catalog, self.options.catalog_options)

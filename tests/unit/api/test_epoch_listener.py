@@ -11,6 +11,8 @@ from uuid import UUID
 
 import pytest
 
+pytest.importorskip("pyspark")
+
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.entries import Begin, Completed, Skipped, encode_entry
 from outfall.recovery.log import LogEntry, RecoveryConfig, RecoveryLog

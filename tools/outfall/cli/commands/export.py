@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import click
 
 from outfall.cli.commands.arguments import recovery_location
-from outfall.errors import missing_extra
 from outfall.recovery.log import RecoveryConfig
 
 
@@ -25,10 +24,8 @@ def export(recoveries: Sequence[RecoveryConfig], port: int, host: str, every: fl
     RECOVERY may also be a directory or a prefix with many checkpoints: those at most four levels below it are found,
     new ones too. Reads only, and may run anywhere that reaches the logs, while queries run and when they are dead.
     """
-    try:
-        from outfall.metrics.exporter import Exporter
-    except ImportError as error:
-        raise missing_extra("prometheus-client", "metrics") from error
+    from outfall.metrics.exporter import Exporter
+
     try:
         exporter = Exporter(recoveries, host=host, port=port, every=every)
     except OSError as error:
