@@ -5,17 +5,16 @@ Delta finds columns by name, nested ones too. A type is taken where none of its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError
+from outfall.tables.arrow_types import Takes, binary, decimal, is_list, moment, one_of, text
 
 _is = pa.types
 _NANOS = "it may have nanoseconds, and the table keeps microseconds"
-
-_Takes = Callable[[pa.DataType], pa.DataType | None]
 
 
 class _MisfitError(Exception):
@@ -102,14 +101,14 @@ def _fits(kind: pa.DataType, given: pa.DataType, name: str, problems: list[str])
         return kind
     if _is.is_struct(kind) and _is.is_struct(given):
         return pa.struct([field for _, field in _fitted(list(kind), list(given), f"{name}.", (), problems)])
-    if _is.is_list(kind) and _is_list(given):
+    if _is.is_list(kind) and is_list(given):
         element = _inside(kind.value_field, given.value_field, f"{name}.element", problems)
         return pa.large_list(element) if _is.is_large_list(given) else pa.list_(element)
     if _is.is_map(kind) and _is.is_map(given):
         key = _fits(kind.key_type, given.key_type, f"{name}.key", problems)
         return pa.map_(key, _inside(kind.item_field, given.item_field, f"{name}.value", problems))
     takes = next((takes for stored, takes in _TAKES if stored == kind), None)
-    file_type = _decimal(kind, given) if _is.is_decimal(kind) else takes(given) if takes is not None else None
+    file_type = decimal(kind, given) if _is.is_decimal(kind) else takes(given) if takes is not None else None
     if file_type is None:
         nanoseconds = _is.is_timestamp(given) and given.unit == "ns"
         raise _MisfitError(f"{name} is {given}, and the table's {kind}" + (f": {_NANOS}" if nanoseconds else ""))
@@ -129,52 +128,19 @@ def _plain(given: pa.DataType) -> pa.DataType:
     return _plain(given.storage_type) if isinstance(given, pa.BaseExtensionType) else given
 
 
-def _is_list(given: pa.DataType) -> bool:
-    return bool(_is.is_list(given) or _is.is_large_list(given) or _is.is_fixed_size_list(given))
-
-
-def _decimal(kind: pa.DataType, given: pa.DataType) -> pa.DataType | None:
-    fits = _is.is_decimal(given) and given.scale <= kind.scale
-    return kind if fits and given.precision - given.scale <= kind.precision - kind.scale else None
-
-
-def _one_of(stored: pa.DataType, *given: pa.DataType) -> _Takes:
-    return lambda kind: stored if kind == stored or kind in given else None
-
-
-def _text(given: pa.DataType) -> pa.DataType | None:
-    if _is.is_large_string(given):
-        return given
-    return pa.string() if _is.is_string(given) or _is.is_string_view(given) else None
-
-
-def _bytes(given: pa.DataType) -> pa.DataType | None:
-    if _is.is_large_binary(given):
-        return given
-    return pa.binary() if _is.is_binary(given) or _is.is_fixed_size_binary(given) or _is.is_binary_view(given) else None
-
-
-def _moment(zone: str | None) -> _Takes:
-    def takes(given: pa.DataType) -> pa.DataType | None:
-        fits = _is.is_timestamp(given) and given.unit != "ns" and (given.tz is None) == (zone is None)
-        return pa.timestamp("us", zone) if fits else None
-
-    return takes
-
-
-_TAKES: tuple[tuple[pa.DataType, _Takes], ...] = (
-    (pa.bool_(), _one_of(pa.bool_())),
-    (pa.int8(), _one_of(pa.int8())),
-    (pa.int16(), _one_of(pa.int16(), pa.int8(), pa.uint8())),
-    (pa.int32(), _one_of(pa.int32(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16())),
-    (pa.int64(), _one_of(pa.int64(), pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32())),
-    (pa.float32(), _one_of(pa.float32(), pa.float16(), pa.int8(), pa.int16())),
-    (pa.float64(), _one_of(pa.float64(), pa.float32(), pa.float16(), pa.int8(), pa.int16(), pa.int32())),
-    (pa.date32(), _one_of(pa.date32())),
-    (pa.timestamp("us", "UTC"), _moment("UTC")),
-    (pa.timestamp("us"), _moment(None)),
-    (pa.string(), _text),
-    (pa.binary(), _bytes),
+_TAKES: tuple[tuple[pa.DataType, Takes], ...] = (
+    (pa.bool_(), one_of(pa.bool_())),
+    (pa.int8(), one_of(pa.int8())),
+    (pa.int16(), one_of(pa.int16(), pa.int8(), pa.uint8())),
+    (pa.int32(), one_of(pa.int32(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16())),
+    (pa.int64(), one_of(pa.int64(), pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32())),
+    (pa.float32(), one_of(pa.float32(), pa.float16(), pa.int8(), pa.int16())),
+    (pa.float64(), one_of(pa.float64(), pa.float32(), pa.float16(), pa.int8(), pa.int16(), pa.int32())),
+    (pa.date32(), one_of(pa.date32())),
+    (pa.timestamp("us", "UTC"), moment("UTC")),
+    (pa.timestamp("us"), moment(None)),
+    (pa.string(), text),
+    (pa.binary(), binary),
 )
 """Delta's types without children, as Arrow's, and which types of rows each takes, with the type in the file."""
 
@@ -217,7 +183,7 @@ def _new_type(given: pa.DataType, name: str, problems: list[str]) -> pa.DataType
     given = _plain(given)
     if _is.is_struct(given):
         return pa.struct(_new_fields(list(given), f"{name}.", problems))
-    if _is_list(given):
+    if is_list(given):
         return pa.list_(pa.field("element", _new_type(given.value_type, f"{name}.element", problems)))
     if _is.is_map(given):
         key = _new_type(given.key_type, f"{name}.key", problems)

@@ -6,7 +6,7 @@ where none of its values is changed by it; what Iceberg itself calls a promotion
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from pyiceberg.types import (
 )
 
 from outfall.errors import ConfigurationError
+from outfall.tables.arrow_types import Takes, binary, decimal, is_list, moment, one_of, text
 
 FIELD_ID = b"PARQUET:field_id"
 """Where Arrow keeps a field's number, and Parquet files get it from."""
@@ -143,7 +144,7 @@ def _fits(
         return schema_to_pyarrow(kind)
     if isinstance(kind, StructType) and _is.is_struct(given):
         return pa.struct([field for _, field in _fitted(kind.fields, given, f"{name}.", needed, problems)])
-    if isinstance(kind, ListType) and (_is.is_list(given) or _is.is_large_list(given) or _is.is_fixed_size_list(given)):
+    if isinstance(kind, ListType) and is_list(given):
         (element,) = _inside([kind.element_field], [given.value_field], name, problems)
         return pa.large_list(element) if _is.is_large_list(given) else pa.list_(element)
     if isinstance(kind, MapType) and _is.is_map(given):
@@ -179,52 +180,26 @@ def _plain(given: pa.DataType) -> pa.DataType:
 def _primitive(kind: IcebergType, given: pa.DataType) -> pa.DataType | None:
     """Return the type in the file for values without children; `None` where they would be changed."""
     if isinstance(kind, DecimalType):
-        fits = _is.is_decimal(given) and given.scale <= kind.scale
-        whole = kind.precision - kind.scale
-        return pa.decimal128(kind.precision, kind.scale) if fits and given.precision - given.scale <= whole else None
+        return decimal(pa.decimal128(kind.precision, kind.scale), given)
     if isinstance(kind, FixedType):
         return pa.binary(len(kind)) if given in (pa.binary(), pa.binary(len(kind))) else None
     takes = _TAKES.get(type(kind))
     return takes(given) if takes is not None else None
 
 
-def _one_of(stored: pa.DataType, *given: pa.DataType) -> Callable[[pa.DataType], pa.DataType | None]:
-    return lambda kind: stored if kind == stored or kind in given else None
-
-
-def _text(given: pa.DataType) -> pa.DataType | None:
-    if _is.is_large_string(given):
-        return given
-    return pa.string() if _is.is_string(given) or _is.is_string_view(given) else None
-
-
-def _bytes(given: pa.DataType) -> pa.DataType | None:
-    if _is.is_large_binary(given):
-        return given
-    return pa.binary() if _is.is_binary(given) or _is.is_fixed_size_binary(given) or _is.is_binary_view(given) else None
-
-
-def _moment(zone: str | None) -> Callable[[pa.DataType], pa.DataType | None]:
-    def takes(given: pa.DataType) -> pa.DataType | None:
-        fits = _is.is_timestamp(given) and given.unit != "ns" and (given.tz is None) == (zone is None)
-        return pa.timestamp("us", zone) if fits else None
-
-    return takes
-
-
-_TAKES: dict[type[IcebergType], Callable[[pa.DataType], pa.DataType | None]] = {
-    BooleanType: _one_of(pa.bool_()),
-    IntegerType: _one_of(pa.int32(), *_SMALL),
-    LongType: _one_of(pa.int64(), *_SMALL, pa.uint32()),
-    FloatType: _one_of(pa.float32(), pa.float16()),
-    DoubleType: _one_of(pa.float64(), pa.float32(), pa.float16()),
-    DateType: _one_of(pa.date32()),
-    TimeType: _one_of(pa.time64("us"), pa.time32("ms"), pa.time32("s")),
-    TimestampType: _moment(None),
-    TimestamptzType: _moment("UTC"),
-    StringType: _text,
-    BinaryType: _bytes,
-    UUIDType: _one_of(pa.uuid(), pa.binary(16), pa.binary()),
+_TAKES: dict[type[IcebergType], Takes] = {
+    BooleanType: one_of(pa.bool_()),
+    IntegerType: one_of(pa.int32(), *_SMALL),
+    LongType: one_of(pa.int64(), *_SMALL, pa.uint32()),
+    FloatType: one_of(pa.float32(), pa.float16()),
+    DoubleType: one_of(pa.float64(), pa.float32(), pa.float16()),
+    DateType: one_of(pa.date32()),
+    TimeType: one_of(pa.time64("us"), pa.time32("ms"), pa.time32("s")),
+    TimestampType: moment(None),
+    TimestamptzType: moment("UTC"),
+    StringType: text,
+    BinaryType: binary,
+    UUIDType: one_of(pa.uuid(), pa.binary(16), pa.binary()),
 }
 
 
@@ -270,7 +245,7 @@ def _new_type(given: pa.DataType, name: str, numbers: Iterator[int], problems: l
     given = _plain(given)
     if _is.is_struct(given):
         return StructType(*_new_fields(given, f"{name}.", numbers, problems))
-    if _is.is_list(given) or _is.is_large_list(given) or _is.is_fixed_size_list(given):
+    if is_list(given):
         element = _new_type(given.value_type, f"{name}.element", numbers, problems)
         return ListType(element_id=next(numbers), element=element, element_required=False)
     if _is.is_map(given):
