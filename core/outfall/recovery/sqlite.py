@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -188,8 +188,13 @@ class SqliteLog(RecoveryLog):
 
     def heartbeats(self) -> list[bytes]:
         with self._explained("reading heartbeats"):
-            names = [name for name in _listed(self._heartbeats) if name.endswith(".heartbeat")]
-            return [Path(self._heartbeats, name).read_bytes() for name in names]
+            found = []
+            for name in _listed(self._heartbeats):
+                # One may be removed meanwhile: the others are there all the same.
+                with suppress(FileNotFoundError):
+                    if name.endswith(".heartbeat"):
+                        found.append(Path(self._heartbeats, name).read_bytes())
+            return found
 
     def _sweep_heartbeats(self, generation: float) -> None:
         for name in _listed(self._heartbeats):
