@@ -1,4 +1,4 @@
-"""Seconds per epoch of a hundred rows: `FileSink`, the empty sink through the same door, and Spark's own file sink.
+"""Seconds per epoch of a hundred rows: `FileSink`, the empty sink through the same API, and Spark's own file sink.
 
 python -m benchmarks.bench_epochs --rows 1200 --pairs 5
 """
@@ -15,7 +15,7 @@ from benchmarks.results import Result, now
 from outfall.file import FileSink
 from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
 from outfall.testing.benchmark import EmptySink
-from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
+from outfall.testing.benchmark.apis import Api, FormatApi, PythonApi
 from outfall.testing.benchmark.rows import Scratch, seconds_per_epoch, small_epochs
 from outfall.testing.benchmark.runs import rounds
 
@@ -53,27 +53,27 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
 
 
 def _peers(name: str) -> dict[str, str]:
-    label, _, door = name.partition(", ")
-    return {EMPTY: f"{EMPTY}, {door}", "Spark": SPARK} if label == "jsonl" else {}
+    label, _, api = name.partition(", ")
+    return {EMPTY: f"{EMPTY}, {api}", "Spark": SPARK} if label == "jsonl" else {}
 
 
 def _streams() -> dict[str, Stream]:
     streams: dict[str, Stream] = {
-        f"{EMPTY}, objects door": _empty(ObjectsDoor()),
-        "jsonl, objects door": _objects,
+        f"{EMPTY}, objects API": _empty(PythonApi()),
+        "jsonl, objects API": _objects,
         SPARK: _spark,
     }
     if pyspark_version() >= OLDEST_FOR_OPTIONS:
-        streams |= {f"{EMPTY}, options door": _empty(OptionsDoor()), "jsonl, options door": _options}
+        streams |= {f"{EMPTY}, options API": _empty(FormatApi()), "jsonl, options API": _options}
     return streams
 
 
-def _empty(door: Door) -> Stream:
-    return lambda df, scratch: door.stream(df, EmptySink(), scratch.new())
+def _empty(api: Api) -> Stream:
+    return lambda df, scratch: api.stream(df, EmptySink(), scratch.new())
 
 
 def _objects(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
-    return ObjectsDoor().stream(df, FileSink(scratch.new()), scratch.new())
+    return PythonApi().stream(df, FileSink(scratch.new()), scratch.new())
 
 
 def _options(df: DataFrame, scratch: Scratch) -> DataStreamWriter:

@@ -1,4 +1,4 @@
-"""Rows per second of `FileSink`, of the empty sink through the same door, and of Spark's own writers.
+"""Rows per second of `FileSink`, of the empty sink through the same API, and of Spark's own writers.
 
 python -m benchmarks.bench_file --rows 3000000 --pairs 5
 """
@@ -16,7 +16,7 @@ from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
 from outfall.testing.benchmark import EmptySink, in_turn
-from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
+from outfall.testing.benchmark.apis import Api, FormatApi, PythonApi
 from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.runs import Job
 from outfall.testing.benchmark.session import cpu_seconds
@@ -29,7 +29,7 @@ EMPTY = "empty sink"
 
 
 def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
-    """Write whole files through each door."""
+    """Write whole files through each API."""
     started = now()
     # A flight has 19 columns and costs four times what a mixed row does.
     inputs = {"mixed rows": mixed(spark, given.rows, scratch), "flights": flights(spark, given.rows // 3, scratch)}
@@ -52,37 +52,37 @@ def _lines(name: str, df: DataFrame, pairs: int, scratch: Scratch) -> list[Line]
     runs = in_turn(jobs, rows, pairs=pairs, cpu_seconds=cpu_seconds, between=scratch.clear)
     group = f"{rows:,} {name}"
     lines = []
-    for door in ("objects", "options"):
-        if _job(EMPTY, door) in jobs:
-            lines.append(throughput(group, _job(EMPTY, door), runs, {}))
+    for api in ("objects", "options"):
+        if _job(EMPTY, api) in jobs:
+            lines.append(throughput(group, _job(EMPTY, api), runs, {}))
             for ours, theirs in FORMATS.items():
-                peers = {EMPTY: _job(EMPTY, door), "Spark": f"Spark {theirs}"}
-                lines.append(throughput(group, _job(ours, door), runs, peers))
+                peers = {EMPTY: _job(EMPTY, api), "Spark": f"Spark {theirs}"}
+                lines.append(throughput(group, _job(ours, api), runs, peers))
     return lines + [throughput(group, f"Spark {theirs}", runs, {}) for theirs in FORMATS.values()]
 
 
 def _jobs(df: DataFrame, scratch: Scratch) -> dict[str, Job]:
-    jobs: dict[str, Job] = {_job(EMPTY, "objects"): _empty(df, ObjectsDoor(), scratch)}
+    jobs: dict[str, Job] = {_job(EMPTY, "objects"): _empty(df, PythonApi(), scratch)}
     for ours, theirs in FORMATS.items():
         jobs[_job(ours, "objects")] = _objects(df, ours, scratch)
         jobs[f"Spark {theirs}"] = _spark(df, theirs, scratch)
     if pyspark_version() >= OLDEST_FOR_OPTIONS:
-        jobs[_job(EMPTY, "options")] = _empty(df, OptionsDoor(), scratch)
+        jobs[_job(EMPTY, "options")] = _empty(df, FormatApi(), scratch)
         jobs |= {_job(ours, "options"): _options(df, ours, scratch) for ours in FORMATS}
     return jobs
 
 
-def _job(name: str, door: str) -> str:
-    return f"{name}, {door} door"
+def _job(name: str, api: str) -> str:
+    return f"{name}, {api} API"
 
 
-def _empty(df: DataFrame, door: Door, scratch: Scratch) -> Job:
-    return lambda: door.write(df, EmptySink(), scratch.new())
+def _empty(df: DataFrame, api: Api, scratch: Scratch) -> Job:
+    return lambda: api.write(df, EmptySink(), scratch.new())
 
 
 def _objects(df: DataFrame, kind: str, scratch: Scratch) -> Job:
     make: Callable[..., FileSink] = FileSink
-    return lambda: ObjectsDoor().write(df, make(scratch.new(), format=kind), scratch.new())
+    return lambda: PythonApi().write(df, make(scratch.new(), format=kind), scratch.new())
 
 
 def _options(df: DataFrame, kind: str, scratch: Scratch) -> Job:

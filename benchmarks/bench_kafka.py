@@ -25,7 +25,7 @@ from benchmarks.kafka_loop import send
 from benchmarks.results import Line, Result, now
 from outfall.kafka import KafkaSink
 from outfall.testing.benchmark import EmptySink, in_turn
-from outfall.testing.benchmark.doors import ObjectsDoor
+from outfall.testing.benchmark.apis import PythonApi
 from outfall.testing.benchmark.rows import Scratch, seconds_per_epoch, small_epochs
 from outfall.testing.benchmark.runs import Job, rounds
 from outfall.testing.benchmark.session import cpu_seconds
@@ -121,12 +121,12 @@ def _throughput(spark: SparkSession, given: Given, topics: Topics, scratch: Scra
         topics.change()
         scratch.clear()
 
-    def written(door: ObjectsDoor, **options: Any) -> Job:
-        return lambda: door.write(df, sink(topics.brokers, topics.name, **options), scratch.new())
+    def written(api: PythonApi, **options: Any) -> Job:
+        return lambda: api.write(df, sink(topics.brokers, topics.name, **options), scratch.new())
 
     jobs: dict[str, Job] = {
-        SINK: written(ObjectsDoor()),
-        ROUTED: written(ObjectsDoor(key="key"), parts=PARTS),
+        SINK: written(PythonApi()),
+        ROUTED: written(PythonApi(key="key"), parts=PARTS),
         LOOP: lambda: send(df, topics.brokers, topics.name),
     }
     runs = in_turn(jobs, rows, pairs=given.pairs, cpu_seconds=cpu_seconds, between=between)
@@ -138,7 +138,7 @@ def _epochs(spark: SparkSession, pairs: int, topics: Topics, scratch: Scratch) -
     mixed_rows = small_epochs(spark, scratch.rows / "epochs", epochs=EPOCHS, rows=EPOCH_ROWS)
     df = mixed_rows.selectExpr(*AS_RECORDS)
     streams: dict[str, Stream] = {
-        EMPTY: lambda df, topic, scratch: ObjectsDoor().stream(df, EmptySink(), scratch.new()),
+        EMPTY: lambda df, topic, scratch: PythonApi().stream(df, EmptySink(), scratch.new()),
         SINK: _stream(topics.brokers),
         f"{SINK}, 1 part": _stream(topics.brokers, parts=1),
         ROUTED: _stream(topics.brokers, parts=PARTS),
@@ -167,8 +167,8 @@ def sink(brokers: str, topic: str, **options: Any) -> KafkaSink:
 
 
 def _stream(brokers: str, **options: Any) -> Stream:
-    door = ObjectsDoor(key="key")
-    return lambda df, topic, scratch: door.stream(df, sink(brokers, topic, **options), scratch.new())
+    api = PythonApi(key="key")
+    return lambda df, topic, scratch: api.stream(df, sink(brokers, topic, **options), scratch.new())
 
 
 if __name__ == "__main__":

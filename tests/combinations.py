@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from outfall.capabilities import Guarantee, SupportsHeldRows, SupportsTarget
+from outfall.capabilities import Guarantee, SupportsBufferedRows, SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows, supports
 from outfall.errors import CapabilityError, ConfigurationError, OutfallError
 from outfall.protocol.step import EpochOptions
@@ -144,7 +144,7 @@ def outcome(combination: Combination) -> OutfallError | None:
             assert point in steps or point == AFTER_COMMIT
             again = rows if needs_same_rows(sink) else rows[::-1]
             _run(combination, recovery, epoch, again)
-        if supports(sink, SupportsHeldRows):
+        if supports(sink, SupportsBufferedRows):
             _driver(combination, recovery).drain()
     except OutfallError as refused:
         return refused

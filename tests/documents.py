@@ -43,7 +43,7 @@ class Block:
         return bool(_SPARK.search(self.code))
 
     @property
-    def needs_options_door(self) -> bool:
+    def needs_format_api(self) -> bool:
         return bool(_OPTIONS.search(self.code))
 
     def run(self, names: dict[str, Any], data: Path) -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar, run
 
 from outfall.committer import CommitOutcome, CommitRequest, Committer
 from outfall.contexts import (
+    BufferedRows,
+    CleanUpContext,
     CommittableMessage,
     CommitterInitContext,
-    HeldRows,
     Metrics,
     PartSeal,
     SealContext,
-    SweepContext,
     TargetContext,
     WriterId,
     WriterInitContext,
@@ -48,6 +48,8 @@ OUTPUT_MODES = ("append", "update", "complete")
 
 __all__ = [
     "OUTPUT_MODES",
+    "BufferedRows",
+    "CleanUpContext",
     "CommitOutcome",
     "CommitRequest",
     "CommittableMessage",
@@ -58,17 +60,16 @@ __all__ = [
     "DeclaresGuarantee",
     "DeclaresRoutingKey",
     "Guarantee",
-    "HeldRows",
     "Metrics",
     "PartSeal",
     "SaveMode",
     "SealContext",
     "SnapshotsWriterState",
     "SupportsArrow",
+    "SupportsBufferedRows",
     "SupportsCommitter",
     "SupportsDeadLetters",
     "SupportsFlush",
-    "SupportsHeldRows",
     "SupportsPostCommitTopology",
     "SupportsPreCommitTopology",
     "SupportsPreWriteTopology",
@@ -77,7 +78,6 @@ __all__ = [
     "SupportsTarget",
     "SupportsWriterContext",
     "SupportsWriterState",
-    "SweepContext",
     "TargetContext",
     "WithCompatibleState",
     "WriterId",
@@ -171,7 +171,7 @@ class SupportsStateSerializer(ABC, Generic[S]):
 
 
 class SupportsPreWriteTopology(ABC):
-    """On a sink: changes the DataFrame before it is written. Objects only."""
+    """On a sink: changes the DataFrame before it is written. Python API only."""
 
     @abstractmethod
     def add_pre_write_topology(self, df: DataFrame) -> DataFrame:
@@ -214,11 +214,11 @@ class SupportsFlush(Protocol):
 
         Args:
             end_of_input: whether nothing may be held back. True at the end of every epoch, since a stream has no end
-                that a sink could see; for a `SupportsHeldRows` sink only in a drain and at the end of a batch job.
+                that a sink could see; for a `SupportsBufferedRows` sink only in a drain and at the end of a batch job.
         """
 
 
-class SupportsHeldRows(ABC, Generic[S]):
+class SupportsBufferedRows(ABC, Generic[S]):
     """On a sink: may hold rows back across epochs, in the state of a part or in writer states.
 
     Its partitions must have `flush`, which is called with `end_of_input=False` at the end of an epoch: what is not sent
@@ -228,7 +228,7 @@ class SupportsHeldRows(ABC, Generic[S]):
     """
 
     @abstractmethod
-    def held_rows(self, state: S) -> HeldRows:
+    def buffered_rows(self, state: S) -> BufferedRows:
         """Count the rows that a state holds.
 
         Called in the task for each state that it hands over, before it is stored. Depends on the state alone.
@@ -332,7 +332,7 @@ class SupportsTarget(ABC, Generic[S]):
         that neither compares its target, nor commits, seals or cleans up there.
         """
         kind = type(self)
-        acts = isinstance(self, SupportsCommitter | SupportsSeal) or kind.sweep is not SupportsTarget.sweep
+        acts = isinstance(self, SupportsCommitter | SupportsSeal) or kind.clean_up is not SupportsTarget.clean_up
         return acts or kind.check_target is not SupportsTarget.check_target
 
     def check_connection(self) -> Sequence[str]:
@@ -417,7 +417,7 @@ class SupportsTarget(ABC, Generic[S]):
     def open_target(self, context: TargetContext[S]) -> None:
         """Make what the tasks need: directories, markers, tables. Called after each BEGIN is written; idempotent."""
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         """Remove what lost attempts left behind: what carries our incarnation and a generation below the context's.
 
         Called on the driver after an epoch is completed, and before a lost attempt's epoch is written again, when no
@@ -429,22 +429,22 @@ class SupportsTarget(ABC, Generic[S]):
         """
         return 0
 
-    def find_leftovers(self, context: SweepContext) -> Sequence[str] | None:
-        """Say what `sweep` would remove with the same context, for `outfall gc` without `--yes`.
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str] | None:
+        """Say what `clean_up` would remove with the same context, for `outfall gc` without `--yes`.
 
-        Changes nothing. Between the two calls more may come, or a query may sweep by itself.
+        Changes nothing. Between the two calls more may come, or a query may clean up by itself.
 
         Returns:
-            One name for people each, free of secrets. `None` if it cannot tell beforehand, as by default where `sweep`
+            One readable name each, free of secrets. `None` if it cannot tell beforehand, the default where `clean_up`
             removes anything.
         """
-        return () if type(self).sweep is SupportsTarget.sweep else None
+        return () if type(self).clean_up is SupportsTarget.clean_up else None
 
-    def withdraw(self, context: SweepContext) -> None:
+    def withdraw(self, context: CleanUpContext) -> None:
         """Give up a target that was opened, and in which no epoch is completed: the next one finds it as it was.
 
         Removes what says that this incarnation writes there. Called on the driver for a batch job without recovery data
-        that failed before anything was recorded, after `open_target`, `seal` and `sweep` with a generation of its own:
+        that failed before anything was recorded, after `open_target`, `seal` and `clean_up` with a new generation:
         nothing of the job is there any more, and its late tasks are fenced. Idempotent.
         """
 

@@ -16,10 +16,10 @@ from outfall.capabilities import (
     Guarantee,
     SaveMode,
     SupportsArrow,
+    SupportsBufferedRows,
     SupportsCommitter,
     SupportsDeadLetterSink,
     SupportsFlush,
-    SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsSeal,
@@ -234,9 +234,9 @@ def check_sink(sink: Any) -> None:
             raise CapabilityError(
                 f"{name} has {mixin.__name__} but no parts", do="make it a FixedPartitionedSink, or drop the mixin"
             )
-    if supports(sink, SupportsHeldRows) and not (is_fixed(sink) or supports(sink, SupportsWriterState)):
+    if supports(sink, SupportsBufferedRows) and not (is_fixed(sink) or supports(sink, SupportsWriterState)):
         raise CapabilityError(
-            f"{name} has SupportsHeldRows but no state to hold rows in",
+            f"{name} has SupportsBufferedRows but no state to hold rows in",
             do="add SupportsWriterState, or make it a FixedPartitionedSink",
         )
     if supports(sink, SupportsWriterState) and is_fixed(sink):
@@ -284,7 +284,7 @@ def check_partition(sink: Any, partition: Any) -> None:
     needed += ["snapshot"] if is_fixed(sink) else []
     needed += ["prepare_commit"] if supports(sink, SupportsCommitter) else []
     needed += ["dead_letters_to"] if supports(sink, SupportsDeadLetterSink) else []
-    needed += ["flush"] if supports(sink, SupportsHeldRows) else []
+    needed += ["flush"] if supports(sink, SupportsBufferedRows) else []
     needed += ["snapshot_state"] if supports(sink, SupportsWriterState) else []
     for method in needed:
         if not callable(getattr(partition, method, None)):
@@ -293,7 +293,7 @@ def check_partition(sink: Any, partition: Any) -> None:
                 do=f"add {method}() to the partition, or drop the capability that needs it from the sink",
             )
     takes = _flush_takes(partition)
-    if takes == "something else" or (takes == "nothing" and supports(sink, SupportsHeldRows)):
+    if takes == "something else" or (takes == "nothing" and supports(sink, SupportsBufferedRows)):
         raise CapabilityError(
             f"{type(sink).__name__} built a {type(partition).__name__} whose flush() does not take end_of_input",
             do="make it flush(self, end_of_input: bool), or give it another name",

@@ -104,7 +104,7 @@ class WriterInitContext:
 
 
 @dataclass(frozen=True)
-class HeldRows:
+class BufferedRows:
     """How many rows a state holds that are not in the target yet.
 
     Raises:
@@ -145,7 +145,7 @@ class TargetContext(Generic[S]):
     step_id: str
     incarnation: str
     epoch: int | None
-    """The epoch that begins; `None` where the door learns it only in the tasks."""
+    """The epoch that begins; `None` where the API learns it only in the tasks."""
     completed: int | None
     """The last completed epoch; `None` before the first."""
     first_contact: bool
@@ -207,8 +207,8 @@ class SealContext:
 
 
 @dataclass(frozen=True)
-class SweepContext:
-    """Bounds of a sweep: names of this incarnation with a generation below this one, that stand in no record."""
+class CleanUpContext:
+    """Bounds of a clean-up: names of this incarnation with a generation below this one, that stand in no record."""
 
     step_id: str
     incarnation: str
@@ -220,9 +220,9 @@ class SweepContext:
     """The token of the BEGIN of `generation`, where it is that of a BEGIN."""
     lost: Mapping[int, str] | None = None
     """Generation → token of each BEGIN whose attempts were lost: after that of the last completed epoch, or for the
-    sweep after COMPLETED of the one before it, and older than `generation`. For a sink that has a place of its own for
+    clean-up after COMPLETED of the one before it, and older than `generation`. For a sink that has a location for
     each BEGIN, and looks at these only. `None` where any older one is meant, as for `outfall gc`."""
-    # Without a default: who sweeps and forgets them would remove what they name.
+    # Without a default: who cleans up and forgets them would remove what they name.
     states: Callable[[], Mapping[str, Any]] = field(kw_only=True, compare=False)
     """Reads the recorded states of parts, by name: for a sink whose states name things in the target, which stand in a
     record as long as a state does."""

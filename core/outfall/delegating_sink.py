@@ -9,6 +9,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from outfall.capabilities import (
+    BufferedRows,
+    CleanUpContext,
     CommittableMessage,
     Committer,
     CommitterInitContext,
@@ -16,14 +18,13 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     DeclaresRoutingKey,
     Guarantee,
-    HeldRows,
     PartSeal,
     SaveMode,
     SealContext,
+    SupportsBufferedRows,
     SupportsCommitter,
     SupportsCountCheck,
     SupportsDeadLetterSink,
-    SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsPreWriteTopology,
@@ -32,7 +33,6 @@ from outfall.capabilities import (
     SupportsTarget,
     SupportsWriterContext,
     SupportsWriterState,
-    SweepContext,
     TargetContext,
     WithCompatibleState,
     WriterInitContext,
@@ -61,7 +61,7 @@ _FEATURES = (
     SupportsCommitter,
     SupportsCountCheck,
     SupportsDeadLetterSink,
-    SupportsHeldRows,
+    SupportsBufferedRows,
     SupportsNamedStates,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
@@ -85,7 +85,7 @@ class DelegatingSink(
     SupportsCommitter[Any],
     SupportsCountCheck,
     SupportsDeadLetterSink,
-    SupportsHeldRows[Any],
+    SupportsBufferedRows[Any],
     SupportsNamedStates,
     SupportsPostCommitTopology[Any],
     SupportsPreCommitTopology[Any, Any],
@@ -179,8 +179,8 @@ class DelegatingSink(
     def max_dead_letters(self) -> int:
         return self.worker.max_dead_letters()  # type: ignore[no-any-return]
 
-    def held_rows(self, state: Any) -> HeldRows:
-        return self.worker.held_rows(state)  # type: ignore[no-any-return]
+    def buffered_rows(self, state: Any) -> BufferedRows:
+        return self.worker.buffered_rows(state)  # type: ignore[no-any-return]
 
     def state_serializer(self) -> SimpleVersionedSerializer[Any]:
         return self.worker.state_serializer()  # type: ignore[no-any-return]
@@ -243,11 +243,11 @@ class DelegatingSink(
     def open_target(self, context: TargetContext[Any]) -> None:
         self.worker.open_target(context)
 
-    def sweep(self, context: SweepContext) -> int:
-        return self.worker.sweep(context)  # type: ignore[no-any-return]
+    def clean_up(self, context: CleanUpContext) -> int:
+        return self.worker.clean_up(context)  # type: ignore[no-any-return]
 
-    def find_leftovers(self, context: SweepContext) -> Sequence[str] | None:
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str] | None:
         return self.worker.find_leftovers(context)  # type: ignore[no-any-return]
 
-    def withdraw(self, context: SweepContext) -> None:
+    def withdraw(self, context: CleanUpContext) -> None:
         self.worker.withdraw(context)

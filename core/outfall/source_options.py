@@ -1,4 +1,4 @@
-"""The options of `format("outfall")`: the door's own, and how the others become a sink. Free of Spark."""
+"""The options of `format("outfall")`: the API's own, and how the others become a sink. Free of Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outfall.protocol.commit_retry import CommitPolicy
 
 
 class SourceOptions(SinkOptions):
-    """Options of the door itself; every other one goes to the sink."""
+    """Options of the API itself; every other one goes to the sink."""
 
     sink: str = Field(description="Which sink to write to, for example `file`.")
     step_id: str = Field(default="sink", description="Names this sink within the query.")
@@ -47,23 +47,23 @@ class SourceOptions(SinkOptions):
 
 
 def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, str]]:
-    """Divide the options into the door's and the sink's.
+    """Divide the options into the API's and the sink's.
 
     Raises:
-        ConfigurationError: `sink` is missing, or an option of the door is wrong.
+        ConfigurationError: `sink` is missing, or an option of the API is wrong.
     """
     own = {plain_name(name) for name in SourceOptions.model_fields}
-    door = {name: value for name, value in options.items() if plain_name(name) in own}
+    api = {name: value for name, value in options.items() if plain_name(name) in own}
     rest = {name: value for name, value in options.items() if plain_name(name) not in own}
-    if not any(plain_name(name) == "sink" for name in door):
+    if not any(plain_name(name) == "sink" for name in api):
         raise ConfigurationError(
             'the option "sink" is missing', do=f'add .option("sink", …), one of: {", ".join(_sink_names())}'
         )
-    return parse_options(SourceOptions, door), rest
+    return parse_options(SourceOptions, api), rest
 
 
 def make_sink(name: str, options: Mapping[str, str]) -> Any:
-    """Make a sink from its options, for the options door.
+    """Make a sink from its options, for the options API.
 
     Raises:
         ConfigurationError: there is no such sink, an option is wrong, or the sink needs `write_stream`.
@@ -144,7 +144,7 @@ def _child(name: str, options: Mapping[str, str], named: Sequence[str]) -> Any:
 
 
 def check_for_options(sink: Any, name: str) -> None:
-    """Refuse a sink that needs more than this door can do.
+    """Refuse a sink that needs more than this API can do.
 
     Raises:
         ConfigurationError: it needs `write_stream`.

@@ -1,7 +1,7 @@
 """Use an installed outfall where there is no checkout: `nox -s wheel` runs this in an empty environment.
 
 Without arguments it imports every module that was installed and runs a sink on the local engine. With `--spark` it also
-writes through both doors.
+writes through both APIs.
 """
 
 from __future__ import annotations

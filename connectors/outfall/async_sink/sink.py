@@ -13,11 +13,11 @@ from outfall.async_sink.limiting import AimdLimiter, Limiter
 from outfall.async_sink.options import AsyncSinkOptions
 from outfall.async_sink.partition import AsyncSinkPartition
 from outfall.capabilities import (
+    BufferedRows,
     DeclaresGuarantee,
     Guarantee,
-    HeldRows,
+    SupportsBufferedRows,
     SupportsDeadLetterSink,
-    SupportsHeldRows,
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
@@ -34,7 +34,7 @@ class AsyncSink(
     DynamicSink[Any],
     SupportsWriterContext,
     SupportsWriterState[Any, BufferedRequests[E]],
-    SupportsHeldRows[BufferedRequests[E]],
+    SupportsBufferedRows[BufferedRequests[E]],
     SupportsDeadLetterSink,
     DeclaresGuarantee,
     Generic[E],
@@ -110,8 +110,8 @@ class AsyncSink(
             partition.restore(state)
         return partition
 
-    def held_rows(self, state: BufferedRequests[E]) -> HeldRows:
-        return HeldRows(len(state.entries), state.oldest)
+    def buffered_rows(self, state: BufferedRequests[E]) -> BufferedRows:
+        return BufferedRows(len(state.entries), state.oldest)
 
     def writer_state_serializer(self) -> SimpleVersionedSerializer[BufferedRequests[E]]:
         return BufferedRequestsSerializer(self.entry_serializer())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from outfall.capabilities import SweepContext, TargetContext
+from outfall.capabilities import CleanUpContext, TargetContext
 from outfall.file.first_contact import FoundFiles, check_deletable, check_usable, delete_existing
 from outfall.file.options import FileOptions
 from outfall.file.storage.disk import explained
@@ -59,7 +59,7 @@ class Files(StorageSink, Sink[Any]):
         found = FoundFiles(store, self.options, context.incarnation)
         check_existing(found, self.options.on_existing, context.step_id)
 
-    def _may_take_back(self, found: TargetRecord, context: TargetContext[Any]) -> bool:
+    def _may_roll_back(self, found: TargetRecord, context: TargetContext[Any]) -> bool:
         """Tell whether the target is later than the recovery data, and `on_rewind` says what to do about it.
 
         So is one that a BEGIN opened which the recovery data does not have, be its number as low as it may: each try to
@@ -138,13 +138,13 @@ class LocalFiles(Files):
             self._claim(context)
             store.create_marker(FileMarker.of(context))
 
-    def withdraw(self, context: SweepContext) -> None:
+    def withdraw(self, context: CleanUpContext) -> None:
         store = self.store
         with explained("leaving", store.root), store.opening():
             self._leave(context)
             store.remove_marker(context.incarnation)
 
-    def _leave(self, context: SweepContext) -> None:
+    def _leave(self, context: CleanUpContext) -> None:
         """Remove what `_claim` and the tasks have made beside the marker, as far as it is empty by now."""
 
     @abstractmethod

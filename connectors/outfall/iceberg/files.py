@@ -96,7 +96,7 @@ class CommitFiles(FileIO):
         if location not in self._written:
             self._io.delete(location)
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         """Delete what was written: the commit did not take place, and never will."""
         for location in self._written:
             self._io.delete(location)

@@ -227,7 +227,7 @@ class IcebergTable(LoadedTable):
             with self.catalogue.explained(f"a commit to {self.where} could not be prepared"):
                 transaction, snapshot_id = self._staged(io, files, marker, replace)
         except Exception:
-            self._take_back(io)
+            self._roll_back(io)
             raise
         reached("iceberg: commit staged")
         try:
@@ -236,10 +236,10 @@ class IcebergTable(LoadedTable):
             self.catalogue.settle()
         except CommitFailedException as error:
             if not self._landed(snapshot_id):
-                self._take_back(io)
+                self._roll_back(io)
             raise HeadMovedError(self.catalogue.hide(str(error))) from None
         except _REFUSED as error:
-            self._take_back(io)
+            self._roll_back(io)
             raise self.catalogue.explain(error, f"a commit to {self.where} was refused") from None
         except _NOT_TAKEN as error:
             raise self._not_taken(io, snapshot_id, error) from None
@@ -309,14 +309,14 @@ class IcebergTable(LoadedTable):
         """Return the error of a commit that the catalogue called wrong: mostly as others have changed the table."""
         current = self._newest()
         if current is None or current.metadata.snapshot_by_id(snapshot_id) is None:
-            self._take_back(io)
+            self._roll_back(io)
         if current is None or current.metadata_location != self.loaded.metadata_location:
             return HeadMovedError(self.catalogue.hide(str(error)))
         return self.catalogue.explain(error, f"a commit to {self.where} was refused")
 
-    def _take_back(self, io: CommitFiles) -> None:
+    def _roll_back(self, io: CommitFiles) -> None:
         try:
-            io.take_back()
+            io.roll_back()
         except Exception as error:
             log.info("%s: manifests of a refused commit stay: %s", self.where, self.catalogue.hide(str(error)))
 

@@ -7,7 +7,7 @@ marker              who writes below a prefix, and which conditions the store ho
 writer              in a task: rows into objects of their own epoch; rolling: or gathered over several
 upload              the objects of one attempt, sent in parts; staged: what a task hands over
 commit, manifest    on the driver: completes uploads, settles what is unclear, says what an epoch published
-sweep               uploads and pieces that nothing will publish any more
+clean-up            uploads and pieces that nothing will publish any more
 connection          whether a sink could write, without leaving anything there
 readers             for whoever reads what was published, or clears up after a query that is gone
 store, errors       the requests, made again while errors may pass; what S3's answers mean
@@ -27,17 +27,17 @@ if find_spec("boto3") is None:
 
 from outfall.s3.manifest import Manifest, ManifestEntry
 from outfall.s3.options import S3Options
-from outfall.s3.readers import committed_keys, read_manifests, sweep_uploads
+from outfall.s3.readers import clean_up_uploads, committed_keys, read_manifests
 from outfall.s3.sink import S3Sink
 
 __all__ = [
     "Manifest",
     "ManifestEntry",
     "S3Sink",
+    "clean_up_uploads",
     "committed_keys",
     "read_manifests",
     "sink_from_options",
-    "sweep_uploads",
 ]
 
 

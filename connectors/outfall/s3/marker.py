@@ -220,7 +220,7 @@ class Markers:
                 what,
                 step=context.step_id,
                 epoch=context.epoch,
-                why="this attempt is an old one, which another driver has overtaken; what it wrote was swept",
+                why="this attempt is an old one, which another driver has overtaken; what it wrote was cleaned up",
                 do="nothing, if that one goes on; otherwise start the query again",
             ) from error
 

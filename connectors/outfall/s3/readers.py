@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from outfall.errors import ConfigurationError, RecordError
 from outfall.options import make_options
+from outfall.s3.clean_up import abort_uploads
 from outfall.s3.manifest import FORMAT, Manifest, Manifests
 from outfall.s3.options import S3Options
 from outfall.s3.sink import S3Sink
 from outfall.s3.store import Store
-from outfall.s3.sweep import abort_uploads
 
 
 def read_manifests(
@@ -54,7 +54,9 @@ def committed_keys(
         yield from (each.key for each in manifest.objects)
 
 
-def sweep_uploads(place: str | S3Sink, incarnation: str, *, generation: int | None = None, client: Any = None) -> int:
+def clean_up_uploads(
+    place: str | S3Sink, incarnation: str, *, generation: int | None = None, client: Any = None
+) -> int:
     """Abort the uploads of one incarnation below a prefix.
 
     A sink does this by itself after each epoch. By hand it is for a query that will never run again: uploads that are

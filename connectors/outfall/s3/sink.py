@@ -8,19 +8,20 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from outfall.capabilities import (
+    BufferedRows,
+    CleanUpContext,
     CommittableMessage,
     CommitterInitContext,
-    HeldRows,
+    SupportsBufferedRows,
     SupportsCommitter,
-    SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsWriterState,
-    SweepContext,
     TargetContext,
     WriterInitContext,
 )
 from outfall.errors import ConfigurationError
 from outfall.options import make_options
+from outfall.s3.clean_up import abort_uploads, dead_pieces, delete_pieces, find_uploads
 from outfall.s3.commit import S3Committer
 from outfall.s3.connection import ConnectionCheck
 from outfall.s3.location import store_name
@@ -31,7 +32,6 @@ from outfall.s3.rolling.pieces import WriterState, names_in
 from outfall.s3.rolling.writer import RollingWriter
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import SessionFactory, Store
-from outfall.s3.sweep import abort_uploads, dead_pieces, delete_pieces, find_uploads
 from outfall.s3.target import PrefixTarget
 from outfall.s3.upload import UploadAttempt
 from outfall.s3.writer import S3Writer, Writer
@@ -47,7 +47,7 @@ class S3Sink(
     SupportsCommitter[StagedObject],
     SupportsPostCommitTopology[StagedObject],
     SupportsWriterState[Any, WriterState],
-    SupportsHeldRows[WriterState],
+    SupportsBufferedRows[WriterState],
 ):
     """Writes rows into the objects of an S3 bucket, as JSON lines, CSV, Parquet or text.
 
@@ -132,7 +132,7 @@ class S3Sink(
     def writer_state_serializer(self) -> ModelSerializer[WriterState]:
         return ModelSerializer(WriterState)
 
-    def held_rows(self, state: WriterState) -> HeldRows:
+    def buffered_rows(self, state: WriterState) -> BufferedRows:
         return state.held()
 
     def _writer(self, recovered: Sequence[WriterState]) -> Writer:
@@ -166,22 +166,22 @@ class S3Sink(
             Manifests(self.store).write(Manifest.of([message.value for message in committed]))
             reached("s3: manifest written")
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         store, spared = self.store, _spared(context)
         aborted = abort_uploads(store, context.incarnation, spared)
         return aborted + delete_pieces(store, context.incarnation, spared, names_in(context.writer_states()))
 
-    def withdraw(self, context: SweepContext) -> None:
+    def withdraw(self, context: CleanUpContext) -> None:
         Markers(self.store).remove(context.incarnation)
 
-    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store, spared = self.store, _spared(context)
         uploads = find_uploads(store, context.incarnation, spared)
         pieces = dead_pieces(store, context.incarnation, spared, names_in(context.writer_states()))
         return [*(f"upload {upload_id} of {store.url(key)}" for key, upload_id in uploads), *map(store.url, pieces)]
 
 
-def _spared(context: SweepContext) -> int:
+def _spared(context: CleanUpContext) -> int:
     """Return the first generation that is spared.
 
     After the last epoch of all its own is not: what counts of it is published, or stands in a recorded state.

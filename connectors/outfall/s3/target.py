@@ -9,12 +9,12 @@ from typing import Any
 
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetAheadError, TargetError, TargetLostError, TargetNotEmptyError
+from outfall.s3.clean_up import delete
 from outfall.s3.errors import status_of
 from outfall.s3.manifest import Manifests
 from outfall.s3.marker import FoundMarker, Markers
 from outfall.s3.rolling.pieces import key_of
 from outfall.s3.store import Store
-from outfall.s3.sweep import delete
 from outfall.storage.first_contact import TargetContents, check_existing, nested_targets
 from outfall.storage.marker import missing_marker, overwritten
 from outfall.storage.names import SIDECAR, SPARK_LOG, SUMMARIES, AttemptName, is_hidden

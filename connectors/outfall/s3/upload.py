@@ -106,7 +106,7 @@ class UploadAttempt:
         return staged
 
     def close(self) -> None:
-        """End the threads, and abort the uploads of an attempt that failed. What stays behind is swept."""
+        """End the threads, and abort the uploads of an attempt that failed. What stays behind is cleaned up."""
         if not self._handed_over:
             self.store.stopped.set()
         self.senders.close()
@@ -198,7 +198,7 @@ class Upload:
         return self._staged(rows, upload_id=self._upload_id, parts=parts)
 
     def abort(self) -> None:
-        """Take back what was sent, as far as that is possible; what stays behind is swept. Raises nothing.
+        """Take back what was sent, as far as that is possible; what stays behind is cleaned up. Raises nothing.
 
         Called when no part is under way any more: one that arrives later would stay.
         """

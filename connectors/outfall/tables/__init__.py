@@ -7,7 +7,7 @@ writer          a task's rows, cast, split by partition, and written as Parquet 
 arrow_types     which types of rows a column takes without changing a value
 area            where data files lie, and whose they are
 data_file       what tasks hand over, and the one committable of an epoch
-target          the table as the recovery data knows it: checked, opened, swept
+target          the table as the recovery data knows it: checked, opened, cleaned up
 commit          the committer: one compare-and-swap with files and marker
 marker          what the table itself says of a step
 ```

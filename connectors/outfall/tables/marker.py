@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from outfall.capabilities import CommitterInitContext, SweepContext
+from outfall.capabilities import CleanUpContext, CommitterInitContext
 from outfall.storage.marker import StepMarker
 from outfall.target_record import TargetRecord
 
@@ -26,7 +26,7 @@ class TableMarker(StepMarker):
     """Nothing of this generation or an older one is committed any more: some of it was lost."""
 
     @classmethod
-    def first(cls, context: CommitterInitContext | SweepContext) -> TableMarker:
+    def first(cls, context: CommitterInitContext | CleanUpContext) -> TableMarker:
         """Return what a table that says nothing of a step is to say of it, before anything is committed."""
         created = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(incarnation=context.incarnation, step=context.step_id, created=created)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import tenacity
 
 from outfall.capabilities import (
+    CleanUpContext,
     CommittableMessage,
     CommitterInitContext,
     DeclaresGuarantee,
@@ -23,7 +24,6 @@ from outfall.capabilities import (
     SupportsPreCommitTopology,
     SupportsTarget,
     SupportsWriterContext,
-    SweepContext,
     TargetContext,
     WriterInitContext,
     shown_name,
@@ -202,7 +202,7 @@ class TableSink(
         except Exception:
             log.warning("%s: clearing up after a commit failed, it will be tried again", self.target(), exc_info=True)
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         table = None if context.lost == {} and not context.final else self._loaded()
         if table is None:
             return 0
@@ -214,13 +214,13 @@ class TableSink(
         elif context.lost is None:
             lost = unnamed(area, settled, lost)
         for each in lost:
-            reached("table: sweeping")
+            reached("table: cleaning up")
             area.delete(each.path, each.names)
         if context.final:
             table.forget(context.incarnation)
         return sum(len(each.names) for each in lost)
 
-    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         table = self._loaded()
         if table is None:
             return ()
@@ -228,7 +228,7 @@ class TableSink(
         found = unnamed(area, table, leftovers(area, context))
         return [area.path(each.path, name) for each in found for name in sorted(each.names)]
 
-    def withdraw(self, context: SweepContext) -> None:
+    def withdraw(self, context: CleanUpContext) -> None:
         table = self._loaded()
         if table is not None:
             table.forget(context.incarnation)

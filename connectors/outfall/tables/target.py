@@ -1,4 +1,4 @@
-"""The table as the recovery data knows it: checked before an epoch begins, and swept of what lost attempts left."""
+"""The table as the recovery data has it: checked before an epoch begins, cleaned up after failed attempts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from outfall.capabilities import CommitterInitContext, SweepContext, TargetContext
+from outfall.capabilities import CleanUpContext, CommitterInitContext, TargetContext
 from outfall.errors import TargetLostError, TargetNotEmptyError
 from outfall.storage.names import AttemptName
 from outfall.tables.area import DataArea, directory_of
@@ -122,7 +122,7 @@ class LostDirectory(NamedTuple):
     names: list[str]
 
 
-def leftovers(area: DataArea, context: SweepContext) -> list[LostDirectory]:
+def leftovers(area: DataArea, context: CleanUpContext) -> list[LostDirectory]:
     """Find what attempts of older BEGINs left: of those that were lost, or where that is not said, of all of them.
 
     The latter may be in the table.
@@ -144,7 +144,7 @@ def unnamed(area: DataArea, table: LoadedTable, found: Sequence[LostDirectory]) 
 
 
 def revoke_older(
-    load: Callable[[], LoadedTable | None], context: SweepContext, found: Sequence[LostDirectory]
+    load: Callable[[], LoadedTable | None], context: CleanUpContext, found: Sequence[LostDirectory]
 ) -> LoadedTable | None:
     """See to it that none of these files is committed any more, before they are removed.
 
@@ -175,14 +175,14 @@ def revoke_older(
     return None
 
 
-def _is_strange(marker: TableMarker, context: SweepContext) -> bool:
+def _is_strange(marker: TableMarker, context: CleanUpContext) -> bool:
     """Whether a driver has committed that this log does not know, or that it takes for lost."""
     if marker.generation == context.generation and context.token:
         return marker.token != context.token
     return marker.generation > context.generation or marker.generation in (context.lost or ())
 
 
-def _ours(area: DataArea, directory: str, context: SweepContext) -> list[str]:
+def _ours(area: DataArea, directory: str, context: CleanUpContext) -> list[str]:
     """The files of a directory that carry our name: what others put there is not ours to remove."""
     parsed = ((name, AttemptName.parse(name)) for name in area.names(directory))
     return [name for name, ours in parsed if ours is not None and ours.incarnation == context.incarnation]

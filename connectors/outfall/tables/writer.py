@@ -100,7 +100,7 @@ class TableWriter(StatelessSinkPartition[Any]):
         try:
             self._layout.area.delete(self._directory, self._names)
         except OSError:
-            log.warning("files of a failed attempt stay in %s until they are swept", self._directory, exc_info=True)
+            log.warning("files of a failed attempt stay in %s until the next clean-up", self._directory, exc_info=True)
 
     def _write(self, cast: _Cast, key: Key, rows: pa.RecordBatch) -> None:
         file = self._open.get(key)

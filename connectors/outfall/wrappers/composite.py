@@ -12,18 +12,19 @@ import pyarrow as pa
 
 from outfall.capabilities import (
     OUTPUT_MODES,
+    BufferedRows,
+    CleanUpContext,
     CommittableMessage,
     CommitterInitContext,
     DeclaresCapabilities,
     DeclaresGuarantee,
     Guarantee,
-    HeldRows,
     PartSeal,
     SaveMode,
     SealContext,
+    SupportsBufferedRows,
     SupportsCommitter,
     SupportsCountCheck,
-    SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsPreWriteTopology,
@@ -31,7 +32,6 @@ from outfall.capabilities import (
     SupportsTarget,
     SupportsWriterContext,
     SupportsWriterState,
-    SweepContext,
     TargetContext,
     WriterInitContext,
     shown_name,
@@ -69,7 +69,7 @@ class Composite(
     SupportsChildren,
     SupportsCommitter[ChildValue],
     SupportsCountCheck,
-    SupportsHeldRows[Any],
+    SupportsBufferedRows[Any],
     SupportsNamedStates,
     SupportsPostCommitTopology[ChildValue],
     SupportsPreCommitTopology[ChildValue, ChildValue],
@@ -194,7 +194,7 @@ class Composite(
         children = self._with(SupportsWriterState)
         return ChildValueSerializer({name: child.writer_state_serializer for name, child in children.items()})
 
-    def held_rows(self, state: ChildValue | Mapping[str, Any]) -> HeldRows:
+    def buffered_rows(self, state: ChildValue | Mapping[str, Any]) -> BufferedRows:
         if isinstance(state, ChildValue):
             return _held_by(self._children[state.child], state.value)
         return _sum_of([self._held_under(name, value) for name, value in state.items()])
@@ -243,19 +243,19 @@ class Composite(
             "several sinks cannot write these columns",
         )
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         removed = for_each(
             self._with(SupportsTarget),
-            lambda name, child: int(child.sweep(_sweep_of(name, child, context))),
-            "several sinks could not be swept",
+            lambda name, child: int(child.clean_up(_clean_up_of(name, child, context))),
+            "several sinks could not be cleaned up",
             step=context.step_id,
         )
         return sum(removed.values())
 
-    def find_leftovers(self, context: SweepContext) -> Sequence[str] | None:
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str] | None:
         found = for_each(
             self._with(SupportsTarget),
-            lambda name, child: child.find_leftovers(_sweep_of(name, child, context)),
+            lambda name, child: child.find_leftovers(_clean_up_of(name, child, context)),
             "several sinks could not be looked at",
             step=context.step_id,
         )
@@ -265,10 +265,10 @@ class Composite(
             return None
         return [f"{name}: {leftover}" for name, leftovers in told.items() for leftover in leftovers]
 
-    def withdraw(self, context: SweepContext) -> None:
+    def withdraw(self, context: CleanUpContext) -> None:
         for_each(
             self._with(SupportsTarget),
-            lambda name, child: child.withdraw(_sweep_of(name, child, context)),
+            lambda name, child: child.withdraw(_clean_up_of(name, child, context)),
             "several targets could not be given up",
             step=context.step_id,
         )
@@ -441,7 +441,7 @@ class Composite(
             self.list_parts()
         return self._parts.index(part)
 
-    def _held_under(self, name: str, state: Any) -> HeldRows:
+    def _held_under(self, name: str, state: Any) -> BufferedRows:
         child, _, own = name.partition("/")
         sink = self._children[child]
         if supports(sink, SupportsNamedStates):
@@ -456,7 +456,7 @@ class CompositeSink(Composite):
 _OF_ANY_CHILD = (
     SupportsCommitter,
     SupportsCountCheck,
-    SupportsHeldRows,
+    SupportsBufferedRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsPreWriteTopology,
@@ -481,7 +481,7 @@ def _lies_within(inner: tuple[str, str], outer: tuple[str, str]) -> bool:
     return inner[0] == outer[0] and outer[1].endswith("/") and inner[1].startswith(outer[1])
 
 
-def _sweep_of(name: str, child: Any, context: SweepContext) -> SweepContext:
+def _clean_up_of(name: str, child: Any, context: CleanUpContext) -> CleanUpContext:
     """The context with the states of one child; those of a writer beside parts are lists under names of parts."""
 
     def own() -> dict[str, Any]:
@@ -503,10 +503,10 @@ def _seals_of(name: str, parts: Sequence[PartSeal[Any]]) -> list[PartSeal[Any]]:
     return [replace(part, part=inner) for inner, part in own.items()]
 
 
-def _held_by(sink: Any, state: Any) -> HeldRows:
-    return sink.held_rows(state) if supports(sink, SupportsHeldRows) else HeldRows(0)
+def _held_by(sink: Any, state: Any) -> BufferedRows:
+    return sink.buffered_rows(state) if supports(sink, SupportsBufferedRows) else BufferedRows(0)
 
 
-def _sum_of(held: Sequence[HeldRows]) -> HeldRows:
+def _sum_of(held: Sequence[BufferedRows]) -> BufferedRows:
     oldest = min((item.oldest for item in held if item.oldest is not None), default=None)
-    return HeldRows(sum(item.rows for item in held), oldest)
+    return BufferedRows(sum(item.rows for item in held), oldest)

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from outfall.capabilities import (
     SupportsArrow,
+    SupportsBufferedRows,
     SupportsCommitter,
-    SupportsHeldRows,
     SupportsWriterState,
     WriterInitContext,
 )
@@ -46,7 +46,7 @@ class Opening:
     @property
     def resumes(self) -> bool:
         """Whether there is something to go on from: states that would be lost, or rows that may be due."""
-        return bool(self.recovered) or (bool(self.states) and supports(self.sink, SupportsHeldRows))
+        return bool(self.recovered) or (bool(self.states) and supports(self.sink, SupportsBufferedRows))
 
 
 class ChildPartition:
@@ -95,7 +95,7 @@ class ChildPartition:
     def flush(self, end_of_input: bool) -> None:
         """Flush, if it holds values back."""
         with of_child(self.name):
-            flush(self.partition, end_of_input=end_of_input or not supports(self._sink, SupportsHeldRows))
+            flush(self.partition, end_of_input=end_of_input or not supports(self._sink, SupportsBufferedRows))
 
     def prepare_commit(self) -> list[ChildValue]:
         """Its committables, if it has any."""

@@ -11,11 +11,11 @@ from typing import Any, Self
 import pyarrow as pa
 
 from outfall.capabilities import (
+    BufferedRows,
     DeclaresGuarantee,
     Guarantee,
-    HeldRows,
     SaveMode,
-    SupportsHeldRows,
+    SupportsBufferedRows,
     SupportsTarget,
     SupportsWriterContext,
     SupportsWriterState,
@@ -37,7 +37,7 @@ BUFFER = "buffer"
 
 
 @dataclass(frozen=True)
-class BufferedRows:
+class BatchState:
     """Rows that wait for more, and when the oldest of them came."""
 
     batches: tuple[pa.RecordBatch, ...]
@@ -49,7 +49,7 @@ class BufferedRows:
         return sum(batch.num_rows for batch in self.batches)
 
 
-class BufferedRowsSerializer(SimpleVersionedSerializer[BufferedRows]):
+class BatchStateSerializer(SimpleVersionedSerializer[BatchState]):
     """A line of JSON with the time and the lengths, and after it streams of Arrow IPC, one for each set of columns."""
 
     @property
@@ -57,13 +57,13 @@ class BufferedRowsSerializer(SimpleVersionedSerializer[BufferedRows]):
         """1."""
         return 1
 
-    def serialize(self, value: BufferedRows) -> bytes:
+    def serialize(self, value: BatchState) -> bytes:
         """Write the line and the streams."""
         streams = [_stream(batch) for batch in value.batches]
         head = {"oldest": value.oldest.isoformat(), "rows": value.rows, "lengths": [len(stream) for stream in streams]}
         return b"".join([json.dumps(head).encode(), b"\n", *streams])
 
-    def deserialize(self, version: int, data: bytes) -> BufferedRows:
+    def deserialize(self, version: int, data: bytes) -> BatchState:
         """Read them."""
         self.check_version(version)
         head, _, rest = data.partition(b"\n")
@@ -77,7 +77,7 @@ class BufferedRowsSerializer(SimpleVersionedSerializer[BufferedRows]):
                 at += length
         except (ValueError, TypeError, KeyError, pa.ArrowException, OSError) as error:
             raise SerializationError("a stored batch of rows is damaged", why=str(error)) from error
-        value = BufferedRows(tuple(batches), oldest)
+        value = BatchState(tuple(batches), oldest)
         if value.rows != found["rows"]:
             raise SerializationError(f"a stored batch has {value.rows} rows, not {found['rows']}")
         return value
@@ -92,8 +92,8 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 class BufferSink(
     DynamicSink[Any],
-    SupportsWriterState[Any, BufferedRows],
-    SupportsHeldRows[BufferedRows],
+    SupportsWriterState[Any, BatchState],
+    SupportsBufferedRows[BatchState],
     SupportsWriterContext,
     SupportsTarget[Any],
     DeclaresGuarantee,
@@ -116,14 +116,14 @@ class BufferSink(
     def build(self, step_id: str, worker_index: int, worker_count: int) -> BufferPartition:
         return BufferPartition(self._options, self._clock, ())
 
-    def restore_writer(self, context: WriterInitContext, recovered: Sequence[BufferedRows]) -> BufferPartition:
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[BatchState]) -> BufferPartition:
         return BufferPartition(self._options, self._clock, recovered)
 
-    def writer_state_serializer(self) -> BufferedRowsSerializer:
-        return BufferedRowsSerializer()
+    def writer_state_serializer(self) -> BatchStateSerializer:
+        return BatchStateSerializer()
 
-    def held_rows(self, state: BufferedRows) -> HeldRows:
-        return HeldRows(state.rows, state.oldest)
+    def buffered_rows(self, state: BatchState) -> BufferedRows:
+        return BufferedRows(state.rows, state.oldest)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         return self  # nothing of it is in a target
@@ -135,7 +135,7 @@ class BufferSink(
 class BufferPartition(StatelessSinkPartition[Any]):
     """Rows that wait."""
 
-    def __init__(self, options: BatchingOptions, clock: Clock, recovered: Sequence[BufferedRows]) -> None:
+    def __init__(self, options: BatchingOptions, clock: Clock, recovered: Sequence[BatchState]) -> None:
         """Go on with what waited before, the oldest first."""
         self.clock = clock
         self.buffer = Buffer(options)
@@ -153,12 +153,12 @@ class BufferPartition(StatelessSinkPartition[Any]):
     def flush(self, end_of_input: bool) -> None:
         """Do nothing: the one who holds this writes what is due."""
 
-    def snapshot_state(self, epoch: int) -> Sequence[BufferedRows]:
+    def snapshot_state(self, epoch: int) -> Sequence[BatchState]:
         """What waits, with the time of the oldest."""
         chunks, oldest = self.buffer.chunks, self.buffer.oldest
         if oldest is None:
             return ()
-        return (BufferedRows(_joined(chunks), datetime.fromtimestamp(oldest, UTC)),)
+        return (BatchState(_joined(chunks), datetime.fromtimestamp(oldest, UTC)),)
 
 
 def _joined(chunks: Sequence[ArrowChunk]) -> tuple[pa.RecordBatch, ...]:

@@ -5,7 +5,7 @@ begin   take the step over: see `outfall.protocol.takeover` · BEGIN
           │ ticket
 tasks   EpochTask: each responds once
           │ responses
-finish  collect · seal · pre-commit · PREPARED · COMMITTING · commit · post-commit · COMPLETED · sweep
+finish  collect · seal · pre-commit · PREPARED · COMMITTING · commit · post-commit · COMPLETED · clean-up
 ```
 
 Assumptions: the log's append is exclusive and durable; the same epoch number means the same rows as far as the source
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from outfall.capabilities import SealContext, SupportsCountCheck, SupportsHeldRows, SupportsSeal, SupportsTarget
+from outfall.capabilities import SealContext, SupportsBufferedRows, SupportsCountCheck, SupportsSeal, SupportsTarget
 from outfall.capability_checks import check_sink, check_unresumed, supports
 from outfall.errors import CapabilityError, OutfallError, ResponsesError, StepInUseError
 from outfall.protocol.clock import Clock, SystemClock
@@ -31,7 +31,7 @@ from outfall.protocol.messages import CollectedResponses, EpochResult, TaskRespo
 from outfall.protocol.states import ROWS_HELD, carried_to_log, total_held
 from outfall.protocol.step import PROCESS_REGISTRY, EpochOptions, RunRegistry, Step
 from outfall.protocol.takeover import begin_batch, begin_drain, begin_epoch, is_overtaken, make_ticket, take_over
-from outfall.protocol.target import sweep_context, sweep_target
+from outfall.protocol.target import clean_up_context, clean_up_target
 from outfall.protocol.validation import expected_epoch, fenced, listed_parts, log_lost
 from outfall.recovery.entries import Completed, Prepared, Skipped, StoredValue
 from outfall.recovery.log import EntryExistsError, RecoveryConfig
@@ -130,11 +130,11 @@ class EpochCoordinator:
             CapabilityError: the sink does not say what it holds back.
             ForeignRecordsError, TargetError, PartsChangedError, RecordError, FencedError: as `begin`.
         """
-        if not supports(self.sink, SupportsHeldRows):
+        if not supports(self.sink, SupportsBufferedRows):
             raise CapabilityError(
-                f"{type(self.sink).__name__} has no SupportsHeldRows: it holds nothing back",
+                f"{type(self.sink).__name__} has no SupportsBufferedRows: it holds nothing back",
                 step=self._step.step_id,
-                do="leave the drain out; or add SupportsHeldRows, if it does hold rows back",
+                do="leave the drain out; or add SupportsBufferedRows, if it does hold rows back",
             )
         position = self._step.position()
         with self._step.telemetry.beginning(), self._step.heartbeat("begin"):
@@ -197,7 +197,7 @@ class EpochCoordinator:
         """Take back what a failed epoch left, of a step whose log is about to be thrown away.
 
         Called on the driver in place of the next `begin`. Late tasks of the failed epoch are fenced, what they wrote is
-        cut and swept, and the target is given up.
+        cut and cleaned up, and the target is given up.
 
         Returns:
             Whether the log may go. Not where something is recorded, or held back, that only the log can finish.
@@ -214,8 +214,8 @@ class EpochCoordinator:
         ticket = take_over(step, None, lambda read: begin_epoch(step, read, read.open_epoch, read.query_id))
         self._seal(ticket, CollectedResponses(ticket, []))
         begun = step.journal.view
-        context = sweep_context(step.sink, step.step_id, begun, step.journal.log, lost=begun.lost, final=True)
-        sweep_target(step.sink, context)
+        context = clean_up_context(step.sink, step.step_id, begun, step.journal.log, lost=begun.lost, final=True)
+        clean_up_target(step.sink, context)
         if supports(step.sink, SupportsTarget):
             step.sink.withdraw(context)
         return True
@@ -284,7 +284,7 @@ class EpochCoordinator:
                 raise
 
     def _held_count(self, states: Sequence[StoredValue]) -> dict[str, int]:
-        return {ROWS_HELD: total_held(states).rows} if supports(self._step.sink, SupportsHeldRows) else {}
+        return {ROWS_HELD: total_held(states).rows} if supports(self._step.sink, SupportsBufferedRows) else {}
 
     def _seal(self, ticket: Ticket, collected: CollectedResponses) -> None:
         step = self._step

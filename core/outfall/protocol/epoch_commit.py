@@ -19,7 +19,7 @@ from outfall.capability_checks import guarantee_of, supports
 from outfall.errors import EpochAbandonedError, LostCommittableError
 from outfall.protocol.commit_retry import CommitLoop, CommitPlace, closing_committer
 from outfall.protocol.step import Step
-from outfall.protocol.target import sweep_context, sweep_target
+from outfall.protocol.target import clean_up_context, clean_up_target
 from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared, load_value
 from outfall.trace_points import reached
 
@@ -70,7 +70,7 @@ class EpochCommit:
         return True
 
     def publish(self) -> Completed:
-        """Commit, follow up, record COMPLETED and sweep.
+        """Commit, follow up, record COMPLETED and clean up.
 
         Raises:
             EpochAbandonedError: data was lost, and the target proves that nothing of the epoch was published.
@@ -83,7 +83,7 @@ class EpochCommit:
         self._follow_up()
         lost = self._journal.view.lost
         completed = self._record_completed()
-        self._sweep(lost)
+        self._clean_up(lost)
         return completed
 
     def _commit(self) -> None:
@@ -154,7 +154,7 @@ class EpochCommit:
         reached("after revoke")
         self._journal.append(Abandoned(reason=lost[0].outcome.reason, **self._recorded))
         reached("after ABANDONED")
-        # Not before: what a newer driver has swept is no loss, and this one then cannot append.
+        # Not before: what a newer driver has cleaned up is no loss, and this one then cannot append.
         _log.warning(
             "step %s, epoch %d: %d of %d committables are lost and none is published; the epoch is written anew (%s)",
             self._step_id,
@@ -218,16 +218,16 @@ class EpochCommit:
         self._step.telemetry.count({name: total - view.totals.get(name, 0) for name, total in totals.items()})
         return entry
 
-    def _sweep(self, lost: Mapping[int, str]) -> None:
-        """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next sweep comes."""
+    def _clean_up(self, lost: Mapping[int, str]) -> None:
+        """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next clean-up comes."""
         view, log = self._journal.view, self._journal.log
         final = self._step.options.final
-        sweep_target(self._sink, sweep_context(self._sink, self._step_id, view, log, lost=lost, final=final))
+        clean_up_target(self._sink, clean_up_context(self._sink, self._step_id, view, log, lost=lost, final=final))
         try:
-            self._journal.sweep()
+            self._journal.clean_up()
         except Exception:
-            _log.warning("step %s: sweeping the log failed, it will be tried again", self._step_id, exc_info=True)
-        reached("after sweep")
+            _log.warning("step %s: cleaning up the log failed, it will be tried again", self._step_id, exc_info=True)
+        reached("after clean-up")
 
     def _committer(self) -> Committer[Any]:
         committer: Committer[Any] = self._sink.create_committer(

@@ -108,7 +108,7 @@ def heartbeat(
     """Write a heartbeat while the body runs, from the first retry that this thread makes in it.
 
     It is removed where the body ends without an error; after an error it stays, and says why, until it is stale or
-    swept.
+    cleaned up.
 
     Args:
         recovery: where the log is.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from outfall.capabilities import HeldRows
+from outfall.capabilities import BufferedRows
 from outfall.contexts import is_peak
 from outfall.errors import RecordError
 from outfall.protocol.clock import Clock, utc_time
@@ -53,7 +53,7 @@ class JournalView:
     prepared: int = 0
     """Number of the PREPARED that holds the current states."""
     kept_from: int = 0
-    """Number of the BEGIN before it; nothing from here on may be swept."""
+    """Number of the BEGIN before it; nothing from here on may be cleaned up."""
     completed: int | None = None
     """The last completed epoch."""
     open_epoch: int | None = None
@@ -106,7 +106,7 @@ class JournalView:
         return self.unfinished is not None and self.begin is not None and self.begin.drain
 
     @property
-    def held(self) -> HeldRows:
+    def held(self) -> BufferedRows:
         """The rows that the states hold back."""
         return total_held([*self.states.values(), *self.writer_states])
 
@@ -256,11 +256,11 @@ class Journal:
         self.view = self.view.after(number, entry)
         return number
 
-    def sweep(self) -> None:
+    def clean_up(self) -> None:
         """Drop what no longer counts: all but the last epoch's entries and the counts of the last hundred epochs.
 
         Only what this driver has read or written is looked at, which is the epoch before with all its entries at least.
-        Older ones carry counts, since earlier sweeps left nothing else; what a sweep that never ran left among them
+        Older ones carry counts, since earlier clean-ups left nothing else; what an omitted clean-up left among them
         goes when it is older than a hundred epochs.
         """
         spent = {
@@ -273,7 +273,7 @@ class Journal:
         counts = [number for number in numbers if number < self.view.kept_from][-KEPT_EPOCHS:]
         # Large committables of an epoch that is not completed are of this generation or a newer one.
         states = {s.blob.name for s in (*self.view.states.values(), *self.view.writer_states) if s.blob}
-        self._log.sweep(keep=[*counts, *tail], states=states, generation=self.view.generation)
+        self._log.clean_up(keep=[*counts, *tail], states=states, generation=self.view.generation)
 
     def _decoded(self, found: Sequence[LogEntry]) -> list[tuple[int, Entry]]:
         """Decode entries; those that were seen before need it no more, as entries do not change."""
@@ -306,9 +306,9 @@ class Journal:
 
 
 def _is_stray(number: int, start: int) -> bool:
-    """Whether this is the first BEGIN of a driver that slept until a sweep had freed its number.
+    """Whether this is the first BEGIN of a driver that slept until a clean-up had freed its number.
 
-    It began when the log was empty, so it has an incarnation of its own. It counts for nothing, and is swept again.
+    It began when the log was empty, so it has an incarnation of its own. It counts for nothing and is removed again.
     """
     return number == 1 < start
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from outfall.capabilities import (
-    HeldRows,
-    SupportsHeldRows,
+    BufferedRows,
+    SupportsBufferedRows,
     SupportsPreCommitTopology,
     SupportsStateSerializer,
 )
@@ -73,17 +73,17 @@ def held_in(sink: Any, state: Any) -> HeldRecord | None:
         sink: the sink.
         state: a writer state, or a part's; of a part with several a mapping from the name to the one that is meant.
     """
-    if not supports(sink, SupportsHeldRows):
+    if not supports(sink, SupportsBufferedRows):
         return None
-    held = sink.held_rows(state)
+    held = sink.buffered_rows(state)
     return HeldRecord(rows=held.rows, oldest=held.oldest) if held.rows else None
 
 
-def total_held(states: Iterable[StoredValue]) -> HeldRows:
+def total_held(states: Iterable[StoredValue]) -> BufferedRows:
     """All rows that the states hold, and the age of the oldest of them."""
     records = [state.held for state in states if state.held is not None]
     oldest = min((record.oldest for record in records if record.oldest is not None), default=None)
-    return HeldRows(sum(record.rows for record in records), oldest)
+    return BufferedRows(sum(record.rows for record in records), oldest)
 
 
 def carried_to_tasks(

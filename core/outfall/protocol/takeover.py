@@ -2,7 +2,7 @@
 
 ```
 read the log to its end · settle what is unfinished · check the epoch · make the source durable · check the target
-BEGIN · open the target · sweep what a lost attempt left
+BEGIN · open the target · clean-up what a lost attempt left
 ```
 
 An older driver may still write to the log meanwhile. A driver that starts then reads it anew; one that has written this
@@ -28,7 +28,7 @@ from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.messages import Ticket
 from outfall.protocol.states import carried_to_tasks
 from outfall.protocol.step import RunPosition, Step
-from outfall.protocol.target import check_target, open_target, sweep_context, sweep_target
+from outfall.protocol.target import check_target, clean_up_context, clean_up_target, open_target
 from outfall.protocol.validation import check_batch, check_identity, expected_epoch, fenced, listed_parts, log_lost
 from outfall.recovery.entries import Begin, ChildRecord, StoredValue, copy_value
 from outfall.recovery.log import EntryExistsError
@@ -184,7 +184,7 @@ def begin_epoch(
     begun = journal.view
     open_target(sink, checked, view, begun)
     if view.open_epoch is not None:
-        sweep_target(sink, sweep_context(sink, step.step_id, begun, journal.log, lost=begun.lost))
+        clean_up_target(sink, clean_up_context(sink, step.step_id, begun, journal.log, lost=begun.lost))
     ticket = make_ticket(step, begun, expected, parts)
     return replace(ticket, drain=True, end_of_input=True) if drain else ticket
 

@@ -1,4 +1,4 @@
-"""The target as the recovery data knows it: checked and opened for an epoch, and swept of what lost attempts left."""
+"""The target as the recovery data knows it: checked and opened for an epoch, cleaned up after failed attempts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outfall.capabilities import SupportsTarget, SupportsWriterState, SweepContext, TargetContext
+from outfall.capabilities import CleanUpContext, SupportsTarget, SupportsWriterState, TargetContext
 from outfall.capability_checks import is_fixed, supports
 from outfall.protocol.journal import JournalView
 from outfall.protocol.states import load_states, state_serializer
@@ -99,7 +99,7 @@ def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], e
     )
 
 
-def sweep_context(
+def clean_up_context(
     sink: Any,
     step_id: str,
     view: JournalView,
@@ -107,15 +107,15 @@ def sweep_context(
     *,
     lost: Mapping[int, str] | None,
     final: bool = False,
-) -> SweepContext:
-    """Make the context of a sweep. What it reads it reads while the log is open.
+) -> CleanUpContext:
+    """Make the context of a clean-up. What it reads it reads while the log is open.
 
     Args:
         sink: the sink, whose serializers read the states.
         step_id: the step's id.
         view: the log: the names of its incarnation below its generation may be removed, but for those in its states.
         log: where large states lie.
-        lost: the BEGINs whose attempts were lost, see `SweepContext.lost`.
+        lost: the BEGINs whose attempts were lost, see `CleanUpContext.lost`.
         final: whether the last epoch of this incarnation is completed.
     """
 
@@ -125,7 +125,7 @@ def sweep_context(
         serializer = sink.writer_state_serializer()
         return [load_value(serializer, state, log=log) for state in view.writer_states]
 
-    return SweepContext(
+    return CleanUpContext(
         step_id,
         view.incarnation or "",
         view.generation,
@@ -137,17 +137,17 @@ def sweep_context(
     )
 
 
-def sweep_target(sink: Any, context: SweepContext) -> None:
+def clean_up_target(sink: Any, context: CleanUpContext) -> None:
     """Let the sink remove what carries our incarnation and an older generation.
 
     Called when no record but the states names anything of an older generation: after COMPLETED, and after the BEGIN
     that follows a lost attempt, whose leftovers may be what fills the disk. A failure is logged and not raised: the
-    next sweep comes.
+    next clean-up comes.
     """
     if not supports(sink, SupportsTarget):
         return
     try:
-        removed = sink.sweep(context)
-        _log.debug("step %s: swept %d leftovers", context.step_id, removed)
+        removed = sink.clean_up(context)
+        _log.debug("step %s: cleaned up %d leftovers", context.step_id, removed)
     except Exception:
-        _log.warning("step %s: sweeping the target failed, it will be tried again", context.step_id, exc_info=True)
+        _log.warning("step %s: cleaning up the target failed, it will be tried again", context.step_id, exc_info=True)

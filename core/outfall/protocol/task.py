@@ -19,8 +19,8 @@ import pyarrow as pa
 from outfall.capabilities import (
     Metrics,
     SupportsArrow,
+    SupportsBufferedRows,
     SupportsCommitter,
-    SupportsHeldRows,
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
@@ -249,7 +249,7 @@ class PartRunner:
             end_of_input: whether a sink that holds rows back across epochs has to deliver them.
         """
         reached("task: before flush")
-        flush(self._partition, end_of_input=end_of_input or not supports(self._sink, SupportsHeldRows))
+        flush(self._partition, end_of_input=end_of_input or not supports(self._sink, SupportsBufferedRows))
         reached("task: after flush")
 
     def finish(self, end_of_input: bool) -> PartResponse:

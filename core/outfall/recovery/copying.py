@@ -91,7 +91,7 @@ def _try_target(old: RecoveryLog, new: RecoveryLog, names: str, step_id: str) ->
         old.read_state(probe)
     except RecordError:
         return
-    new.sweep(keep=[], states=[], generation=1)
+    new.clean_up(keep=[], states=[], generation=1)
     raise ConfigurationError(
         f"{names} are one store", step=step_id, why="what is written to one is in the other", do="name two stores"
     )

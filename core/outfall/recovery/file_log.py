@@ -70,10 +70,10 @@ class FileLog(RecoveryLog):
             self._refuse_if_passed(number)
         return number
 
-    def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
-        with explained("sweeping the recovery log", self._step_id, self._where):
-            self._sweep_entries(keep)
-            self._sweep_states(states, generation)
+    def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
+        with explained("cleaning up the recovery log", self._step_id, self._where):
+            self._clean_up_entries(keep)
+            self._clean_up_states(states, generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
         stored = state_name(name, generation)
@@ -184,7 +184,7 @@ class FileLog(RecoveryLog):
         return _sorted_numbers(entry_number, listed)
 
     def _consistent(self, last: int | None) -> list[LogEntry]:
-        """Read entries that were all there at one moment; entries that a sweep takes away meanwhile are left out.
+        """Read entries that were all there at one moment; entries that a clean-up takes away meanwhile are left out.
 
         When one is gone, somebody appended, so the listing is out of date too. Entries never change, so each is read
         once and the second round has little to do.
@@ -208,35 +208,35 @@ class FileLog(RecoveryLog):
         )
 
     def _refuse_if_passed(self, number: int) -> None:
-        """Fence a writer that slept between its look and its creation: a sweep may have freed the number meanwhile.
+        """Fence a writer that slept between its look and its creation: a clean-up may have freed the number meanwhile.
 
         The entry stays, because it may count: it may have been the newest for a moment, and whoever passed it has then
-        read it and goes on from it. If instead it landed in a swept place it is a stray. That is harmless: a sweep
-        frees only numbers below all that count, readers take nothing from there, and a later sweep removes it.
+        read it and goes on from it. If its number had been cleaned up, it is a stray. That is harmless: a clean-up
+        frees only numbers below all that count, readers take nothing from there, and a later clean-up removes it.
         """
         if max(self._numbers(), default=0) > number:
             raise EntryExistsError(number)
 
-    def _sweep_entries(self, keep: Collection[int]) -> None:
+    def _clean_up_entries(self, keep: Collection[int]) -> None:
         listed = self._list(self._directory)
         numbers = _sorted_numbers(entry_number, listed)
         for number in numbers:
             if number < max(keep, default=0) and number not in keep:
                 self._remove(self._path(entry_name(number)))
-                reached("log: entry swept")
+                reached("log: entry cleaned up")
         for name in listed:
-            # Their writers died, or wake up fenced: the number is taken, or was and is swept.
+            # Their writers died, or wake up fenced: the number is taken, or was and is cleaned up.
             meant = _temporary_number(name)
             if meant is not None and meant <= max(numbers, default=0):
                 self._remove(self._path(name))
-                reached("log: temporary swept")
+                reached("log: temporary cleaned up")
 
-    def _sweep_states(self, keep: Collection[str], generation: int) -> None:
+    def _clean_up_states(self, keep: Collection[str], generation: int) -> None:
         for name in self._list(f"{self._directory}/{STATES}"):
             written_by = state_generation(name)
             if written_by is not None and written_by < generation and name not in keep:
                 self._remove(self._state_path(name))
-                reached("log: state swept")
+                reached("log: state cleaned up")
             elif (heartbeat_generation(name) or generation) < generation:
                 self._remove(self._state_path(name))
 

@@ -55,7 +55,7 @@ class LocalLog(FileLog):
             sync_directory(self._directory)
             reached("log: directory synced")
         finally:
-            # One that stays behind is swept; it must not hide the error that matters.
+            # One that stays behind is cleaned up; it must not hide the error that matters.
             with suppress(OSError):
                 os.unlink(temporary)
         reached("log: temporary removed")
@@ -69,7 +69,7 @@ class LocalLog(FileLog):
             if not _same_file(temporary, final):
                 raise EntryExistsError(number) from None
         except FileNotFoundError:
-            # A sweep took the temporary, which it does only when the number is behind the newest.
+            # A clean-up took the temporary, which it does only when the number is behind the newest.
             if max(self._numbers(), default=0) >= number:
                 raise EntryExistsError(number) from None
             raise

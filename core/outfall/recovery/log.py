@@ -48,7 +48,7 @@ class RecoveryLog(ABC):
 
     @abstractmethod
     def read(self, *, last: int | None = None) -> list[LogEntry]:
-        """Return the entries that are kept, in the order of their numbers, which may have gaps where they were swept.
+        """Return the kept entries in the order of their numbers; clean-up leaves gaps.
 
         Args:
             last: how many of the newest to return; all when `None`.
@@ -70,7 +70,7 @@ class RecoveryLog(ABC):
             The entry's number.
 
         Raises:
-            EntryExistsError: `after` is no longer the newest. Also when the number itself was free because a sweep
+            EntryExistsError: `after` is no longer the newest. Also when the number itself was free because a clean-up
                 removed it: a writer that slept through many epochs must not succeed. The entry may be there all the
                 same, and count if whoever came next had read it: stop, and undo nothing.
             RecordError: `after` lies behind the newest entry; the log was emptied or replaced.
@@ -78,7 +78,7 @@ class RecoveryLog(ABC):
         """
 
     @abstractmethod
-    def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
+    def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
         """Remove entries, states and heartbeats that no longer count.
 
         Args:
@@ -94,7 +94,7 @@ class RecoveryLog(ABC):
         Args:
             name: what it is for; made safe and unique by the store.
             data: the state.
-            generation: the generation that writes it, for sweeping.
+            generation: the generation that writes it, for cleaning up.
 
         Returns:
             The name to read it back with.
@@ -120,7 +120,7 @@ class RecoveryLog(ABC):
     def set_heartbeat(self, name: str, data: bytes | None) -> None:
         """Put a heartbeat beside the log in place of the one of this name, or remove it with `None`.
 
-        Nothing is decided by heartbeats, so they need not be durable: people read them. Sweeping removes those of older
+        Nothing is decided by heartbeats, so they need not be durable: people read them. Clean-up removes those of older
         generations. A store without a place for them leaves this as it is. Called by a thread of its own, on a log that
         nobody else uses.
 
@@ -276,6 +276,6 @@ def missing_state(name: str, *, where: str, step_id: str) -> RecordError:
     return RecordError(
         f"the state {name!r} is not in {where}",
         step=step_id,
-        why="a record names it, and no sweep removes what is recorded",
+        why="a record names it, and no clean-up removes what is recorded",
         do="restore the recovery data from a copy, large states with it",
     )

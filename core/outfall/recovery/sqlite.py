@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SCHEME = "sqlite"
 _SUFFIX = ".sqlite"
 _WAL_BYTES = 4 * 1024 * 1024
-"""What the WAL may hold before a sweep moves it over."""
+"""What the WAL may hold before a clean-up moves it over."""
 
 _DIRECTORY = Purpose(
     "directory of SQLite databases",
@@ -141,8 +141,8 @@ class SqliteLog(RecoveryLog):
                 reached("log: entry inserted")
         return number
 
-    def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
-        with self._reading("sweeping the recovery log") as database:
+    def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
+        with self._reading("cleaning up the recovery log") as database:
             if database is None:
                 return
             gone = [(number,) for number in _numbers(database) if number < max(keep, default=0) and number not in keep]
@@ -153,9 +153,9 @@ class SqliteLog(RecoveryLog):
                 with database.transaction() as connection:
                     connection.executemany("DELETE FROM entries WHERE number = ?", gone)
                     connection.executemany("DELETE FROM states WHERE name = ?", spent)
-                    reached("log: entry swept")
+                    reached("log: entry cleaned up")
             database.checkpoint(above=_WAL_BYTES)
-            self._sweep_heartbeats(generation)
+            self._clean_up_heartbeats(generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
         stored = state_name(name, generation)
@@ -196,7 +196,7 @@ class SqliteLog(RecoveryLog):
                         found.append(Path(self._heartbeats, name).read_bytes())
             return found
 
-    def _sweep_heartbeats(self, generation: float) -> None:
+    def _clean_up_heartbeats(self, generation: float) -> None:
         for name in _listed(self._heartbeats):
             if (heartbeat_generation(name) or generation) < generation:
                 Path(self._heartbeats, name).unlink(missing_ok=True)
@@ -218,7 +218,7 @@ class SqliteLog(RecoveryLog):
             with database.transaction() as connection:
                 connection.execute("DELETE FROM entries")
                 connection.execute("DELETE FROM states")
-            self._sweep_heartbeats(inf)
+            self._clean_up_heartbeats(inf)
 
     def close(self) -> None:
         if self._open is not None:

@@ -200,7 +200,7 @@ class StreamWriter(_SourceWriter, DataSourceStreamArrowWriter):
     def abort(self, messages: list[ResponseMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Do nothing: Spark also aborts after a commit that raised, and what is published must stay.
 
-        The next BEGIN settles or sweeps what this epoch left.
+        The next BEGIN settles or cleans up what this epoch left.
         """
 
     def _log(self) -> RecoveryConfig:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from outfall.capabilities import SupportsHeldRows, SupportsPreWriteTopology
+from outfall.capabilities import SupportsBufferedRows, SupportsPreWriteTopology
 from outfall.capability_checks import (
     SupportsChildren,
     check_output_mode,
@@ -111,7 +111,7 @@ class EpochWriter:
                 if rewrites > REWRITES:
                     raise
                 _log.warning("%s Writing it anew.", error)
-        if self._end_of_input and supports(self._sink, SupportsHeldRows):
+        if self._end_of_input and supports(self._sink, SupportsBufferedRows):
             # Parts that had no rows now may hold some of an earlier job or query.
             drain(lambda: self.coordinator(query))
         return result

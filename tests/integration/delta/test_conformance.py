@@ -70,7 +70,13 @@ class DeltaTables(SinkHarness):
 
 
 SHORT = ["one_epoch", "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie"]
-MORE = ["nothing_visible_before_commit", "lost_log", "lost_target", "leftovers_are_swept", "replay_of_a_lost_epoch"]
+MORE = [
+    "nothing_visible_before_commit",
+    "lost_log",
+    "lost_target",
+    "leftovers_are_cleaned_up",
+    "replay_of_a_lost_epoch",
+]
 FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]
 
 

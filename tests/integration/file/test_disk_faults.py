@@ -280,7 +280,7 @@ def test_no_call_fails_unnoticed_and_every_epoch_is_whole_afterwards(broken_call
         assert len(of_call) >= (4 if call == own else LEAST[call])
         for outcome in of_call:
             # Twice tried and once succeeded would be no error at all.
-            assert len(outcome["errors"]) == 1 or _only_sweeping_failed(outcome), outcome
+            assert len(outcome["errors"]) == 1 or _only_clean_up_failed(outcome), outcome
             assert outcome["found"] == {
                 epoch: [[name, row] for row in range(ROWS)] for epoch, name in outcome["expected"].items()
             }, outcome
@@ -294,8 +294,8 @@ def test_every_error_names_the_path_and_what_to_do(broken_calls: Any) -> None:
                 assert re.search(rf"^TransientError: .*{place}.* failed\..*Input/output error.*look at", text), text
 
 
-def _only_sweeping_failed(outcome: dict[str, Any]) -> bool:
-    return outcome["errors"] == [] and ["sweeping the log failed" in text for text in outcome["warnings"]] == [True]
+def _only_clean_up_failed(outcome: dict[str, Any]) -> bool:
+    return outcome["errors"] == [] and ["cleaning up the log failed" in text for text in outcome["warnings"]] == [True]
 
 
 # --- power

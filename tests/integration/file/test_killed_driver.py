@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.support.killed_driver import OPTIONS_DOOR, make_job
+from tests.integration.support.killed_driver import FORMAT_API, make_job
 from tests.integration.support.reading import found, visible
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -55,17 +55,17 @@ def test_a_driver_that_is_killed_after_it_recorded_an_epoch_leaves_each_flight_o
 
 
 @pytest.mark.parametrize(
-    ("mode", "door"),
+    ("mode", "api"),
     [
         pytest.param("growing", "objects", marks=pytest.mark.long),
         pytest.param("growing", "sqlite", marks=pytest.mark.long),
         pytest.param("rolling", "objects", marks=pytest.mark.long),
         pytest.param("whole", "objects", marks=pytest.mark.long),
-        pytest.param("whole", "options", marks=[OPTIONS_DOOR, pytest.mark.thorough]),
+        pytest.param("whole", "options", marks=[FORMAT_API, pytest.mark.thorough]),
     ],
 )
-def test_each_flight_is_found_once_however_often_the_driver_is_killed(tmp_path: Path, mode: str, door: str) -> None:
-    job, rows = make_job(tmp_path, mode, door)
+def test_each_flight_is_found_once_however_often_the_driver_is_killed(tmp_path: Path, mode: str, api: str) -> None:
+    job, rows = make_job(tmp_path, mode, api)
     with watched(job.out) as complaints:
         job.run_all()
     ids = Counter(row["id"] for row in found(job.out))

@@ -24,7 +24,7 @@ import pytest
 from tests.integration.support.disks import Disk, loop_disk
 from tests.integration.support.flight_driver import STATEFUL
 from tests.integration.support.flights import flights, write_input
-from tests.integration.support.killed_driver import FILES_PER_RUN, KILLS, OPTIONS_DOOR, SEED, Job
+from tests.integration.support.killed_driver import FILES_PER_RUN, FORMAT_API, KILLS, SEED, Job
 from tests.integration.support.reading import found
 from tests.integration.support.waiting import until
 
@@ -154,7 +154,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield disk
 
 
-def powered_job(root: Path, disk: Disk, mode: str, door: str) -> tuple[PoweredJob, pa.Table]:
+def powered_job(root: Path, disk: Disk, mode: str, api: str) -> tuple[PoweredJob, pa.Table]:
     rows = flights().slice(0, 60_000)
     files = FILES_PER_RUN * (KILLS + 1 + KILLS // 2)
     write_input(rows, root / "held back", files=files)
@@ -166,25 +166,25 @@ def powered_job(root: Path, disk: Disk, mode: str, door: str) -> tuple[PoweredJo
                 file.write(text)
     for name in ("local", "input"):
         (root / name).mkdir()
-    chance = random.Random(f"{SEED} power {mode} {door}")
-    return PoweredJob(root, mode, door, chance, sorted((root / "held back").iterdir()), disk=disk), rows
+    chance = random.Random(f"{SEED} power {mode} {api}")
+    return PoweredJob(root, mode, api, chance, sorted((root / "held back").iterdir()), disk=disk), rows
 
 
 @pytest.mark.parametrize(
-    ("mode", "door"),
+    ("mode", "api"),
     [
         ("whole", "objects"),
-        pytest.param("whole", "options", marks=OPTIONS_DOOR),
+        pytest.param("whole", "options", marks=FORMAT_API),
         ("stateful", "objects"),
-        pytest.param("stateful", "options", marks=OPTIONS_DOOR),
+        pytest.param("stateful", "options", marks=FORMAT_API),
         ("stateful in rocksdb", "objects"),
         ("growing", "objects"),
     ],
 )
 def test_each_flight_is_found_once_however_often_the_power_fails(
-    tmp_path: Path, disk: Disk, mode: str, door: str
+    tmp_path: Path, disk: Disk, mode: str, api: str
 ) -> None:
-    job, rows = powered_job(tmp_path, disk, mode, door)
+    job, rows = powered_job(tmp_path, disk, mode, api)
     for _ in range(4 * KILLS):
         job.feed(FILES_PER_RUN)
         job.run_until_power_loss()
@@ -194,7 +194,7 @@ def test_each_flight_is_found_once_however_often_the_power_fails(
     process = job.start_repaired()
     printed, _ = process.communicate(timeout=900)
     assert printed.endswith("finished\n"), job.complaints()
-    print(f"{mode}, {door}: {job.kills} losses of power, {len(job.repairs)} repairs, {job.survived} starts without")
+    print(f"{mode}, {api}: {job.kills} losses of power, {len(job.repairs)} repairs, {job.survived} starts without")
     print("\n".join(job.repairs))
     assert job.kills == KILLS
     ids = Counter(row["id"] for row in found(job.out))

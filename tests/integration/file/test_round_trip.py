@@ -149,19 +149,17 @@ def test_csv_has_the_bytes_that_spark_writes(spark: SparkSession, tmp_path: Path
         ]
 
 
-def test_a_pattern_without_zone_is_local_time_through_both_doors(
-    spark: SparkSession, tmp_path: Path, zone: str
-) -> None:
+def test_a_pattern_without_zone_is_local_time_through_both_apis(spark: SparkSession, tmp_path: Path, zone: str) -> None:
     sent = spark.sql("select timestamp'2026-07-01 12:34:56' as t, map('k', timestamp'2026-11-21 00:00:00') as m")
     pattern = {"timestampFormat": "dd.MM.yyyy HH:mm:ss"}
     write(sent, FileSink(tmp_path / "objects", timestamp_format=pattern["timestampFormat"]))
-    doors = ["objects"]
+    apis = ["objects"]
     if pyspark_version() >= (4, 1):
         made = sent.write.format("outfall").option("sink", "file").options(**pattern).mode("append")
         made.option("path", str(tmp_path / "options")).save()
-        doors.append("options")
-    for door in doors:
-        assert_same(sent, spark.read.schema(sent.schema).options(**pattern).json(str(tmp_path / door)))
+        apis.append("options")
+    for api in apis:
+        assert_same(sent, spark.read.schema(sent.schema).options(**pattern).json(str(tmp_path / api)))
 
 
 def test_parquet_of_every_type_is_read_back(spark: SparkSession, tmp_path: Path, zone: str) -> None:

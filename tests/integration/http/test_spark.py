@@ -1,4 +1,4 @@
-"""`HttpSink` through Spark, by both doors."""
+"""`HttpSink` through Spark, by both APIs."""
 
 from __future__ import annotations
 

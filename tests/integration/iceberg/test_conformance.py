@@ -66,7 +66,7 @@ class IcebergTables(SinkHarness):
         return len(target.data_files() - named)
 
 
-SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftovers_are_swept"]
+SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftovers_are_cleaned_up"]
 MORE = [
     "one_epoch", "lost_reply_of_a_commit", "nothing_visible_before_commit", "lost_log", "lost_target",
     "replay_of_a_lost_epoch", "loss_of_power",

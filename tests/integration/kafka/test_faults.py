@@ -141,7 +141,7 @@ def test_a_queue_that_is_full_waits_while_records_leave_it(model: ModelBroker) -
     log.append(b"x", after=0)
     for after in range(1, 20):
         log.append(b"x", after=after)
-    log.sweep(keep=[20], states=[], generation=0)
+    log.clean_up(keep=[20], states=[], generation=0)
     assert there.open("sink").numbers() == [20]
 
 
@@ -156,7 +156,7 @@ def test_a_queue_that_stays_full_is_an_error_within_the_deadline(model: ModelBro
     model.silent = {PRODUCE}
     started = time.monotonic()
     with pytest.raises(TransientError, match=r"queue was full for 0.5 s.*queue\.buffering"):
-        log.sweep(keep=[4], states=[], generation=0)
+        log.clean_up(keep=[4], states=[], generation=0)
     assert time.monotonic() - started < 30
 
 

@@ -10,30 +10,30 @@ import pytest
 
 from outfall.kafka import KafkaRecoveryConfig
 from outfall.recovery import history
-from tests.integration.support.killed_driver import OPTIONS_DOOR, make_job
+from tests.integration.support.killed_driver import FORMAT_API, make_job
 from tests.integration.support.reading import found
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
 
 STEPS = (
     "log: newest checked", "log: entry written", "after BEGIN", "before PREPARED", "after COMMITTING",
-    "before COMPLETED", "log: entry swept", "after sweep",
+    "before COMPLETED", "log: entry cleaned up", "after clean-up",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("mode", "door"),
+    ("mode", "api"),
     [
         ("growing", "objects"),
         ("whole", "objects"),
-        pytest.param("whole", "options", marks=OPTIONS_DOOR),
+        pytest.param("whole", "options", marks=FORMAT_API),
     ],
 )
 def test_each_flight_is_found_once_however_often_the_driver_is_killed(
-    tmp_path: Path, config: Callable[..., KafkaRecoveryConfig], mode: str, door: str
+    tmp_path: Path, config: Callable[..., KafkaRecoveryConfig], mode: str, api: str
 ) -> None:
     recovery = config()
-    job, rows = make_job(tmp_path, mode, door, steps=STEPS)
+    job, rows = make_job(tmp_path, mode, api, steps=STEPS)
     job.recovery = recovery.url()
     job.run_all()
     ids = Counter(row["id"] for row in found(job.out))

@@ -70,7 +70,7 @@ def test_reading_makes_no_topic(config: MakeConfig) -> None:
     there = config()
     log = there.open("sink")
     assert log.read() == []
-    log.sweep(keep=[], states=[], generation=9)
+    log.clean_up(keep=[], states=[], generation=9)
     consumer = log._tail.partition._clients.consumer()  # type: ignore[attr-defined]
     assert not set(there.topics()) & set(consumer.list_topics(timeout=10).topics)
 
@@ -115,12 +115,12 @@ def test_of_several_writers_exactly_one_wins_each_number(config: MakeConfig) -> 
 
 
 @pytest.mark.thorough
-def test_swept_entries_are_gone_for_every_reader(config: MakeConfig) -> None:
+def test_cleaned_up_entries_are_gone_for_every_reader(config: MakeConfig) -> None:
     there = config()
     log = there.open("sink")
     for after in range(6):
         log.append(b"x", after=after)
-    log.sweep(keep=[2, 5], states=[], generation=0)
+    log.clean_up(keep=[2, 5], states=[], generation=0)
     assert there.open("sink").numbers() == log.numbers() == [2, 5, 6]
     for after in range(5):
         with pytest.raises(EntryExistsError):

@@ -20,7 +20,7 @@ class Parts(Topics):
     repeatable_source = True
     options_of_sink = {"parts": 4, "replication_factor": 1}
     not_claimed = {
-        "leftovers_are_swept": "nothing is staged",
+        "leftovers_are_cleaned_up": "nothing is staged",
         "target_refuses": "all tests share the broker; the model broker is taken away in test_parts_faults",
         "parts_reordered": "an epoch that is committed in part must be routed as before, or it is refused; the sink"
         " itself lists its parts in one order only",

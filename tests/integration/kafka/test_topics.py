@@ -95,7 +95,7 @@ def test_compaction_takes_nothing_that_counts(model: ModelBroker) -> None:
     for after in range(8):
         log.append(b"%d" % after, after=after)
         log.write_state("p", b"spent", generation=1)
-        log.sweep(keep=range(after, after + 2), states=[kept], generation=2)
+        log.clean_up(keep=range(after, after + 2), states=[kept], generation=2)
         model.compact()
         assert there.open("sink").read() == log.read()
     assert there.open("sink").read_state(kept) == b"kept"

@@ -1,4 +1,4 @@
-"""`KinesisSink` through Spark, by both doors."""
+"""`KinesisSink` through Spark, by both APIs."""
 
 from __future__ import annotations
 

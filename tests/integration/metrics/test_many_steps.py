@@ -42,7 +42,7 @@ def entries(step: str, epoch: int) -> Iterator[bytes]:
 
 
 def append(place: Path, epoch: int) -> None:
-    """Write an epoch, and leave of those before what a sweep leaves."""
+    """Write an epoch, and leave of those before what a clean-up leaves."""
     place.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(entries(place.name, epoch), start=3 * epoch + 1):
         aside = place.parent / ".aside"

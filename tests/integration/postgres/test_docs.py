@@ -35,6 +35,6 @@ def test_blocks_run(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
         counted = connection.execute("SELECT count(*) FROM flights").fetchone()
         delivered = connection.execute("SELECT count(*) FROM events").fetchone()
     assert carriers == [("AA", 5), ("B6", 5), ("DL", 5), ("UA", 5)]
-    by_options = any(block.needs_options_door for block in found)
+    by_options = any(block.needs_format_api for block in found)
     assert counted == (len(ROWS) * (3 if by_options else 2),)
     assert delivered == (len(ROWS),)

@@ -31,7 +31,7 @@ STEPS = [
     "after PREPARED", "after COMMITTING", "postgres: publishing", "postgres: before COMMIT",
     "postgres: before COMMIT#2", "postgres: before COMMIT#3",
     "postgres: after COMMIT", "postgres: after COMMIT#2", "postgres: after COMMIT#3",
-    "after commit", "before COMPLETED", "after COMPLETED", "after sweep",
+    "after commit", "before COMPLETED", "after COMPLETED", "after clean-up",
 ]  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_a_failed_attempt_leaves_nothing(target: Target, recovery: str) -> None:
     assert (target.attempts(), target.staged()) == (0, 0)
 
 
-def test_an_attempt_whose_answer_was_lost_is_swept(target: Target, recovery: str) -> None:
+def test_an_attempt_whose_answer_was_lost_is_cleaned_up(target: Target, recovery: str) -> None:
     local = LocalDriver(target.sink(), recovery)
     coordinator = local.coordinator()
     ticket = coordinator.begin(0)

@@ -74,7 +74,7 @@ def test_a_connection_that_ended_while_nobody_used_it_fails_no_task(target: Targ
 
 
 def test_a_reply_to_the_commit_of_staging_that_is_lost_doubles_nothing(target: Target, recovery: str) -> None:
-    """The attempt is in staging and nobody knows; its successor is published alone, and it is swept."""
+    """The attempt is in staging and nobody knows; its successor is published alone, and it is cleaned up."""
     lost: list[str] = []
 
     def cut(step: str) -> None:

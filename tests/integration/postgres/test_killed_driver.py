@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.postgres.support import Target
 from tests.integration.support.flights import COLUMNS
-from tests.integration.support.killed_driver import KILLS, OPTIONS_DOOR, make_job
+from tests.integration.support.killed_driver import FORMAT_API, KILLS, make_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
@@ -21,23 +21,23 @@ FLIGHTS = (
 STEPS = (
     "after BEGIN", "postgres: opening", "postgres: copying", "postgres: staging", "postgres: staged",
     "before PREPARED", "after COMMITTING", "postgres: publishing", "postgres: before COMMIT", "postgres: after COMMIT",
-    "before COMPLETED", "after sweep",
+    "before COMPLETED", "after clean-up",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "door",
+    "api",
     [
         pytest.param("objects", marks=pytest.mark.thorough),
-        pytest.param("options", marks=[OPTIONS_DOOR, pytest.mark.long]),
+        pytest.param("options", marks=[FORMAT_API, pytest.mark.long]),
     ],
 )
 def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
-    tmp_path: Path, dsn: str, door: str
+    tmp_path: Path, dsn: str, api: str
 ) -> None:
     # No key: a flight that came twice would be there twice, not be refused.
     target = Target(dsn, f"CREATE TABLE t ({FLIGHTS})")
-    job, rows = make_job(tmp_path, "append", door, dsn=dsn, steps=STEPS)
+    job, rows = make_job(tmp_path, "append", api, dsn=dsn, steps=STEPS)
     job.run_all()
     found = Counter(target.run(f"SELECT {', '.join(COLUMNS)} FROM t"))
     wanted = Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))

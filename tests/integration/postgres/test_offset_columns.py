@@ -43,7 +43,7 @@ STEPS = [
     "before BEGIN", "after BEGIN", "postgres: opening", "after open target", "postgres: copying", "task: after write",
     "postgres: publishing", "postgres: staging", "postgres: staged", "task: after snapshot", "after collect",
     "before PREPARED", "after PREPARED", "after COMMITTING", "postgres: publishing#2", "after commit",
-    "before COMPLETED", "after COMPLETED", "after sweep",
+    "before COMPLETED", "after COMPLETED", "after clean-up",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tests.integration.postgres.test_conformance import SHORT, SHORTEST, Tables
 
 UNSTAGED = Tables.not_claimed | dict.fromkeys(["lost_before_committing", "lost_after_committing"], "nothing is staged")
 NOT_CLAIMED = UNSTAGED | {
-    "leftovers_are_swept": "nothing is staged",
+    "leftovers_are_cleaned_up": "nothing is staged",
     "parts_reordered": "an epoch that is in the table in part must be routed as before, or it is refused; the"
     " sink itself lists its parts in one order only",
 }

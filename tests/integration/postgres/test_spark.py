@@ -1,4 +1,4 @@
-"""`PostgresSink` through Spark, by both doors."""
+"""`PostgresSink` through Spark, by both APIs."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_a_batch_job_that_was_killed_is_noticed_if_it_had_published(
     assert target.ids() == [0, 1]
 
 
-def test_a_task_that_finishes_after_its_job_is_swept_by_the_next(target: Target, tmp_path: Path) -> None:
+def test_a_task_that_finishes_after_its_job_is_cleaned_up_by_the_next(target: Target, tmp_path: Path) -> None:
     local = LocalDriver(target.sink(), str(tmp_path / "job"), options=EpochOptions(final=True))
     coordinator = local.coordinator()
     ticket = coordinator.begin(0)

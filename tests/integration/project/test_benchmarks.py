@@ -29,8 +29,8 @@ from benchmarks.results import Result
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
+from outfall.testing.benchmark.apis import FormatApi
 from outfall.testing.benchmark.comparison import EMPTY, SINK, Size, compare, table
-from outfall.testing.benchmark.doors import OptionsDoor
 from outfall.testing.benchmark.rows import Scratch
 from tests.documents import ROOT
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.spark
 
 TINY = Given(rows=300, pairs=1)
 BOTH_DOORS = pyspark_version() >= OLDEST_FOR_OPTIONS
-needs_options_door = pytest.mark.skipif(not BOTH_DOORS, reason='format("outfall") needs Arrow writers, of Spark 4.1')
+needs_format_api = pytest.mark.skipif(not BOTH_DOORS, reason='format("outfall") needs Arrow writers, of Spark 4.1')
 
 
 @pytest.fixture
@@ -157,10 +157,10 @@ def test_wrappers(spark: SparkSession, scratch: Scratch, tmp_path: Path, monkeyp
     assert sizes == [20, 20]
 
 
-@needs_options_door
+@needs_format_api
 @pytest.mark.long
-def test_the_kit_measures_a_sink_object_through_the_options_door(spark: SparkSession, scratch: Scratch) -> None:
-    found = compare(spark, make_sink, OptionsDoor(), Size(rows=100, pairs=1, epochs=2, epoch_rows=10), scratch)
+def test_the_kit_measures_a_sink_object_through_the_format_api(spark: SparkSession, scratch: Scratch) -> None:
+    found = compare(spark, make_sink, FormatApi(), Size(rows=100, pairs=1, epochs=2, epoch_rows=10), scratch)
     (run,) = found.runs[SINK]
     assert run.bytes is not None
     assert run.bytes > 100 * len('{"id":1,"x":1.0,"name":"name-1"}')
@@ -172,13 +172,13 @@ def test_the_kit_measures_a_sink_object_through_the_options_door(spark: SparkSes
         assert all(memory is not None and memory > 30 << 20 for memory in found.memory.values())
 
 
-@needs_options_door
+@needs_format_api
 @pytest.mark.thorough
-def test_the_kit_refuses_a_sink_that_needs_routing_through_the_options_door(
+def test_the_kit_refuses_a_sink_that_needs_routing_through_the_format_api(
     spark: SparkSession, scratch: Scratch
 ) -> None:
     with pytest.raises(ConfigurationError, match="write_stream"):
-        compare(spark, make_parts, OptionsDoor(), Size(rows=10, pairs=1, epochs=0, epoch_rows=1), scratch)
+        compare(spark, make_parts, FormatApi(), Size(rows=10, pairs=1, epochs=0, epoch_rows=1), scratch)
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ OTHERS = [page for page in PAGES[1:] if any(block.needs_spark and block.reason i
 
 
 def runs_here(block: Block) -> bool:
-    if block.needs_options_door and pyspark_version() < (4, 1):
+    if block.needs_format_api and pyspark_version() < (4, 1):
         return False
     return "bytewax" not in block.code or find_spec("bytewax") is not None
 

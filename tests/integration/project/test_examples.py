@@ -118,13 +118,13 @@ def test_growing_files_survive_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("door", ["objects", "options"])
-def test_whole_files(tmp_path: Path, door: str) -> None:
-    if door == "options" and pyspark_version() < (4, 1):
+@pytest.mark.parametrize("api", ["objects", "options"])
+def test_whole_files(tmp_path: Path, api: str) -> None:
+    if api == "options" and pyspark_version() < (4, 1):
         pytest.skip("Spark has Arrow data sources since 4.1")
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
     where = ["--out", str(out), "--checkpoint", str(checkpoint)]
-    printed = finish(start(tmp_path, "--mode", "whole", "--door", door, "--files-per-trigger", "10", *where))
+    printed = finish(start(tmp_path, "--mode", "whole", "--api", api, "--files-per-trigger", "10", *where))
     assert f"Each of the {ROWS:,} flights is there exactly once." in printed
     assert written(out) == given()
     assert [epoch.epoch for epoch in history(str(checkpoint))] == [0, 1, 2, 3]
@@ -142,9 +142,9 @@ def test_a_missing_java_is_said_before_spark_starts(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_growing_files_through_options_are_refused(tmp_path: Path) -> None:
-    printed, _ = (process := start(tmp_path, "--mode", "growing", "--door", "options")).communicate(timeout=PATIENCE)
+    printed, _ = (process := start(tmp_path, "--mode", "growing", "--api", "options")).communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert "takes --door objects" in printed
+    assert "takes --api objects" in printed
 
 
 @pytest.mark.thorough

@@ -51,13 +51,14 @@ class Prefixes(SinkHarness):
 
 
 SHORT = [
-    "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie", "leftovers_are_swept",
+    "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie",
+    "leftovers_are_cleaned_up",
 ]  # fmt: skip
 MORE = [
     "one_epoch", "empty_epochs_and_tasks", "lost_log", "lost_target", "nothing_visible_before_commit",
     "replay_of_a_lost_epoch",
 ]  # fmt: skip
-ROLLED = ["one_epoch", "lost_target", "two_attempts_finish", "lost_before_committing", "leftovers_are_swept"]
+ROLLED = ["one_epoch", "lost_target", "two_attempts_finish", "lost_before_committing", "leftovers_are_cleaned_up"]
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import pytest
 
 from outfall.errors import TransientError
 from outfall.s3 import committed_keys
+from outfall.s3.clean_up import delete
 from outfall.s3.commit import Found, look, upload_exists
 from outfall.s3.staged import StagedObject, UploadedPart
 from outfall.s3.store import Store
-from outfall.s3.sweep import delete
 from outfall.testing import NetworkFault, TcpProxy
 from tests.integration.s3.support import Target, rows, run
 from tests.integration.support.s3 import SeaweedFS

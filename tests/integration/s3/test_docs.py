@@ -35,5 +35,5 @@ def test_blocks_run(spark: SparkSession, s3: S3, tmp_path: Path, monkeypatch: py
             finish_queries(spark)
     assert sorted(names["keys"]) == sorted(target.root + key for key in target.data())
     assert names["manifest"].rows == len(ROWS)
-    if any(block.needs_options_door for block in found):
+    if any(block.needs_format_api for block in found):
         assert len(Target(s3, target.bucket, "by-options").rows()) == len(ROWS)

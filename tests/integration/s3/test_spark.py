@@ -1,4 +1,4 @@
-"""`S3Sink` through Spark, by both doors."""
+"""`S3Sink` through Spark, by both APIs."""
 
 from __future__ import annotations
 

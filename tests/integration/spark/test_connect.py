@@ -12,7 +12,7 @@ import pytest
 
 from outfall.spark.version_check import pyspark_version
 from tests.integration.conftest import spark_environment
-from tests.integration.support import connect_doors
+from tests.integration.support import connect_apis
 
 pytestmark = [
     pytest.mark.spark,
@@ -25,7 +25,7 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
     names = ["growing", "whole", *(["options"] if pyspark_version() >= (4, 1) else [])]
     with (tmp_path / "output").open("wb") as output:
         status = subprocess.run(
-            [sys.executable, str(connect_doors.__file__), str(tmp_path), *names],
+            [sys.executable, str(connect_apis.__file__), str(tmp_path), *names],
             check=False,
             env={**os.environ, **spark_environment()},
             stdout=output,

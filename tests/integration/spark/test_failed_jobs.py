@@ -28,7 +28,7 @@ def by_options(df: DataFrame, out: Path) -> None:
     df.write.format("outfall").option("sink", "file").mode("append").save(str(out))
 
 
-DOORS = [
+APIS = [
     by_objects,
     pytest.param(
         by_options,
@@ -49,7 +49,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-@pytest.mark.parametrize("run", DOORS)
+@pytest.mark.parametrize("run", APIS)
 def test_a_job_that_failed_can_be_run_again(
     spark: SparkSession, tmp_path: Path, run: Callable[[DataFrame, Path], None]
 ) -> None:

@@ -46,11 +46,11 @@ class Duck:
         """Let `catalog.<namespace>.<table>` be the tables of the server's REST catalogue."""
         self.use(server.s3)
         self._connection.execute(
-            f"CREATE OR REPLACE SECRET door (TYPE iceberg, CLIENT_ID '{server.s3.key}', CLIENT_SECRET"
+            f"CREATE OR REPLACE SECRET API (TYPE iceberg, CLIENT_ID '{server.s3.key}', CLIENT_SECRET"
             f" '{server.s3.secret}', OAUTH2_SERVER_URI '{server.catalog}/v1/oauth/tokens')"
         )
         self._connection.execute(
-            f"ATTACH 's3://{server.table_bucket}' AS catalog (TYPE iceberg, SECRET door, ENDPOINT '{server.catalog}')"
+            f"ATTACH 's3://{server.table_bucket}' AS catalog (TYPE iceberg, SECRET api, ENDPOINT '{server.catalog}')"
         )
 
     def query(self, text: str) -> list[tuple[Any, ...]]:

@@ -23,7 +23,7 @@ STATE = "org.apache.spark.sql.execution.streaming.state.{}StateStoreProvider"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for name in ("input", "out", "checkpoint", "mode", "door", "master", "shuffle", "split", "local"):
+    for name in ("input", "out", "checkpoint", "mode", "api", "master", "shuffle", "split", "local"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--dsn", help="of the database that has a table t, or the URL of a server, in place of files")
     parser.add_argument("--s3", help="options of S3Sink as JSON, in place of files")
@@ -81,7 +81,7 @@ def bucket_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     from outfall.s3 import S3Sink
 
     options = json.loads(given.s3)
-    if given.door == "options":
+    if given.api == "options":
         writer = df.writeStream.format("outfall").option("sink", "s3").option("checkpointLocation", given.checkpoint)
         return writer.options(**options)
     return write_stream(df, S3Sink(**options), checkpoint=given.checkpoint)
@@ -95,7 +95,7 @@ def topic_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
 
 def lake_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     options = json.loads(given.lake)
-    if given.door == "options":
+    if given.api == "options":
         writer = df.writeStream.format("outfall").options(**options)
         return writer.option("checkpointLocation", given.checkpoint)
     if options.pop("sink") == "delta":
@@ -110,7 +110,7 @@ def lake_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
 def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     from outfall.postgres import PostgresSink
 
-    if given.door == "options":
+    if given.api == "options":
         options = {"sink": "postgres", "dsn": given.dsn, "table": "t", "checkpointLocation": given.checkpoint}
         return df.writeStream.format("outfall").options(**options)
     if given.mode == "upsert":
@@ -127,14 +127,14 @@ def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
 
 
 def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
-    if given.door == "options":
+    if given.api == "options":
         options = {"sink": "file", "path": given.out, "checkpointLocation": given.checkpoint}
         if given.recovery:
             options["recovery"] = given.recovery
         return df.writeStream.format("outfall").options(**options)
     if given.mode in {"growing", "rolling"}:
         sink = FileSink(given.out, parts=5, roll_bytes="20 KiB" if given.mode == "rolling" else None)
-        recovery = f"sqlite://{given.checkpoint}-recovery" if given.door == "sqlite" else given.recovery
+        recovery = f"sqlite://{given.checkpoint}-recovery" if given.api == "sqlite" else given.recovery
         return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint, recovery=recovery)
     return write_stream(df, FileSink(given.out), checkpoint=given.checkpoint, recovery=given.recovery)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from outfall.capabilities import (
+    BufferedRows,
     CommitRequest,
     Committer,
     CommitterInitContext,
-    HeldRows,
+    SupportsBufferedRows,
     SupportsCommitter,
-    SupportsHeldRows,
     SupportsWriterContext,
     WriterInitContext,
 )
@@ -25,7 +25,7 @@ from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
 
 
 class HoldingFiles(
-    FixedPartitionedSink[Any, list[Any]], SupportsCommitter[str], SupportsWriterContext, SupportsHeldRows[list[Any]]
+    FixedPartitionedSink[Any, list[Any]], SupportsCommitter[str], SupportsWriterContext, SupportsBufferedRows[list[Any]]
 ):
     """Two parts, which deliver at `enough` rows."""
 
@@ -45,8 +45,8 @@ class HoldingFiles(
     def build_part(self, step_id: str, for_part: str, resume_state: list[Any] | None) -> HoldingFile:
         return HoldingFile(self, resume_state or [])
 
-    def held_rows(self, state: list[Any]) -> HeldRows:
-        return HeldRows(len(state), datetime.now(UTC))
+    def buffered_rows(self, state: list[Any]) -> BufferedRows:
+        return BufferedRows(len(state), datetime.now(UTC))
 
     def create_committer(self, context: CommitterInitContext) -> Committer[str]:
         return Renames(self.directory)

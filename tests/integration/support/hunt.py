@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from outfall.cli.commands.gc import LeftoverSweeper
+from outfall.cli.commands.gc import LeftoverCleaner
 from outfall.recovery.url import recovery_config
 from tests.integration.support.killed_driver import KILLS, SEED
 from tests.integration.support.lives import DRIVER, FINISHED, FORK_SERVER, WORKER, Plan, Query, Row, live
@@ -296,8 +296,8 @@ class Hunt:
     def collect_garbage(self) -> None:
         """Do what `outfall gc` does, where the place says that zombies leave something."""
         if self.place.zombies_leave:
-            sweeper = LeftoverSweeper(self.query.sink, recovery_config(str(self.query.recovery)), "sink")
-            self.counts["files removed by gc, of zombies or expired"] += sweeper.sweep()
+            cleaner = LeftoverCleaner(self.query.sink, recovery_config(str(self.query.recovery)), "sink")
+            self.counts["files removed by gc, of zombies or expired"] += cleaner.clean_up()
 
     def check(self, holds: bool, what: str) -> None:
         """Fail with all that is needed to look into it."""

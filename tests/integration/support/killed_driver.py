@@ -22,7 +22,7 @@ from tests.integration.support import flight_driver
 from tests.integration.support.flights import flights, write_input
 from tests.integration.support.waiting import until
 
-OPTIONS_DOOR = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1')
+FORMAT_API = pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Spark 4.1')
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "1"))
 """How often each combination is killed; `nox -s faults` sets 50."""
@@ -42,7 +42,7 @@ class Job:
 
     root: Path
     mode: str
-    door: str
+    api: str
     chance: random.Random
     held_back: list[Path]
     """Input that the stream does not see yet."""
@@ -93,7 +93,7 @@ class Job:
             "checkpoint": self.checkpoint,
             "local": self.root / "local",
             "mode": self.mode,
-            "door": self.door,
+            "api": self.api,
             "master": f"local[{self.chance.randint(1, 3)}]",
             "shuffle": self.chance.randint(1, 7),
             "split": self.chance.choice([20_000, 200_000, 128 << 20]),
@@ -205,7 +205,7 @@ class Job:
 def make_job(
     tmp_path: Path,
     mode: str,
-    door: str,
+    api: str,
     *,
     dsn: str = "",
     s3: str = "",
@@ -221,5 +221,5 @@ def make_job(
     for name in ("local", "input"):
         (tmp_path / name).mkdir()
     held_back = sorted((tmp_path / "held back").iterdir())
-    chance = random.Random(f"{SEED} {mode} {door}")
-    return Job(tmp_path, mode, door, chance, held_back, dsn, s3, steps), rows
+    chance = random.Random(f"{SEED} {mode} {api}")
+    return Job(tmp_path, mode, api, chance, held_back, dsn, s3, steps), rows

@@ -37,7 +37,7 @@ class Place(ABC):
     notes_empty_epochs = True
     """Whether an epoch without rows is noted in the target, too: only then it is refused to a copy of the log."""
     zombies_leave = False
-    """Whether what tasks write that wake after the sweep is removed by `outfall gc` alone."""
+    """Whether what tasks write that wake after the clean-up is removed by `outfall gc` alone."""
     counts: Sequence[int] = COUNTS
     """How many rows an epoch may have."""
     pause = 0.02

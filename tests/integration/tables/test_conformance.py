@@ -72,7 +72,7 @@ class ServedTables(SinkHarness):
 
 SHORT = [
     "one_epoch", "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie",
-    "leftovers_are_swept", "lost_target",
+    "leftovers_are_cleaned_up", "lost_target",
 ]  # fmt: skip
 
 

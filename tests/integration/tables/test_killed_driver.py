@@ -11,7 +11,7 @@ import pytest
 from tests.integration.support.duck import Duck
 from tests.integration.support.flights import COLUMNS
 from tests.integration.support.iceberg_catalogs import embedded
-from tests.integration.support.killed_driver import KILLS, OPTIONS_DOOR, make_job
+from tests.integration.support.killed_driver import FORMAT_API, KILLS, make_job
 from tests.integration.support.tables import DeltaLake, IcebergLake, LakeTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 STEPS = (
     "after BEGIN", "table: made or changed", "table: writing", "table: file written", "table: files synced",
     "after collect", "before PREPARED", "after PREPARED", "after COMMITTING", "table: committing", "table: committed",
-    "after commit", "before COMPLETED", "after COMPLETED", "after sweep",
+    "after commit", "before COMPLETED", "after COMPLETED", "after clean-up",
 )  # fmt: skip
 
 
@@ -44,20 +44,20 @@ def check(lake: LakeTable, wanted: Counter[tuple[object, ...]]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("lake", "door"),
+    ("lake", "api"),
     [
         ("iceberg", "objects"),
         ("delta", "objects"),
-        pytest.param("iceberg", "options", marks=OPTIONS_DOOR),
-        pytest.param("delta", "options", marks=OPTIONS_DOOR),
+        pytest.param("iceberg", "options", marks=FORMAT_API),
+        pytest.param("delta", "options", marks=FORMAT_API),
     ],
     indirect=["lake"],
 )
 def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
-    tmp_path: Path, lake: LakeTable, door: str
+    tmp_path: Path, lake: LakeTable, api: str
 ) -> None:
     options = {**lake.options(), "partition_by": "carrier"}
-    job, rows = make_job(tmp_path, "append", door, steps=STEPS)
+    job, rows = make_job(tmp_path, "append", api, steps=STEPS)
     job.lake = json.dumps(options)
     job.run_all()
     check(lake, Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True)))

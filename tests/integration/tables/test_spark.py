@@ -1,4 +1,4 @@
-"""`DeltaSink`, and what `IcebergSink` does alike, through Spark, by both doors, alone and inside wrappers.
+"""`DeltaSink`, and what `IcebergSink` does alike, through Spark, by both APIs, alone and inside wrappers.
 
 What is Iceberg's alone, its types among it, is tried in tests/integration/iceberg.
 """
@@ -26,7 +26,7 @@ from tests.integration.support.reading import forget_commit, found_ids, read_str
 from tests.integration.support.tables import DeltaLake, IcebergLake, LakeTable
 
 pytestmark = pytest.mark.spark
-needs_options_door = pytest.mark.skipif(
+needs_format_api = pytest.mark.skipif(
     pyspark_version() < (4, 1), reason='format("outfall") needs Arrow writers, of Spark 4.1'
 )
 
@@ -61,7 +61,7 @@ def test_a_stream_of_objects_is_in_the_table_epoch_by_epoch_also_when_one_is_rep
 
 
 @delta_alone
-@needs_options_door
+@needs_format_api
 @pytest.mark.thorough
 def test_a_stream_by_options(spark: SparkSession, lake: LakeTable, tmp_path: Path) -> None:
     """Every micro-batch is planned and committed in processes of their own; the last of several comes again."""
@@ -74,7 +74,7 @@ def test_a_stream_by_options(spark: SparkSession, lake: LakeTable, tmp_path: Pat
         forget_commit(checkpoint, 1)
 
 
-@needs_options_door
+@needs_format_api
 @pytest.mark.thorough
 def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, lake: LakeTable) -> None:
     def save(mode: str, start: int, **options: str) -> None:
@@ -96,7 +96,7 @@ def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, la
     assert lake.ids() == [6, 7, 8]
 
 
-@needs_options_door
+@needs_format_api
 @pytest.mark.thorough
 def test_overwriting_with_no_rows_empties_the_table(spark: SparkSession, lake: LakeTable) -> None:
     write(spark.range(5), lake.sink())

@@ -79,7 +79,7 @@ class OncePrefixes(Wrapped):
 
 
 SHORT = ["one_epoch", "lost_reply_of_a_commit"]
-COMMITS = ["lost_reply_of_a_commit", "lost_before_committing", "leftovers_are_swept"]
+COMMITS = ["lost_reply_of_a_commit", "lost_before_committing", "leftovers_are_cleaned_up"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Wrappers through each of Spark's doors, over files."""
+"""Wrappers through each API, over files."""
 
 from __future__ import annotations
 

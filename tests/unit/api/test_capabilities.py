@@ -15,8 +15,8 @@ from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
     Metrics,
+    SupportsBufferedRows,
     SupportsCommitter,
-    SupportsHeldRows,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsSeal,
@@ -213,7 +213,7 @@ def test_a_flush_of_a_partitions_own_is_called_as_it_is(wrapped: bool) -> None:
 
 @pytest.mark.parametrize(
     ("mixins", "flush"),
-    [([], lambda self, final: None), ([SupportsHeldRows], lambda self: None)],
+    [([], lambda self, final: None), ([SupportsBufferedRows], lambda self: None)],
     ids=["unknown argument", "rows held and no argument"],
 )
 def test_a_flush_that_cannot_be_called_is_refused_before_the_first_row(mixins: list[type], flush: Any) -> None:

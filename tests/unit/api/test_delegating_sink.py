@@ -100,13 +100,13 @@ def test_a_sink_that_only_names_its_target_does_not_own_it() -> None:
         def target(self) -> str:
             return "x"
 
-    class Sweeping(Named):
-        def sweep(self, context: Any) -> int:
+    class CleaningUp(Named):
+        def clean_up(self, context: Any) -> int:
             return 1
 
     context: Any = None
-    assert (Named().owns_target(), Sweeping().owns_target()) == (False, True)
-    assert (Named().find_leftovers(context), Sweeping().find_leftovers(context)) == ((), None)
+    assert (Named().owns_target(), CleaningUp().owns_target()) == (False, True)
+    assert (Named().find_leftovers(context), CleaningUp().find_leftovers(context)) == ((), None)
     assert not supports(Named(), SupportsCommitter)
 
 

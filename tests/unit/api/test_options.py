@@ -1,4 +1,4 @@
-"""Options: one model for constructor, options door and documentation."""
+"""Options: one model for constructor, options API and documentation."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfall.async_sink import BufferedRequests, BufferedRequestsSerializer
-from outfall.capabilities import HeldRows
+from outfall.capabilities import BufferedRows
 from outfall.errors import SerializationError, ValueRefusedError
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
@@ -163,7 +163,7 @@ def test_what_is_held_says_since_when_however_often_it_is_held_again() -> None:
     destination.events.advance(7.0)
     writer.write_batch(["b"])
     (state,) = writer.snapshot_state(0)
-    assert (state.oldest, sink.held_rows(state)) == (beginning, HeldRows(2, beginning))
+    assert (state.oldest, sink.buffered_rows(state)) == (beginning, BufferedRows(2, beginning))
     for _ in range(2):
         writer = sink.open()
         writer.restore(state)

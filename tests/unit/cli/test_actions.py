@@ -82,10 +82,10 @@ def test_a_drain_of_nothing_recorded_or_of_another_sink_is_refused(
     assert "are not the recorded ones" in failed(
         "drain", step.recovery, "sink", "--sink", importable(monkeypatch, other)
     )
-    assert "has no SupportsHeldRows" in failed("drain", step.recovery, "sink", *step.sink)
+    assert "has no SupportsBufferedRows" in failed("drain", step.recovery, "sink", *step.sink)
 
 
-def test_a_sink_that_keeps_states_needs_no_door_to_be_drained(tmp_path: Path) -> None:
+def test_a_sink_that_keeps_states_needs_no_api_to_be_drained(tmp_path: Path) -> None:
     """Through format("outfall") this one is refused."""
     from outfall.http import HttpSink
 
@@ -101,7 +101,7 @@ def test_parts_are_taken_as_an_option_by_every_command_that_makes_a_sink(tmp_pat
     sink = ("--sink", "file", "-o", f"path={path}", "-o", "parts=3")
     assert "ok" in done("doctor", *sink, "--recovery", recovery)
     assert parsed("gc", recovery, "sink", *sink)["leftovers"] == []
-    assert "has no SupportsHeldRows" in failed("drain", recovery, "sink", *sink), "whole rows are never held back"
+    assert "has no SupportsBufferedRows" in failed("drain", recovery, "sink", *sink), "whole rows are never held back"
     assert "is of the sink file/growing" in failed("gc", recovery, "sink", *sink[:4])
 
 

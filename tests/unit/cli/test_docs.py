@@ -72,7 +72,7 @@ def test_what_the_page_says_of_sinks_is_true() -> None:
     postgres, s3 = PostgresSink("dbname=x", "t"), S3Sink("bucket")
     lists = {"file": whole, "postgres": postgres, "s3": s3}
     assert {name for name, sink in lists.items() if has_its_own("find_leftovers", sink)} == {"file", "postgres", "s3"}
-    assert not has_its_own("sweep", growing)
+    assert not has_its_own("clean_up", growing)
     for sink in (whole, growing, postgres, s3, FileSink("memory://a"), KinesisSink("s"), FirehoseSink("d")):
         assert has_its_own("check_connection", sink)
 

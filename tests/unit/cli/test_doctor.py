@@ -108,7 +108,7 @@ def test_a_sink_object_is_named_by_what_makes_it(
     place = importable(monkeypatch, FileSink(str(step.path), parts=2))
     found = results("--sink", place)
     assert found["sink"][1].startswith("file/growing")
-    assert "objects only" in found["doors"][1]
+    assert "Python API only" in found["apis"][1]
     assert "makes its sink itself" in results("--sink", place, "-o", "path=/x", code=1)["options"][1]
     (tmp_path / "my_pipeline.py").write_text(
         f"from outfall.file import FileSink\nsink = FileSink({str(step.path)!r})\n"

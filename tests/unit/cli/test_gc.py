@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("click")
 
-from outfall.capabilities import SweepContext
+from outfall.capabilities import CleanUpContext
 from outfall.errors import FencedError
 from outfall.file import FileSink
 from outfall.protocol.heartbeat import STALE, Heartbeat
@@ -156,7 +156,9 @@ def test_what_is_not_this_steps_is_refused(step: FileStep, tmp_path: Path) -> No
     assert "was moved" in failed("gc", step.recovery, "sink", *step.sink, "--yes")
 
 
-def test_a_sink_that_cannot_tell_says_so_and_is_swept_with_yes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_sink_that_cannot_list_says_so_and_cleans_up_with_yes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     setup = Staging(str(tmp_path))
     setup.run(setup.driver(), 0)
     with crash_at("after collect"):
@@ -268,6 +270,6 @@ def test_of_several_sinks_all_leftovers_are_listed_by_name(tmp_path: Path, monke
     assert [line[:3] for line in listed] == ["a: ", "a: ", "b: ", "b: "]
     setup = Staging()
     mixed = FanOutSink(files=FileSink(str(tmp_path / "c")), silent=setup.sink())
-    assert mixed.find_leftovers(SweepContext("sink", "", 0, states=dict, writer_states=list)) is None, (
+    assert mixed.find_leftovers(CleanUpContext("sink", "", 0, states=dict, writer_states=list)) is None, (
         "what one of them tells would look whole"
     )

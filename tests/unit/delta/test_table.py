@@ -185,7 +185,7 @@ def written(path: Path) -> None:
     by_others(path, "theirs.parquet")
 
 
-def written_and_taken_back(path: Path) -> None:
+def written_and_rolled_back(path: Path) -> None:
     written(path)
     DeltaTable(path).restore(1)
 
@@ -204,7 +204,7 @@ def logged(**info: Any) -> Callable[[Path], None]:
     [
         (lambda path: DeltaTable(path).delete(), None),
         (written, None),
-        (written_and_taken_back, None),
+        (written_and_rolled_back, None),
         (lambda path: DeltaTable(path).restore(0), "took it back behind version 1, which was ours (RESTORE)"),
         (logged(operation="RESTORE", operationParameters={"version": "1"}), None),
         (

@@ -117,7 +117,7 @@ def test_names_of_whole_files_end_as_readers_expect_and_are_known_again(out: Pat
     driver.begin()
     driver.stage(rows(3))
     driver.begin()
-    assert driver.sweep() == 1, "the names of lost attempts are found by their form"
+    assert driver.clean_up() == 1, "the names of lost attempts are found by their form"
     names = [path.name for path in visible(out)]
     assert len(names) == 2
     for name in names:

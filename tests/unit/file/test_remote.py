@@ -139,7 +139,7 @@ def test_a_driver_killed_in_commit_k_of_n_publishes_the_rest_later(
 
 
 @pytest.mark.parametrize("step", ["file: writing", "file: written", "file: syncing", "file: synced", "file: staged"])
-def test_a_killed_attempt_leaves_nothing_visible_and_is_swept(driver: WholeDriver, place: Place, step: str) -> None:
+def test_a_killed_attempt_shows_nothing_and_is_cleaned_up(driver: WholeDriver, place: Place, step: str) -> None:
     driver.begin()
     with crash_at(step) as seen:
         driver.stage(rows(1))
@@ -281,7 +281,7 @@ CALLS: dict[str, tuple[str, Any]] = {
     "task": ("cat_file", lambda driver: driver.file()),
     "stage": ("put_file", lambda driver: (driver.begin(), driver.stage(rows(1)))),
     "publish": ("cp_file", lambda driver: (driver.begin(), driver.commit(driver.stage(rows(1))))),
-    "sweep": ("ls", lambda driver: driver.sweep()),
+    "clean_up": ("ls", lambda driver: driver.clean_up()),
 }
 
 

@@ -102,7 +102,7 @@ def test_an_attempt_killed_around_a_roll_leaves_nothing_visible(out: Path, step:
     driver.begin()
     staged = write(driver, rows(1), rows(2), rows(3))
     driver.commit(staged)
-    driver.sweep()
+    driver.clean_up()
     assert ids(out) == [1, 2, 3]
     assert os.listdir(out / "_outfall" / "staging") == []
 

@@ -1,4 +1,4 @@
-"""Whole files: staging, publishing and sweeping, driven by hand."""
+"""Whole files: staging, publishing and cleaning up, driven by hand."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_driver_killed_in_commit_k_of_n_publishes_the_rest_later(driver: Whole
 
 
 @pytest.mark.parametrize("step", ["file: writing", "file: written", "file: syncing", "file: synced", "file: staged"])
-def test_a_killed_attempt_leaves_nothing_visible_and_is_swept(driver: WholeDriver, out: Path, step: str) -> None:
+def test_a_killed_attempt_leaves_nothing_visible_and_is_cleaned_up(driver: WholeDriver, out: Path, step: str) -> None:
     driver.begin()
     with crash_at(step) as seen:
         driver.stage(rows(1))
@@ -304,7 +304,7 @@ def test_an_error_while_publishing_does_not_say_that_nothing_counts(
     assert "nothing of this attempt" not in str(caught.value)
 
 
-def test_sweeping_takes_only_our_own_older_generations(driver: WholeDriver, out: Path) -> None:
+def test_cleaning_up_takes_only_our_own_older_generations(driver: WholeDriver, out: Path) -> None:
     driver.begin()
     driver.stage(rows(1), attempt=1)
     driver.begin()
@@ -313,7 +313,7 @@ def test_sweeping_takes_only_our_own_older_generations(driver: WholeDriver, out:
     others = str(AttemptName(0, 0, 0, "", OTHERS, 1, 1, ".jsonl"))
     (staging / others).write_text("")
     (staging / "notes.txt").write_text("")
-    assert driver.sweep() == 1
+    assert driver.clean_up() == 1
     assert staged_names(out) == sorted(["notes.txt", others, f"part-0000000000-00000-00000-{OURS}-g2-a1.jsonl"])
 
 

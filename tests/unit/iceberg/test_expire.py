@@ -102,7 +102,7 @@ def test_a_commits_files_are_deleted_only_when_they_are_taken_back(tmp_path: Pat
     io.delete(f"{tmp_path}/mine")
     io.delete(str(older))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    io.take_back()
+    io.roll_back()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -40,20 +40,20 @@ class Target:
         return bool(found)
 
     def check(self) -> None:
-        """It is whole, can be gone on from, and leaves nothing when all of it is swept."""
+        """It is whole, can be gone on from, and leaves nothing when all of it is cleaned up."""
         for _ in range(2):
             assert self.is_whole()
             assert {name: self.log().read_state(name) for name in STATES} == STATES
             self.compact()
         log = self.log()
         assert log.append(b"8", after=7) == 8
-        log.sweep(keep=[5, 8], states=[PLAIN], generation=8)
+        log.clean_up(keep=[5, 8], states=[PLAIN], generation=8)
         self.compact()
         assert self.log().read() == [ENTRIES[1], LogEntry(8, b"8")]
         assert self.log().read_state(PLAIN) == STATES[PLAIN]
         with pytest.raises(RecordError, match="is not in"):
             self.log().read_state(f"{FROM_KAFKA}.7-2")
-        log.sweep(keep=[8], states=[], generation=9)
+        log.clean_up(keep=[8], states=[], generation=9)
         self.compact()
         assert self.log().read() == [LogEntry(8, b"8")]
         kept = [*self.topic.kept.values(), *self.states.kept.values()]

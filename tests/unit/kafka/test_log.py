@@ -1,4 +1,4 @@
-"""The log in Kafka over a partition in memory: entries, sweeps, large states, and what is kept."""
+"""The log in Kafka over a partition in memory: entries, cleans up, large states, and what is kept."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def filled(topic: Topic, count: int) -> KafkaLog:
     return log
 
 
-def test_reading_and_sweeping_a_log_that_nobody_wrote_writes_nothing(topic: Topic) -> None:
+def test_reading_and_cleaning_up_a_log_that_nobody_wrote_writes_nothing(topic: Topic) -> None:
     log = memory_log(topic)
     assert log.read() == []
-    log.sweep(keep=[], states=[], generation=9)
+    log.clean_up(keep=[], states=[], generation=9)
     assert topic.history == []
 
 
-def test_a_number_freed_by_a_sweep_is_refused_after_a_compaction_too(topic: Topic) -> None:
-    filled(topic, 5).sweep(keep=[5], states=[], generation=0)
+def test_a_number_freed_by_a_clean_up_is_refused_after_a_compaction_too(topic: Topic) -> None:
+    filled(topic, 5).clean_up(keep=[5], states=[], generation=0)
     topic.compact()
     for after in range(5):
         with pytest.raises(EntryExistsError):
@@ -72,15 +72,15 @@ def test_a_topic_that_is_shorter_than_it_was_is_refused(topic: Topic) -> None:
 )
 def test_read_gives_the_newest_across_gaps(topic: Topic, last: int | None, expected: list[int]) -> None:
     log = filled(topic, 7)
-    log.sweep(keep=[2, 4, 6], states=[], generation=0)
-    log.sweep(keep=[2, 4, 6, 7], states=[], generation=0)
+    log.clean_up(keep=[2, 4, 6], states=[], generation=0)
+    log.clean_up(keep=[2, 4, 6, 7], states=[], generation=0)
     assert [entry.number for entry in log.read(last=last)] == expected
     topic.compact()
     assert [entry.number for entry in memory_log(topic).read(last=last)] == expected
 
 
-def test_the_newest_entry_is_never_swept(topic: Topic) -> None:
-    filled(topic, 3).sweep(keep=[99], states=[], generation=0)
+def test_the_newest_entry_is_never_cleaned_up(topic: Topic) -> None:
+    filled(topic, 3).clean_up(keep=[99], states=[], generation=0)
     assert memory_log(topic).numbers() == [3]
 
 
@@ -157,21 +157,21 @@ def test_an_entry_longer_than_a_record_is_split(topic: Topic, size: int) -> None
     assert max(len(record.value or b"") for record in topic.history) <= 10
     assert memory_log(topic, chunk=10).read() == [LogEntry(1, data)]
     log.append(b"next", after=1)
-    log.sweep(keep=[2], states=[], generation=2)
+    log.clean_up(keep=[2], states=[], generation=2)
     topic.compact()
     assert memory_log(topic).read() == [LogEntry(2, b"next")]
     assert [record.key.split("/")[1] for record in topic.kept.values() if record.value is not None] == ["entry"]
 
 
-def test_chunks_of_an_entry_that_never_came_are_swept_when_it_can_no_longer_count(topic: Topic) -> None:
+def test_chunks_of_an_entry_that_never_came_are_cleaned_up_when_it_can_no_longer_count(topic: Topic) -> None:
     crashed = memory_log(topic, chunk=4, faults=Faults(["well", "well", "lost"]))
     with pytest.raises(TransientError):
         crashed.append(b"12345678", after=0)
     log = memory_log(topic)
-    log.sweep(keep=[], states=[], generation=1)
+    log.clean_up(keep=[], states=[], generation=1)
     assert len(topic.kept) == 2, "its entry may still come"
     log.append(b"other", after=0)
-    log.sweep(keep=[1], states=[], generation=1)
+    log.clean_up(keep=[1], states=[], generation=1)
     topic.compact()
     assert [record.key.split("/")[1] for record in topic.kept.values() if record.value is not None] == ["entry"]
 
@@ -217,7 +217,7 @@ def test_a_state_is_announced_before_it_is_written_so_that_a_crash_leaves_nothin
     with pytest.raises(TransientError):
         log.write_state("p", b"12345678", generation=1)
     assert len(states.kept) == 1
-    memory_log(topic, states).sweep(keep=[1], states=[], generation=2)
+    memory_log(topic, states).clean_up(keep=[1], states=[], generation=2)
     states.compact()
     assert [record for record in states.kept.values() if record.value is not None] == []
     assert not any("/state/" in r.key for r in _compacted(topic) if r.value is not None)
@@ -228,12 +228,12 @@ def _compacted(topic: Topic) -> list[TopicRecord]:
     return list(topic.kept.values())
 
 
-def test_states_are_swept_by_generation(topic: Topic, states: Topic) -> None:
+def test_states_are_cleaned_up_by_generation(topic: Topic, states: Topic) -> None:
     log = memory_log(topic, states)
     filled(topic, 2)
     stored = {generation: log.write_state("p", b"x", generation=generation) for generation in (1, 2, 9, 10)}
     kept = log.write_state("q", b"y", generation=1)
-    log.sweep(keep=[1, 2], states=[kept], generation=10)
+    log.clean_up(keep=[1, 2], states=[kept], generation=10)
     states.compact()
     reader = memory_log(topic, states)
     assert (reader.read_state(kept), reader.read_state(stored[10])) == (b"y", b"x")

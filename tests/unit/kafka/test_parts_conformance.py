@@ -42,7 +42,7 @@ class Parts(SinkHarness):
         ["tasks_in_processes_of_their_own", "killed_before_close", "killed_at_every_step"],
         "the brokers are in this process; it runs in tests/integration",
     ) | {
-        "leftovers_are_swept": "nothing is staged",
+        "leftovers_are_cleaned_up": "nothing is staged",
         "crash_at_every_line": "lines of the model would be among them, and brokers do not die with a driver; it is"
         " killed at every step",
         "parts_reordered": "an epoch that is committed in part must be routed as before, or it is refused; the sink"

@@ -63,7 +63,7 @@ def contents(topic: Topic) -> dict[int, bytes]:
     return {number: data for number, (_, data) in judged(topic).items()}
 
 
-def swept(topic: Topic) -> set[int]:
+def cleaned_up(topic: Topic) -> set[int]:
     """The numbers whose counting entry was given a tombstone."""
     buried = {record.key for record in topic.history if record.value is None}
     return {number for number, (key, _) in judged(topic).items() if key in buried}
@@ -78,15 +78,15 @@ class Story:
     chunk: int = 4
     names: int = 0
 
-    def driver(self, pause: Pause, *, rounds: int = 2, faults: Faults | None = None, sweeps: bool = True) -> None:
+    def driver(self, pause: Pause, *, rounds: int = 2, faults: Faults | None = None, cleans_up: bool = True) -> None:
         """Take the step over, go on until fenced, and take it over again, as restarts of a query do."""
         log = memory_log(self.topic, self.states, pause=pause, faults=faults, chunk=self.chunk)
         with suppress(EntryExistsError, TransientError):
             newest = self.read(log)
             for _ in range(rounds):
                 newest = self.append(log, newest)
-                if sweeps:
-                    self.sweep(log, newest)
+                if cleans_up:
+                    self.clean_up(log, newest)
 
     def read(self, log: KafkaLog) -> int:
         me, before = id(log), contents(self.topic)
@@ -95,7 +95,7 @@ class Story:
             found = {entry.number: entry.data for entry in log.read()}
         finally:
             del self.topic.reading_since[me]
-        after, gone = contents(self.topic), swept(self.topic)
+        after, gone = contents(self.topic), cleaned_up(self.topic)
         assert found.items() <= after.items(), "an entry was read that does not count"
         assert before.keys() - gone <= found.keys(), "an entry that counts was not read"
         newest = max(found, default=0)
@@ -120,11 +120,11 @@ class Story:
         assert contents(self.topic)[number] == data
         return number
 
-    def sweep(self, log: KafkaLog, newest: int) -> None:
+    def clean_up(self, log: KafkaLog, newest: int) -> None:
         me = id(log)
         self.topic.reading_since[me] = self.topic.now
         try:
-            log.sweep(keep=[newest], states=[], generation=newest)
+            log.clean_up(keep=[newest], states=[], generation=newest)
         finally:
             del self.topic.reading_since[me]
 
@@ -147,9 +147,9 @@ class Story:
         """A reader that was never here finds what counts, whatever compaction has removed."""
         for _ in range(2):
             found = {entry.number: entry.data for entry in memory_log(self.topic, chunk=self.chunk).read()}
-            gone = swept(self.topic)
+            gone = cleaned_up(self.topic)
             assert found == {number: data for number, data in contents(self.topic).items() if number not in gone}
-            assert not judged(self.topic) or max(judged(self.topic)) not in gone, "the newest was swept"
+            assert not judged(self.topic) or max(judged(self.topic)) not in gone, "the newest was cleaned up"
             self.topic.compact()
         numbers = [int(r.key.split("/")[2]) for r in self.topic.history if "/entry/" in r.key and r.value is not None]
         assert all(number <= max(judged(self.topic)) for number in numbers), "a writer left a hole"
@@ -158,7 +158,7 @@ class Story:
 def test_two_drivers_in_every_order_of_their_steps() -> None:
     def run(choose: Callable[[int], int]) -> None:
         story = Story(chunk=100)
-        play([lambda pause: story.driver(pause, rounds=1, sweeps=False)] * 2, choose, lambda: None)
+        play([lambda pause: story.driver(pause, rounds=1, cleans_up=False)] * 2, choose, lambda: None)
         assert len(judged(story.topic)) in (1, 2)
         story.check()
 
@@ -179,7 +179,7 @@ def test_a_reader_beside_a_driver_that_sweeps_and_a_broker_that_compacts_in_ever
             log = memory_log(story.topic)
             log.append(b"new", after=1)
             pause()
-            log.sweep(keep=[2], states=[], generation=2)
+            log.clean_up(keep=[2], states=[], generation=2)
             while removable := story.topic.removable():
                 pause()
                 story.topic.remove(removable[choose(len(removable))])
@@ -227,7 +227,7 @@ def test_a_copy_beside_a_driver_that_begins_the_log_in_every_order_has_one_winne
 
     def run(choose: Callable[[int], int]) -> None:
         story = Story(chunk=100)
-        driver = partial(story.driver, rounds=1, sweeps=False)
+        driver = partial(story.driver, rounds=1, cleans_up=False)
         play([driver, at_steps(story.copy)], choose, lambda: None)
         winners.add(min(judged(story.topic)))
         story.check()

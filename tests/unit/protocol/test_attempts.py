@@ -76,7 +76,7 @@ def test_a_sealed_part_refuses_the_epochs_own_attempts() -> None:
     assert setup.found() == Counter([(0, "a", 0)])
 
 
-def test_an_attempt_of_a_staging_sink_that_is_not_delivered_stays_invisible_and_is_swept() -> None:
+def test_an_attempt_of_a_staging_sink_that_is_not_delivered_stays_invisible_and_is_cleaned_up() -> None:
     setup = Staging()
     driver = setup.driver()
     coordinator = driver.coordinator()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outfall.capabilities import HeldRows, SupportsHeldRows
+from outfall.capabilities import BufferedRows, SupportsBufferedRows
 from outfall.errors import CapabilityError, FencedError, UnexpectedEpochError
 from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
@@ -231,7 +231,7 @@ def test_a_job_of_a_named_epoch_goes_on_after_a_drain() -> None:
 
 
 def test_a_sink_that_says_nothing_of_held_rows_cannot_be_drained() -> None:
-    with pytest.raises(CapabilityError, match="StagingSink has no SupportsHeldRows"):
+    with pytest.raises(CapabilityError, match="StagingSink has no SupportsBufferedRows"):
         Staging().driver().drain()
 
 
@@ -256,13 +256,13 @@ def test_a_part_that_holds_on_in_a_drain_is_an_error_and_loses_nothing() -> None
     assert len(setup.found()) == 1
 
 
-class Stateless(StagingSink, SupportsHeldRows[Any]):
-    def held_rows(self, state: Any) -> HeldRows:
-        return HeldRows(0)
+class Stateless(StagingSink, SupportsBufferedRows[Any]):
+    def buffered_rows(self, state: Any) -> BufferedRows:
+        return BufferedRows(0)
 
 
 def test_a_sink_without_state_cannot_hold_rows() -> None:
-    with pytest.raises(CapabilityError, match="has SupportsHeldRows but no state"):
+    with pytest.raises(CapabilityError, match="has SupportsBufferedRows but no state"):
         LocalDriver(Stateless(Warehouse()), Staging().recovery).coordinator()
 
 
@@ -281,6 +281,6 @@ def test_a_part_of_a_holding_sink_needs_flush() -> None:
 
 def test_held_rows_are_checked() -> None:
     with pytest.raises(ValueError, match="cannot be -1"):
-        HeldRows(-1)
+        BufferedRows(-1)
     with pytest.raises(ValueError, match="no zone"):
-        HeldRows(1, OLDEST.replace(tzinfo=None))
+        BufferedRows(1, OLDEST.replace(tzinfo=None))

@@ -72,8 +72,8 @@ def test_a_driver_that_was_overtaken_between_epochs_is_fenced() -> None:
     setup.run(new, 2)
 
 
-def test_a_first_driver_that_slept_until_its_number_was_swept_disturbs_nobody() -> None:
-    """Its BEGIN, of an incarnation of its own, lands in the place that the sweep has freed."""
+def test_a_first_driver_that_slept_until_its_number_was_cleaned_up_disturbs_nobody() -> None:
+    """Its BEGIN, of an incarnation of its own, lands in the place that the clean-up has freed."""
     setup = Staging()
     sleeper, other = setup.driver(), setup.driver()
 
@@ -86,7 +86,7 @@ def test_a_first_driver_that_slept_until_its_number_was_swept_disturbs_nobody() 
     assert len({entry["incarnation"] for entry in entries(setup.recovery)}) == 2
     setup.run(setup.driver(), 2)
     assert_contents(setup, [{"a"}, {"a"}, {"a"}])
-    assert len({entry["incarnation"] for entry in entries(setup.recovery)}) == 1, "the sweep removes the stray"
+    assert len({entry["incarnation"] for entry in entries(setup.recovery)}) == 1, "the clean-up removes the stray"
 
 
 def test_a_fenced_driver_stays_fenced() -> None:

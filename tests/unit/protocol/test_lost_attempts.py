@@ -1,10 +1,10 @@
-"""What a sweep is told of the BEGINs whose attempts were lost."""
+"""What a clean-up is told of the BEGINs whose attempts were lost."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from outfall.capabilities import SweepContext
+from outfall.capabilities import CleanUpContext
 from outfall.errors import EpochAbandonedError
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import BatchingSink, FanOutSink
@@ -14,15 +14,15 @@ from tests.unit.support.warehouse import StagingSink, Warehouse
 
 
 class SweptSink(StagingSink):
-    """Keeps what it was told at each sweep."""
+    """Keeps what it was told at each clean-up."""
 
-    def __init__(self, warehouse: Warehouse, told: list[SweepContext]) -> None:
+    def __init__(self, warehouse: Warehouse, told: list[CleanUpContext]) -> None:
         super().__init__(warehouse)
         self.told = told
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         self.told.append(context)
-        return super().sweep(context)
+        return super().clean_up(context)
 
 
 class SweptTarget(Staging):
@@ -30,7 +30,7 @@ class SweptTarget(Staging):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[SweepContext] = []
+        self.told: list[CleanUpContext] = []
 
     def sink(self) -> Any:
         return SweptSink(self.warehouse, self.told)
@@ -57,7 +57,7 @@ def test_nothing_was_lost_in_epochs_that_went_through() -> None:
     assert [context.lost for context in setup.told] == [{}, {}, {}]
 
 
-def test_the_sweep_after_begin_and_the_one_after_completed_name_each_lost_begin() -> None:
+def test_the_clean_up_after_begin_and_the_one_after_completed_name_each_lost_begin() -> None:
     setup = SweptTarget()
     setup.run(setup.driver(), 0)
     setup.lose(1)
@@ -75,7 +75,7 @@ def test_the_sweep_after_begin_and_the_one_after_completed_name_each_lost_begin(
     assert [context.lost for context in setup.told] == [{}]
 
 
-def test_each_sweep_knows_the_token_of_its_own_begin() -> None:
+def test_each_clean_up_knows_the_token_of_its_own_begin() -> None:
     setup = SweptTarget()
     setup.lose(0)
     setup.run(setup.driver(), 0)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import (
+    CleanUpContext,
     CommitRequest,
     Committer,
     CommitterInitContext,
-    SweepContext,
 )
 from outfall.errors import CapabilityError, CommitError, CommitRefusedError, EpochAbandonedError, LostCommittableError
 from outfall.metrics.step_status import read_status
@@ -321,7 +321,7 @@ def test_committers_are_told_which_generation_wrote() -> None:
     assert {(context.step_id, context.generation, context.epoch) for context in contexts} == {("sink", 1, 0)}
 
 
-def test_what_lost_attempts_staged_is_swept_and_foreign_names_stay() -> None:
+def test_what_lost_attempts_staged_is_cleaned_up_and_foreign_names_stay() -> None:
     setup = Staging()
     setup.warehouse.staged["0123456789abcdef-g1-e0-w0-a0"] = ["somebody's"]
     die(setup, "after collect")
@@ -329,7 +329,7 @@ def test_what_lost_attempts_staged_is_swept_and_foreign_names_stay() -> None:
     assert list(setup.warehouse.staged) == ["0123456789abcdef-g1-e0-w0-a0"]
 
 
-def test_a_lost_attempts_leftovers_are_swept_before_its_epoch_is_written_again() -> None:
+def test_a_lost_attempts_leftovers_are_cleaned_up_before_its_epoch_is_written_again() -> None:
     setup = Staging()
     die(setup, "after collect")
     assert setup.warehouse.staged
@@ -337,15 +337,15 @@ def test_a_lost_attempts_leftovers_are_swept_before_its_epoch_is_written_again()
     assert not setup.warehouse.staged
 
 
-def test_a_failing_sweep_fails_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_clean_up_fails_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
     class Sink(StagingSink):
-        def sweep(self, context: SweepContext) -> int:
+        def clean_up(self, context: CleanUpContext) -> int:
             raise OSError("no route")
 
     setup = Staging()
     setup.run(LocalDriver(Sink(setup.warehouse), setup.recovery), 0)
     assert kinds(setup.recovery)[-1] == "completed"
-    assert "sweeping the target failed" in caplog.text
+    assert "cleaning up the target failed" in caplog.text
 
 
 def test_partitions_are_closed_after_errors_too() -> None:

@@ -48,7 +48,7 @@ POINTS = st.sampled_from(
         "after commit",
         "before COMPLETED",
         "after COMPLETED",
-        "after sweep",
+        "after clean-up",
     ]
 )
 

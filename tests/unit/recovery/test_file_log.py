@@ -1,4 +1,4 @@
-"""Every log: entries, sweeps and large states."""
+"""Every log: entries, cleans up and large states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_log_that_nobody_wrote_is_empty_and_reading_it_makes_nothing(location:
     log = opened(location)
     assert log.read() == []
     assert log.read(last=3) == []
-    log.sweep(keep=[], states=[], generation=9)
+    log.clean_up(keep=[], states=[], generation=9)
     assert files(location) == []
     assert not os.path.exists(location)
 
@@ -43,9 +43,9 @@ def test_a_number_that_is_taken_or_passed_is_refused(location: str, after: int) 
     assert opened(location).read() == before
 
 
-def test_a_number_freed_by_a_sweep_is_refused(location: str) -> None:
+def test_a_number_freed_by_a_clean_up_is_refused(location: str) -> None:
     log = filled(location, 5)
-    log.sweep(keep=[5], states=[], generation=0)
+    log.clean_up(keep=[5], states=[], generation=0)
     for after in range(5):
         with pytest.raises(EntryExistsError):
             log.append(b"late", after=after)
@@ -66,7 +66,7 @@ def test_steps_have_separate_logs(location: str) -> None:
 )
 def test_read_gives_the_newest_across_gaps(location: str, last: int | None, expected: list[int]) -> None:
     log = filled(location, 7)
-    log.sweep(keep=[2, 4, 6], states=[], generation=0)
+    log.clean_up(keep=[2, 4, 6], states=[], generation=0)
     assert numbers(log, last=last) == [number for number in expected if number != 5]
 
 
@@ -97,13 +97,13 @@ def test_an_append_that_would_leave_a_hole_is_refused(location: str) -> None:
     assert numbers(log) == [1, 2]
 
 
-def test_sweep_keeps_what_it_is_told_and_everything_newer(location: str) -> None:
+def test_clean_up_keeps_what_it_is_told_and_everything_newer(location: str) -> None:
     log = filled(location, 9)
-    log.sweep(keep={2, 5}, states=[], generation=0)
+    log.clean_up(keep={2, 5}, states=[], generation=0)
     assert numbers(log) == [2, 5, 6, 7, 8, 9]
-    log.sweep(keep=[], states=[], generation=0)
+    log.clean_up(keep=[], states=[], generation=0)
     assert numbers(log) == [2, 5, 6, 7, 8, 9]
-    log.sweep(keep=[99], states=[], generation=0)
+    log.clean_up(keep=[99], states=[], generation=0)
     assert numbers(log) == [], "what to keep is the caller's word"
 
 
@@ -113,7 +113,7 @@ def test_what_is_kept_is_bounded(location: str, monkeypatch: pytest.MonkeyPatch)
     for after in range(1_000):
         number = log.append(b"{}", after=after)
         name = log.write_state("part", b"s", generation=number)
-        log.sweep(keep=range(number - 4, number + 1), states=[name], generation=number)
+        log.clean_up(keep=range(number - 4, number + 1), states=[name], generation=number)
         most = max(most, len(files(location)))
     assert numbers(log) == [996, 997, 998, 999, 1000]
     assert most <= 7
@@ -165,7 +165,7 @@ def switching_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def test_a_reader_beside_writer_and_sweeper_never_goes_back(location: str) -> None:
+def test_a_reader_beside_writer_and_cleaner_never_goes_back(location: str) -> None:
     done = threading.Event()
 
     def write() -> None:
@@ -173,7 +173,7 @@ def test_a_reader_beside_writer_and_sweeper_never_goes_back(location: str) -> No
         try:
             for after in range(150):
                 number = log.append(b'{"entry":%d}' % (after + 1), after=after)
-                log.sweep(keep=[max(1, number - 2), number], states=[], generation=0)
+                log.clean_up(keep=[max(1, number - 2), number], states=[], generation=0)
         finally:
             done.set()
 
@@ -188,20 +188,20 @@ def test_a_reader_beside_writer_and_sweeper_never_goes_back(location: str) -> No
     run_all([write, read])
 
 
-def test_an_entry_swept_while_it_is_read_is_left_out_and_newer_ones_are_not_missed(
+def test_an_entry_cleaned_up_while_it_is_read_is_left_out_and_newer_ones_are_not_missed(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, other = filled(location, 4), opened(location)
     load_all = log._load_all  # type: ignore[attr-defined]
 
-    def swept_meanwhile(paths: list[str]) -> list[bytes | None]:
+    def cleaned_up_meanwhile(paths: list[str]) -> list[bytes | None]:
         monkeypatch.undo()
         other.append(b"newer", after=4)
-        other.sweep(keep=[4, 5], states=[], generation=0)
+        other.clean_up(keep=[4, 5], states=[], generation=0)
         loaded: list[bytes | None] = load_all(paths)
         return loaded
 
-    monkeypatch.setattr(log, "_load_all", swept_meanwhile)
+    monkeypatch.setattr(log, "_load_all", cleaned_up_meanwhile)
     assert numbers(log) == [4, 5]
 
 
@@ -226,17 +226,17 @@ def test_equal_states_do_not_meet(location: str) -> None:
     assert len(log.write_state("p" * 1000, b"", generation=1)) < 200
 
 
-def test_states_are_swept_by_generation(location: str) -> None:
+def test_states_are_cleaned_up_by_generation(location: str) -> None:
     log = filled(location, 2)
     stored = {generation: log.write_state("p", b"x", generation=generation) for generation in (1, 2, 9, 10)}
     kept = log.write_state("q", b"y", generation=1)
-    log.sweep(keep=[1, 2], states=[kept], generation=10)
+    log.clean_up(keep=[1, 2], states=[kept], generation=10)
     assert files(location)[2:] == sorted(f"states/{name}" for name in (kept, stored[10]))
 
 
 def test_a_missing_state_is_an_error_that_says_so(location: str) -> None:
     name = filled(location, 1).write_state("p", b"x", generation=1)
-    opened(location).sweep(keep=[1], states=[], generation=2)
+    opened(location).clean_up(keep=[1], states=[], generation=2)
     with pytest.raises(RecordError, match=r"is not in .*restore"):
         opened(location).read_state(name)
 
@@ -247,10 +247,10 @@ def test_a_state_cannot_be_read_from_elsewhere(location: str, name: str) -> None
         opened(location).read_state(name)
 
 
-def test_sweeping_what_vanished_meanwhile_is_fine(location: str) -> None:
+def test_cleaning_up_what_vanished_meanwhile_is_fine(location: str) -> None:
     log, other = filled(location, 6), opened(location)
     for generation in (1, 1):
         log.write_state("p", b"x", generation=generation)
-    with once_at("log: entry swept", lambda: other.sweep(keep=[6], states=[], generation=5)):
-        log.sweep(keep=[6], states=[], generation=5)
+    with once_at("log: entry cleaned up", lambda: other.clean_up(keep=[6], states=[], generation=5)):
+        log.clean_up(keep=[6], states=[], generation=5)
     assert files(location) == [f"{6:020d}.json"]

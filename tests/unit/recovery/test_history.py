@@ -121,7 +121,7 @@ def test_a_damaged_entry_is_an_error(tmp_path: Path) -> None:
         history(str(tmp_path))
 
 
-def test_totals_are_sums_over_all_epochs_whatever_was_swept_and_without_peaks() -> None:
+def test_totals_are_sums_over_all_epochs_whatever_was_cleaned_up_and_without_peaks() -> None:
     setup = Staging()
     for epoch in range(3):
         setup.run(setup.driver(), epoch, "a")

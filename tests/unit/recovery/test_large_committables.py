@@ -94,7 +94,7 @@ def test_those_that_no_longer_count_are_removed(tmp_path: Path) -> None:
     assert beside(tmp_path) == []
 
 
-def test_one_that_is_recorded_and_not_completed_outlives_the_late_sweep_of_an_older_driver(tmp_path: Path) -> None:
+def test_one_that_is_recorded_and_not_completed_outlives_the_late_clean_up_of_an_older_driver(tmp_path: Path) -> None:
     job = CarrierJob(recovery_config(str(tmp_path)))
     with meanwhile("after COMPLETED", partial(job.die, "after PREPARED", 1, BIG)):
         job.run(0, "a")

@@ -187,14 +187,14 @@ def test_a_damaged_entry_is_given_as_it_is(local: str, content: bytes) -> None:
     assert log.read()[-1] == LogEntry(2, content)
 
 
-def test_files_of_others_are_neither_read_nor_swept(local: str) -> None:
+def test_files_of_others_are_neither_read_nor_cleaned_up(local: str) -> None:
     log = filled(local, 2)
     others = ["README", "1.json", f"{1:020d}.json.bak", f".{1:020d}.json.crc", "states/notes", "states/g0-x.state"]
     directory = Path(local, "outfall", "sink")
     directory.joinpath("states").mkdir()
     for name in others:
         directory.joinpath(name).write_text("x")
-    log.sweep(keep=[2], states=[], generation=9)
+    log.clean_up(keep=[2], states=[], generation=9)
     assert files(local) == sorted([*others, f"{2:020d}.json"])
 
 

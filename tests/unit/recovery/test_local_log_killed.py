@@ -35,7 +35,7 @@ def act(location: str, action: str, listener: Callable[[str], None]) -> None:
         elif action == "state":
             log.write_state("part", b"x" * 100_000, generation=after)
         else:
-            log.sweep(keep=[after], states=[], generation=99)
+            log.clean_up(keep=[after], states=[], generation=99)
     finally:
         remove()
 
@@ -65,7 +65,7 @@ def killed(location: str, action: str, at: int) -> None:
         (0, "append", ["log: newest checked", MADE, MADE, MADE, *APPENDING]),
         (2, "append", ["log: newest checked", *APPENDING]),
         (2, "state", [MADE, *WRITING, "log: state written", "log: state durable"]),
-        (3, "sweep", ["log: entry swept", "log: entry swept"]),
+        (3, "clean_up", ["log: entry cleaned up", "log: entry cleaned up"]),
     ],
 )
 def test_killed_at_any_step_the_log_is_whole_and_goes_on(
@@ -91,11 +91,11 @@ def check_after_death(location: str, expected: list[int], action: str, where: st
     log = opened(location)
     found = log.read()
     assert all(entry.data.endswith(b"}") for entry in found), where
-    if action == "sweep":
+    if action == "clean_up":
         assert found[-1].number == expected[-1], where
     else:
         assert [entry.number for entry in found] == expected, where
     newest = max(expected, default=0)
     assert log.append(b'{"by":"next"}', after=newest) == newest + 1, where
-    log.sweep(keep=[newest + 1], states=[], generation=newest + 1)
+    log.clean_up(keep=[newest + 1], states=[], generation=newest + 1)
     assert files(location) == [f"{newest + 1:020d}.json"], where

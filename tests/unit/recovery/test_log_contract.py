@@ -112,4 +112,4 @@ class FailsLater(MemoryRecoveryConfig):
 
 def test_a_writer_that_fails_beside_a_reader_fails_its_test_at_once() -> None:
     with pytest.raises(AssertionError, match="the store is gone"):
-        RecoveryContract().test_a_reader_beside_writer_and_sweeper_never_goes_back(FailsLater())
+        RecoveryContract().test_a_reader_beside_writer_and_cleaner_never_goes_back(FailsLater())

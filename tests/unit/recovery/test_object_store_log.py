@@ -151,7 +151,7 @@ CALLS: dict[str, Callable[[RecoveryLog], object]] = {
     "appending": lambda log: log.append(b"x", after=0),
     "writing the state": lambda log: log.write_state("p", b"x", generation=1),
     "reading the state": lambda log: log.read_state(state_name("p", 1)),
-    "sweeping": lambda log: log.sweep(keep=[], states=[], generation=1),
+    "cleaning up": lambda log: log.clean_up(keep=[], states=[], generation=1),
 }
 
 

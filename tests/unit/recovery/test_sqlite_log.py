@@ -149,12 +149,12 @@ def test_a_mark_that_another_who_opens_takes_back_is_made_again(path: Path, tmp_
         assert log.numbers() == [1, 2, 3]
         taken: list[str] = []
 
-        def take_back(step: str) -> None:
+        def roll_back(step: str) -> None:
             if step == "log: committed" and not taken:
                 taken.append(step)
                 other.execute("UPDATE main_file SET behind = 0")
 
-        remove = trace_points.listen(take_back)
+        remove = trace_points.listen(roll_back)
         try:
             log.append(b"4", after=3)
         finally:

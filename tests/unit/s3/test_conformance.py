@@ -65,7 +65,7 @@ SHORT = [
     "commit_is_asked_again", "failed_commit_is_resumed", "commit_deadline", "lost_before_committing",
     "lost_after_committing", "two_attempts_finish", "second_driver", "foreign_log", "lost_log", "lost_target",
     "unknown_version_is_refused", "damaged_bytes_are_refused", "no_secret_comes_out", "close_publishes_nothing",
-    "leftovers_are_swept",
+    "leftovers_are_cleaned_up",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 from outfall.errors import FencedError, TargetAheadError, TargetLostError
 from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
-from outfall.s3.sweep import dead_pieces
+from outfall.s3.clean_up import dead_pieces
 from outfall.testing import LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.s3.test_target import copied as copied_log
@@ -37,7 +37,7 @@ STEPS = [
 MORE_STEPS = [
     "s3: piece under way", "s3: piece read", "s3: composing", "s3: copying part", "s3: part under way",
     "s3: object ended", "s3: pieces put", "s3: staged", "task: after prepare_commit", "after COMMITTING",
-    "s3: marker advanced", "s3: completing", "s3: manifest written", "before COMPLETED", "after sweep",
+    "s3: marker advanced", "s3: completing", "s3: manifest written", "before COMPLETED", "after clean-up",
 ]  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def test_recovery_data_from_before_is_refused_though_nothing_was_published_since
     assert ids(fake) == [0, 1]
 
 
-def test_a_sweep_leaves_what_is_held_what_is_newer_and_what_is_not_ours(recovery: str) -> None:
+def test_a_clean_up_leaves_what_is_held_what_is_newer_and_what_is_not_ours(recovery: str) -> None:
     fake = SmallParts()
     with crash_at("before PREPARED"):
         driver(fake, recovery, roll_rows=9).run_epoch(0, [[{"id": 0}]])
@@ -196,7 +196,7 @@ def test_a_batch_job_leaves_the_pieces_that_still_wait(recovery: str) -> None:
 
 
 @pytest.mark.parametrize("parts", [None, 2])
-def test_pieces_of_a_sink_among_others_are_known_to_the_sweep(
+def test_pieces_of_a_sink_among_others_are_known_to_the_clean_up(
     recovery: str, parts: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     from outfall.file import FileSink

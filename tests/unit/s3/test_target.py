@@ -19,7 +19,7 @@ from outfall.errors import (
     TargetNotEmptyError,
 )
 from outfall.protocol.step import EpochOptions
-from outfall.s3 import committed_keys, read_manifests, sweep_uploads
+from outfall.s3 import clean_up_uploads, committed_keys, read_manifests
 from outfall.s3.manifest import Manifest
 from outfall.s3.staged import StagedObject
 from outfall.testing import LocalDriver
@@ -225,7 +225,7 @@ def test_a_store_is_probed_once_and_leaves_nothing(recovery: str) -> None:
     assert not any(".probe" in key for key in fake.objects)
 
 
-# --- sweeping
+# --- cleaning up
 
 
 def test_uploads_of_dead_attempts_are_aborted_and_no_others(recovery: str) -> None:
@@ -248,7 +248,7 @@ def test_uploads_of_dead_attempts_are_aborted_and_no_others(recovery: str) -> No
     run(fake, recovery, 1)
     assert sorted(fake.uploads) == sorted(others)
     assert not set(dead) & set(fake.uploads)
-    assert sweep_uploads("s3a://bkt/out", ours, client=client) == 1
+    assert clean_up_uploads("s3a://bkt/out", ours, client=client) == 1
     assert sorted(fake.uploads) == sorted(others[:3])
 
 
@@ -265,14 +265,14 @@ def test_a_batch_job_leaves_no_upload_of_an_attempt_that_lost(recovery: str) -> 
     assert list(fake.data().values()) == [b'{"id":1}\n']
 
 
-def test_an_upload_that_is_gone_when_it_is_swept_is_no_failure(recovery: str) -> None:
+def test_an_upload_that_is_gone_when_it_is_cleaned_up_is_no_failure(recovery: str) -> None:
     fake = FakeS3()
     run(fake, recovery, 0)
     client: Any = fake.client("s3")
     key = f"out/part-0000000000-00000-00000-sink-{fake.marker().incarnation}-g1-a1.jsonl"
     client.create_multipart_upload(Bucket="bkt", Key=key)
     fake.fail("abort_multipart_upload", answer(404, "NoSuchUpload"))
-    assert sweep_uploads("s3://bkt/out", fake.marker().incarnation, client=client) == 1
+    assert clean_up_uploads("s3://bkt/out", fake.marker().incarnation, client=client) == 1
 
 
 def test_uploads_of_the_generation_that_is_named_are_spared(recovery: str) -> None:
@@ -283,7 +283,7 @@ def test_uploads_of_the_generation_that_is_named_are_spared(recovery: str) -> No
     for generation in (2, 3, 4):
         key = f"out/part-0000000001-00000-00000-sink-{ours}-g{generation}-a1.jsonl"
         client.create_multipart_upload(Bucket="bkt", Key=key)
-    assert sweep_uploads("s3://bkt/out", ours, generation=3, client=client) == 1
+    assert clean_up_uploads("s3://bkt/out", ours, generation=3, client=client) == 1
     assert len(fake.uploads) == 2
 
 
@@ -301,7 +301,7 @@ def test_the_uploads_of_an_attempt_that_died_are_gone_after_the_next_epoch(recov
 
 STEPS = [
     "after PREPARED", "after COMMITTING", "s3: marker advanced", "s3: completing", "s3: completed", "s3: completing#2",
-    "s3: completed#2", "s3: manifest written", "before COMPLETED", "after COMPLETED", "after sweep",
+    "s3: completed#2", "s3: manifest written", "before COMPLETED", "after COMPLETED", "after clean-up",
 ]  # fmt: skip
 
 
@@ -347,7 +347,7 @@ def test_a_reader_that_has_the_sink_asks_as_the_sink_does(recovery: str) -> None
     LocalDriver(sink, recovery).run_epoch(0, TASKS)
     before = len(fake.calls)
     assert sorted(committed_keys(sink)) == sorted(fake.data())
-    assert sweep_uploads(sink, fake.marker().incarnation) == 0
+    assert clean_up_uploads(sink, fake.marker().incarnation) == 0
     asked = fake.calls[before:]
     assert [name for name, _ in asked] == ["list_objects_v2", "get_object", "list_multipart_uploads"]
     assert all(sent["RequestPayer"] == "requester" for _, sent in asked)

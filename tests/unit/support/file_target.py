@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from outfall.capabilities import (
+    CleanUpContext,
     CommitRequest,
     CommitterInitContext,
     PartSeal,
     SealContext,
-    SweepContext,
     TargetContext,
     WriterId,
     WriterInitContext,
@@ -193,9 +193,9 @@ class WholeDriver(Driver):
             "sink", self.incarnation, self.generation, self.epoch, token=self.token, begun=dict(self.begun)
         )
 
-    def sweep(self) -> int:
-        return self.sink.sweep(
-            SweepContext("sink", self.incarnation, self.generation, states=dict, writer_states=tuple)
+    def clean_up(self) -> int:
+        return self.sink.clean_up(
+            CleanUpContext("sink", self.incarnation, self.generation, states=dict, writer_states=tuple)
         )
 
     def run(self, *tasks: list[Any]) -> None:
@@ -205,7 +205,7 @@ class WholeDriver(Driver):
         if staged:
             self.published = self.epoch
         self.record_completed()
-        self.sweep()
+        self.clean_up()
 
 
 def growing(path: Path, parts: int = 1, **options: Any) -> FileSink:

@@ -24,13 +24,13 @@ from outfall.postgres import PostgresSink
 from outfall.postgres.offsets.part_writer import PartState
 from outfall.postgres.staging.staging_table import StagedRows
 from outfall.s3 import S3Sink
-from outfall.s3.rolling.pieces import HeldObject, StoredPiece, WriterState
+from outfall.s3.rolling.pieces import ObjectState, StoredPiece, WriterState
 from outfall.s3.staged import StagedObject, UploadedPart
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.tables.data_file import DataFile, EpochFiles, Layout, TaskFiles
 from outfall.wrappers import ExactlyOnceSink
 from outfall.wrappers.composite_committer import ChildValue, ChildValueSerializer, ListSerializer
-from outfall.wrappers.cross_epoch_batching import BufferedRows, BufferedRowsSerializer
+from outfall.wrappers.cross_epoch_batching import BatchState, BatchStateSerializer
 from outfall.wrappers.offsets import SeenOffsets, SeenState
 
 THEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -56,7 +56,7 @@ def values() -> Kept:
 
 def _of_wrappers() -> Kept:
     once: Any = ExactlyOnceSink(FileSink("/a"), offset="offset", source_partition="partition")
-    held = BufferedRows(
+    held = BatchState(
         (
             pa.RecordBatch.from_pydict({"id": [1, None], "at": pa.array([THEN, None], pa.timestamp("us", "UTC"))}),
             pa.RecordBatch.from_pylist([{"ä": "€", "nested": {"list": [1.5, None]}}]),
@@ -66,7 +66,7 @@ def _of_wrappers() -> Kept:
     seen = SeenState(partitions={"0": SeenOffsets(floor=3, ranges=[(5, 9), (11, 11)]), '["t", 1]': SeenOffsets()})
     child = ChildValueSerializer({"archive": JsonSerializer})
     return {
-        "rows that wait for a batch": (BufferedRowsSerializer(), held),
+        "rows that wait for a batch": (BatchStateSerializer(), held),
         "seen offsets": (once.children()["seen"].state_serializer(), seen),
         "a child's": (child, ChildValue("archive", {"ä": [1, None]})),
         "several children's": (ListSerializer(child), [ChildValue("archive", 1), ChildValue("archive", "two")]),
@@ -131,7 +131,7 @@ def _of_objects() -> Kept:
     rolling: Any = S3Sink("lake", "flights", roll_rows=10)
     parts = (UploadedPart(number=1, etag='"e"', checksum={"ChecksumCRC32": "AAAAAA=="}),)
     common: dict[str, Any] = {"bucket": "lake", "key": "flights/part-0.jsonl", "size": 9, "rows": 2}
-    held = HeldObject(
+    held = ObjectState(
         path="day=2026-11-21",
         kind="bytes",
         encoding="digest",

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from outfall.capabilities import (
+    BufferedRows,
     CommitRequest,
     Committer,
     CommitterInitContext,
-    HeldRows,
-    SupportsHeldRows,
+    SupportsBufferedRows,
     SupportsWriterState,
     WriterInitContext,
 )
@@ -99,14 +99,14 @@ class HoardingPartition(StagingPartition):
         return [self._held] if self._held else []
 
 
-class _Hoarding(StagingSink, SupportsHeldRows[list[Any]]):
+class _Hoarding(StagingSink, SupportsBufferedRows[list[Any]]):
     warehouse: LedgerWarehouse
 
     def create_committer(self, context: CommitterInitContext) -> Committer[Any]:
         return LedgerCommitter(self.warehouse, context.epoch)
 
-    def held_rows(self, state: list[Any]) -> HeldRows:
-        return HeldRows(len(state), OLDEST if state else None)
+    def buffered_rows(self, state: list[Any]) -> BufferedRows:
+        return BufferedRows(len(state), OLDEST if state else None)
 
 
 class HoardingSink(_Hoarding, SupportsWriterState[Any, list[Any]]):

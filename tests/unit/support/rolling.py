@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import CommitRequest, CommitterInitContext, SweepContext, WriterInitContext
+from outfall.capabilities import CleanUpContext, CommitRequest, CommitterInitContext, WriterInitContext
 from outfall.protocol.step import EpochOptions
 from outfall.s3 import S3Sink
 from outfall.s3.rolling.pieces import WriterState
@@ -73,7 +73,7 @@ class Epochs:
             requests = [CommitRequest(each) for each in staged]
             sink.create_committer(CommitterInitContext("sink", OURS, generation, self.epoch)).commit(requests)
             assert {request.outcome.kind for request in requests} == {"committed"}
-        self.sink.sweep(SweepContext("sink", OURS, generation, states=dict, writer_states=lambda: self.states))
+        self.sink.clean_up(CleanUpContext("sink", OURS, generation, states=dict, writer_states=lambda: self.states))
         self.epoch += 1
         return staged
 

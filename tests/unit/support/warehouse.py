@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from outfall.capabilities import (
+    CleanUpContext,
     CommitRequest,
     CommittableMessage,
     Committer,
@@ -23,7 +24,6 @@ from outfall.capabilities import (
     SupportsTarget,
     SupportsWriterContext,
     SupportsWriterState,
-    SweepContext,
     TargetContext,
     WithCompatibleState,
     WriterInitContext,
@@ -191,7 +191,7 @@ class StagingSink(
             raise TargetLostError("the warehouse is empty", step=context.step_id)
         return {}
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         dead = [name for name in self.warehouse.staged if _is_dead(name, context)]
         for name in dead:
             del self.warehouse.staged[name]
@@ -206,7 +206,7 @@ def staging_name(context: WriterInitContext) -> str:
     return f"{context.incarnation}-g{context.generation}-e{context.epoch}-w{context.worker_index}-a{context.attempt}"
 
 
-def _is_dead(name: str, context: SweepContext) -> bool:
+def _is_dead(name: str, context: CleanUpContext) -> bool:
     incarnation, generation, *_ = name.split("-")
     return incarnation == context.incarnation and int(generation[1:]) < context.generation
 

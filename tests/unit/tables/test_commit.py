@@ -170,12 +170,12 @@ TAKEN_BACK: list[Callable[[TableStore], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("take_back", TAKEN_BACK, ids=lambda found: found.__name__)
-def test_a_table_that_lost_an_epoch_is_refused(link: TableLink, take_back: Callable[[TableStore], None]) -> None:
+@pytest.mark.parametrize("roll_back", TAKEN_BACK, ids=lambda found: found.__name__)
+def test_a_table_that_lost_an_epoch_is_refused(link: TableLink, roll_back: Callable[[TableStore], None]) -> None:
     link.store.append({"id": 99, "text": "x"})
     commit(link, staged(link, ROWS))
     files = staged(link, MORE, 2, 1, published=0)
-    take_back(link.store)
+    roll_back(link.store)
     found = ids(link)
     with pytest.raises(TargetLostError):
         commit(link, files, 2, 1, begun={**FIRST, 2: token_of(2)})

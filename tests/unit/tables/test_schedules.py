@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.cli.commands.gc import LeftoverSweeper
+from outfall.cli.commands.gc import LeftoverCleaner
 from outfall.errors import OutfallError
 from outfall.protocol.messages import Ticket
 from outfall.recovery.log import RecoveryLog
@@ -124,7 +124,7 @@ class TableStory:
         """Remove leftovers as an operator does."""
         sink = MemoryTableSink(TableLink(self.store))
         with suppress(OutfallError):
-            LeftoverSweeper(sink, SlowRecovery(self.logs[0], lambda: None), "sink").sweep(take_over=False)
+            LeftoverCleaner(sink, SlowRecovery(self.logs[0], lambda: None), "sink").clean_up(take_over=False)
 
     def others(self, pause: Pause, chance: random.Random, acts: Sequence[str]) -> None:
         """Do what other writers and operators do to a table."""
@@ -212,12 +212,12 @@ class TableStory:
         assert not set(self.leftovers()), "what lost attempts left is gone"
 
     def leftovers(self) -> Sequence[str]:
-        """Find, as `outfall gc`, what is left; attempts that wrote after all sweeps leave files for it alone."""
+        """Find, as `outfall gc`, what is left; attempts that wrote after all cleans up leave files for it alone."""
         self.gc()
-        sweeper = LeftoverSweeper(
+        cleaner = LeftoverCleaner(
             MemoryTableSink(TableLink(self.store)), SlowRecovery(self.logs[0], lambda: None), "sink"
         )
-        return sweeper.find(take_over=False).names
+        return cleaner.find(take_over=False).names
 
 
 FATES = ("", "", "", "lost", "landed", "late")
@@ -304,7 +304,7 @@ def test_two_copies_of_a_log_never_write_one_table_together(seed: int) -> None:
 @settings(max_examples=6)
 @given(SEEDS)
 def test_files_that_nobody_looks_at_are_there_when_they_are_committed(seed: int) -> None:
-    """What sweeps remove is of attempts that nobody can commit any more, not even on a copy of the log."""
+    """What cleans up remove is of attempts that nobody can commit any more, not even on a copy of the log."""
     acts = [act for act in LOSING if act != "remove_orphans"]
     play_at_random(seed, acts, copies=True, unlooked=True)
 

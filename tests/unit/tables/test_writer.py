@@ -240,13 +240,13 @@ def test_a_task_that_fails_takes_back_finished_and_open_files() -> None:
     assert link.store.paths() == []
 
 
-def test_what_cannot_be_taken_back_is_left_to_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_taken_back_is_left_to_the_clean_up(caplog: pytest.LogCaptureFixture) -> None:
     link = link_to()
     part = writer(link)
     part.write_record_batch(batch(id=[1], text=["a"]))
     link.gone = True
     part.close()
-    assert "until they are swept" in caplog.text
+    assert "until the next clean-up" in caplog.text
 
 
 # --- a disk

@@ -38,7 +38,7 @@ def test_a_log_in_memory_keeps_entries_and_states() -> None:
     assert config.open("other").read() == []
     name = log.write_state("part a", b"large", generation=1)
     assert log.read_state(name) == b"large"
-    log.sweep(keep=[3], states=[], generation=2)
+    log.clean_up(keep=[3], states=[], generation=2)
     assert log.numbers() == [3]
     with pytest.raises(RecordError):
         log.read_state(name)
@@ -49,7 +49,7 @@ def test_a_log_in_memory_refuses_a_number_that_is_taken_or_freed(after: int) -> 
     log = MemoryRecoveryConfig().open("sink")
     for number in range(3):
         log.append(b"{}", after=number)
-    log.sweep(keep=[3], states=[], generation=0)
+    log.clean_up(keep=[3], states=[], generation=0)
     with pytest.raises(EntryExistsError):
         log.append(b"late", after=after)
 

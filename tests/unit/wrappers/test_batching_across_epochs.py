@@ -17,7 +17,7 @@ from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.history import history
 from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
-from outfall.wrappers.cross_epoch_batching import BufferedRows, BufferedRowsSerializer, BufferPartition
+from outfall.wrappers.cross_epoch_batching import BatchState, BatchStateSerializer, BufferPartition
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.seen_batches import (
     ONE,
@@ -128,7 +128,7 @@ def test_states_of_several_workers_are_joined_when_fewer_go_on() -> None:
 
 
 def test_of_several_workers_rows_the_oldest_go_first_and_their_age_counts() -> None:
-    earlier, later = (BufferedRows((batch(day),), datetime(2026, 11, day, tzinfo=UTC)) for day in (20, 21))
+    earlier, later = (BatchState((batch(day),), datetime(2026, 11, day, tzinfo=UTC)) for day in (20, 21))
     (state,) = BufferPartition(BatchingOptions(), FakeClock(), [later, earlier]).snapshot_state(0)
     assert state.oldest == earlier.oldest
     assert [row["id"] for joined in state.batches for row in joined.to_pylist()] == [20, 21]
@@ -182,8 +182,8 @@ def test_a_sink_that_needs_the_same_rows_again_gets_no_batches_across_epochs() -
 
 
 def test_what_waits_comes_back_from_its_bytes_and_damage_is_seen() -> None:
-    value = BufferedRows((batch(1, 2), pa.RecordBatch.from_pylist([{"ä": "€"}])), datetime(2026, 11, 21, tzinfo=UTC))
-    serializer = BufferedRowsSerializer()
+    value = BatchState((batch(1, 2), pa.RecordBatch.from_pylist([{"ä": "€"}])), datetime(2026, 11, 21, tzinfo=UTC))
+    serializer = BatchStateSerializer()
     data = serializer.serialize(value)
     assert serializer.deserialize(1, data) == value
     for damaged in (b"", b"{}", data[:-20], data.replace(b'"rows": 3', b'"rows": 4')):

@@ -136,8 +136,8 @@ def test_batches_across_epochs_are_stored_as_they_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harness", [TestFanOut, TestOtherSinkOfAFanOut, TestFanOutToGrowingFiles])
-def test_what_lost_attempts_leave_is_swept_from_every_sink(harness: type[Wrapped], tmp_path: Path) -> None:
-    run_check(harness(), "leftovers_are_swept", tmp_path)
+def test_what_lost_attempts_leave_is_cleaned_up_from_every_sink(harness: type[Wrapped], tmp_path: Path) -> None:
+    run_check(harness(), "leftovers_are_cleaned_up", tmp_path)
 
 
 @pytest.mark.parametrize("harness", [TestFanOut, TestFanOutToGrowingFiles, TestBatchesAcrossEpochs, TestExactlyOnce])

@@ -19,8 +19,8 @@ from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, E
 
 def made(**options: str) -> Any:
     """As Spark brings them: in lower case."""
-    door, rest = split_options({name.lower().replace("__", "."): value for name, value in options.items()})
-    return make_sink(door.sink, rest)
+    api, rest = split_options({name.lower().replace("__", "."): value for name, value in options.items()})
+    return make_sink(api.sink, rest)
 
 
 def test_a_fan_out_names_the_options_of_each_sink(tmp_path: Path) -> None:

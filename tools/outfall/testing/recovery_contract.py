@@ -21,12 +21,12 @@ from typing import Any, Self
 
 from outfall import trace_points
 from outfall.capabilities import (
+    BufferedRows,
     CommitRequest,
     Committer,
     CommitterInitContext,
-    HeldRows,
+    SupportsBufferedRows,
     SupportsCommitter,
-    SupportsHeldRows,
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
@@ -86,7 +86,7 @@ class _CountingPart(StatefulSinkPartition[Any, list[Any]]):
 class HoldingSink(
     DynamicSink[Any],
     SupportsWriterState[Any, list[Any]],
-    SupportsHeldRows[list[Any]],
+    SupportsBufferedRows[list[Any]],
     SupportsWriterContext,
 ):
     """Each writer holds the rows of an epoch back, and delivers what those of the epoch before held."""
@@ -108,8 +108,8 @@ class HoldingSink(
     def writer_state_serializer(self) -> SimpleVersionedSerializer[Any]:
         return JsonSerializer()
 
-    def held_rows(self, state: list[Any]) -> HeldRows:
-        return HeldRows(len(state) - 1)
+    def buffered_rows(self, state: list[Any]) -> BufferedRows:
+        return BufferedRows(len(state) - 1)
 
 
 class _Holding(StatelessSinkPartition[Any]):
@@ -228,7 +228,7 @@ class RecoveryContract:
     def test_a_log_that_nobody_wrote_is_empty(self, recovery: RecoveryConfig) -> None:
         with closing(recovery.open(_STEP)) as log:
             assert (log.read(), log.read(last=3), log.numbers()) == ([], [], [])
-            log.sweep(keep=[], states=[], generation=9)
+            log.clean_up(keep=[], states=[], generation=9)
         assert history(recovery, _STEP) == []
 
     def test_entries_are_numbered_from_one_and_given_back_as_they_were(self, recovery: RecoveryConfig) -> None:
@@ -248,9 +248,9 @@ class RecoveryContract:
             assert refused.value.number == after + 1
             assert log.read() == before
 
-    def test_a_number_freed_by_a_sweep_is_refused(self, recovery: RecoveryConfig) -> None:
+    def test_a_number_freed_by_a_clean_up_is_refused(self, recovery: RecoveryConfig) -> None:
         with filled(recovery, 5) as log:
-            log.sweep(keep=[5], states=[], generation=0)
+            log.clean_up(keep=[5], states=[], generation=0)
             for after in range(5):
                 with pytest.raises(EntryExistsError):
                     log.append(b"late", after=after)
@@ -272,17 +272,17 @@ class RecoveryContract:
     @pytest.mark.parametrize(("last", "expected"), [(0, []), (1, [7]), (3, [4, 6, 7]), (9, [2, 4, 6, 7])])
     def test_read_gives_the_newest_across_gaps(self, recovery: RecoveryConfig, last: int, expected: list[int]) -> None:
         with filled(recovery, 7) as log:
-            log.sweep(keep=[2, 4, 6], states=[], generation=0)
+            log.clean_up(keep=[2, 4, 6], states=[], generation=0)
             assert [entry.number for entry in log.read(last=last)] == expected
             assert log.numbers() == [2, 4, 6, 7]
             with pytest.raises(ValueError, match="negative"):
                 log.read(last=-1)
 
-    def test_a_sweep_keeps_what_it_is_told_and_everything_newer(self, recovery: RecoveryConfig) -> None:
+    def test_a_clean_up_keeps_what_it_is_told_and_everything_newer(self, recovery: RecoveryConfig) -> None:
         with filled(recovery, 9) as log:
-            log.sweep(keep={2, 5}, states=[], generation=0)
+            log.clean_up(keep={2, 5}, states=[], generation=0)
             assert log.numbers() == [2, 5, 6, 7, 8, 9]
-            log.sweep(keep=[], states=[], generation=0)
+            log.clean_up(keep=[], states=[], generation=0)
             assert log.numbers() == [2, 5, 6, 7, 8, 9]
 
     # --- states
@@ -299,20 +299,20 @@ class RecoveryContract:
             assert len({log.write_state("p", bytes([i]), generation=1) for i in range(5)}) == 5
             assert log.read_state(log.write_state("p" * 1000, b"", generation=1)) == b""
 
-    def test_states_are_swept_by_generation(self, recovery: RecoveryConfig) -> None:
+    def test_states_are_cleaned_up_by_generation(self, recovery: RecoveryConfig) -> None:
         with filled(recovery, 2) as log:
             stored = {generation: log.write_state("p", b"x", generation=generation) for generation in (1, 2, 9, 10)}
             kept = log.write_state("q", b"y", generation=1)
-            log.sweep(keep=[1, 2], states=[kept], generation=10)
+            log.clean_up(keep=[1, 2], states=[kept], generation=10)
         with closing(recovery.open(_STEP)) as log:
             assert log.read_state(kept) == b"y"
             assert log.read_state(stored[10]) == b"x"
             for generation in (1, 2, 9):
-                # A store may take its time to remove what is swept; that it does so, the test of bounded growth says.
+                # A store may remove it later; the test of bounded growth covers that it does.
                 with suppress(RecordError):
                     assert log.read_state(stored[generation]) == b"x"
 
-    def test_heartbeats_are_replaced_removed_and_swept_by_generation(self, recovery: RecoveryConfig) -> None:
+    def test_heartbeats_are_replaced_removed_and_cleaned_up_by_generation(self, recovery: RecoveryConfig) -> None:
         if not self.keeps_heartbeats:
             pytest.skip("the store has no place for heartbeats")
         with filled(recovery, 2) as log, closing(recovery.open(_STEP)) as reader:
@@ -323,7 +323,7 @@ class RecoveryContract:
             log.set_heartbeat(heartbeat_name("driver", 2), None)
             log.set_heartbeat(heartbeat_name("task 9", 2), None)
             assert sorted(reader.heartbeats()) == [b"old", b"second"]
-            log.sweep(keep=[1, 2], states=[], generation=2)
+            log.clean_up(keep=[1, 2], states=[], generation=2)
             assert reader.heartbeats() == [b"second"]
             assert [entry.number for entry in reader.read()] == [1, 2]
         with closing(recovery.open("another")) as other:
@@ -363,7 +363,7 @@ class RecoveryContract:
         with closing(recovery.open(_STEP)) as log:
             assert {entry.number: [entry.data] for entry in log.read()} == won
 
-    def test_a_reader_beside_writer_and_sweeper_never_goes_back(self, recovery: RecoveryConfig) -> None:
+    def test_a_reader_beside_writer_and_cleaner_never_goes_back(self, recovery: RecoveryConfig) -> None:
         done = threading.Event()
 
         def write() -> None:
@@ -371,7 +371,7 @@ class RecoveryContract:
                 with closing(recovery.open(_STEP)) as log:
                     for after in range(60):
                         number = log.append(b'{"entry":%d}' % (after + 1), after=after)
-                        log.sweep(keep=[max(1, number - 2), number], states=[], generation=0)
+                        log.clean_up(keep=[max(1, number - 2), number], states=[], generation=0)
             finally:
                 done.set()
 
@@ -501,7 +501,7 @@ def _write_a_little(log: RecoveryLog) -> None:
     log.write_state("p", b"state" * 1000, generation=1)
     log.append(b"second", after=1)
     log.append(b"third", after=2)
-    log.sweep(keep=[3], states=[], generation=2)
+    log.clean_up(keep=[3], states=[], generation=2)
 
 
 def _check_a_little(recovery: RecoveryConfig) -> None:
@@ -514,7 +514,7 @@ def _check_a_little(recovery: RecoveryConfig) -> None:
         newest = max(numbers, default=0)
         assert newest == 3 or numbers == list(range(1, newest + 1)), numbers
         assert log.append(b"after the crash", after=newest) == newest + 1
-        log.sweep(keep=[newest + 1], states=[], generation=9)
+        log.clean_up(keep=[newest + 1], states=[], generation=9)
         assert [entry.data for entry in log.read()] == [b"after the crash"]
 
 

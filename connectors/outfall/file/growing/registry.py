@@ -239,7 +239,7 @@ class WritablePart:
 
 
 @dataclass(frozen=True)
-class HeldRegister:
+class BufferRegister:
     """The register while its driver holds it alone."""
 
     _fd: int
@@ -296,7 +296,7 @@ class Register:
             yield WritablePart(part, fd)
 
     @contextmanager
-    def alone(self) -> Iterator[HeldRegister]:
+    def alone(self) -> Iterator[BufferRegister]:
         """Keep all writers away.
 
         Raises:
@@ -305,7 +305,7 @@ class Register:
         """
         with locked(self.path, self.store.patience, holder=self._holders) as fd:
             write_line(fd, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}), _ALONE)
-            yield HeldRegister(fd)
+            yield BufferRegister(fd)
 
     def peek(self) -> Records:
         """Read the register without its lock: what is written meanwhile may seem absent."""

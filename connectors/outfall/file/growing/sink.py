@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import (
+    CleanUpContext,
     PartSeal,
     SealContext,
     SupportsSeal,
     SupportsStateSerializer,
-    SweepContext,
     TargetContext,
 )
 from outfall.errors import StaleWriterError, TargetNotEmptyError, TransientError
@@ -210,7 +210,7 @@ class GrowingFiles(
                 continue
             if found.incarnation != context.incarnation:
                 raise _taken_over(found, context)
-            if self._may_take_back(found.begun, context):
+            if self._may_roll_back(found.begun, context):
                 self._ahead = records
             elif found is step or found.writer.generation >= oldest:
                 # A part that nobody has written lately has an older writer.
@@ -236,7 +236,7 @@ class GrowingFiles(
                     do="stop the other query and start again",
                 )
 
-    def _leave(self, context: SweepContext) -> None:
+    def _leave(self, context: CleanUpContext) -> None:
         # The register stays, and with it the record that fences late tasks of this incarnation.
         with self.register.alone():
             for part, state in context.states().items():

@@ -111,7 +111,7 @@ class RemoteStore(FileStore):
         os.unlink(path)
 
     def drop(self, name: str) -> None:
-        with suppress(Exception):  # one that stays behind is swept
+        with suppress(Exception):  # one that stays behind is cleaned up
             self.unstage(name)
 
     def release(self) -> None:

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from outfall.capabilities import (
+    CleanUpContext,
     CommitterInitContext,
     SupportsCommitter,
-    SweepContext,
     TargetContext,
 )
 from outfall.errors import FencedError, TargetNotEmptyError
@@ -59,16 +59,16 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
     def committable_serializer(self) -> ModelSerializer[StagedFile]:
         return ModelSerializer(StagedFile)
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         store = self.store
-        with explained("sweeping", store.staging):
+        with explained("cleaning up", store.staging):
             old = _older(store, context)
             for name in old:
                 store.unstage(name)
-                reached("file: swept")
+                reached("file: cleaned up")
         return len(old)
 
-    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store = self.store
         with explained("looking into", store.staging):
             return [f"{store.staging}/{name}" for name in sorted(map(str, _older(store, context)))]
@@ -78,13 +78,13 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
 
         What the recovery data has begun to publish is finished before the target is checked.
         """
-        later = any(self._may_take_back(record, context) for record in records)
+        later = any(self._may_roll_back(record, context) for record in records)
         self._ahead = found if later else None
         if not later:
             for record in records:
                 check_record(self.options.path, record, context, ahead=AHEAD)
 
-    def _take_back(self, store: FileStore, marker: FileMarker, context: TargetContext[Any]) -> FileMarker:
+    def _roll_back(self, store: FileStore, marker: FileMarker, context: TargetContext[Any]) -> FileMarker:
         """Remove what was published after the last completed epoch; return the marker that says so."""
         last = -1 if context.completed is None else context.completed
         # Also what a later attempt staged and may yet publish, or would stand in the way of ours by its name.
@@ -104,7 +104,7 @@ def _ours(store: FileStore, incarnation: str) -> list[AttemptName]:
     return [name for name in store.staged_names() if name.incarnation == incarnation]
 
 
-def _older(store: FileStore, context: SweepContext) -> list[AttemptName]:
+def _older(store: FileStore, context: CleanUpContext) -> list[AttemptName]:
     """Our staged files of older generations."""
     return [name for name in _ours(store, context.incarnation) if name.generation < context.generation]
 
@@ -141,7 +141,7 @@ class LocalWholeFiles(LocalFiles, WholeFiles):
                 stack.enter_context(store.nobody_publishing())
             found, replace_marker = stack.enter_context(store.marker_held(context.incarnation))
             if found == self._ahead:
-                replace_marker(self._take_back(store, found, context))
+                replace_marker(self._roll_back(store, found, context))
             else:
                 check_opening(self.options.path, found.record, context)
                 replace_marker(found.opened_by(context))
@@ -203,7 +203,7 @@ class RemoteWholeFiles(WholeFiles):
                 found = self._open_first(store, context)
             self._enter(store, found, context)
 
-    def withdraw(self, context: SweepContext) -> None:
+    def withdraw(self, context: CleanUpContext) -> None:
         store = self.store
         with explained("leaving", store.root):
             store.remove_marker(context.incarnation)
@@ -271,5 +271,5 @@ class RemoteWholeFiles(WholeFiles):
         for record in others:
             store.unclaim(context.incarnation, record)
         if taking_back:
-            store.write_marker(self._take_back(store, marker, context))
+            store.write_marker(self._roll_back(store, marker, context))
         self._ahead = None

@@ -79,7 +79,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
     def close(self) -> None:
         """Release the files, and remove those of an attempt that failed.
 
-        Or each try on a full disk would make it fuller. What stays behind is swept.
+        Or each try on a full disk would make it fuller. What stays behind is cleaned up.
         """
         for file in self._open.values():
             file.close()

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from outfall.capabilities import (
+    CleanUpContext,
     DeclaresRoutingKey,
     Guarantee,
     PartSeal,
     SealContext,
     SupportsSeal,
     SupportsStateSerializer,
-    SweepContext,
     TargetContext,
 )
 from outfall.kafka.delivery import KafkaDelivery
@@ -117,14 +117,14 @@ class KafkaPartDelivery(
         """
         self._target(context.incarnation, context.step_id).seal(context, parts)
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         target = self._target(context.incarnation, context.step_id)
         return target.bury(context.generation, whole=context.final)
 
-    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         return self._target(context.incarnation, context.step_id).buried(whole=context.final, anew=True)
 
-    def withdraw(self, context: SweepContext) -> None:
+    def withdraw(self, context: CleanUpContext) -> None:
         self._target(context.incarnation, context.step_id).bury(context.generation, whole=True)
 
     def _cluster(self) -> PartsCluster:

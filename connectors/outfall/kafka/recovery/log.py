@@ -76,19 +76,19 @@ class KafkaLog(RecoveryLog):
             return key.number
         raise EntryExistsError(key.number)
 
-    def sweep(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
+    def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
         view = self._tail.catch_up()
         below = min(max(keep, default=0), view.newest)
         # Each step is acknowledged before the next: a reader must never see a stray without the entry that made it
         # one, an entry without its chunks, nor what a copy brings without the copy.
-        self._tail.bury(list(view.strays), "log: strays swept")
+        self._tail.bury(list(view.strays), "log: strays cleaned up")
         spent = [key for number, (key, _) in view.counted.items() if number < below and number not in keep]
-        self._tail.bury(spent, "log: entry swept")
+        self._tail.bury(spent, "log: entry cleaned up")
         view = self._tail.catch_up()
-        self._tail.bury(view.dead_pieces(), "log: chunks swept")
+        self._tail.bury(view.dead_pieces(), "log: chunks cleaned up")
         copy = view.spent_copy()
-        self._tail.bury([] if copy is None else [copy], "log: copy swept")
-        self._large.sweep(states, generation)
+        self._tail.bury([] if copy is None else [copy], "log: copy cleaned up")
+        self._large.clean_up(states, generation)
         self._bury_heartbeats(generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
@@ -215,11 +215,11 @@ class LargeStates:
             raise missing_state(name, where=self._partition.name, step_id=self._tail.step_id)
         return found
 
-    def sweep(self, keep: Collection[str], generation: int) -> None:
+    def clean_up(self, keep: Collection[str], generation: int) -> None:
         """Remove the states of lower generations that are not to be kept."""
         kept = {own_name(name) for name in keep}
         spent = [key for key in self._tail.view.states if key.generation < generation and key.name not in kept]
-        self._bury(spent, "log: state swept")
+        self._bury(spent, "log: state cleaned up")
 
     def erase(self) -> None:
         """Remove all states."""
@@ -233,7 +233,7 @@ class LargeStates:
 
     def _put(self, key: StateKey, pieces: list[bytes]) -> int:
         """Announce a state and write it; returns the offset of its first piece."""
-        # Announced first, so that a sweep finds what a crash leaves half written.
+        # Announced first, so that a clean-up finds what a crash leaves half written.
         self._tail.partition.write([(str(key), str(sum(map(len, pieces))).encode())])
         reached("log: state announced")
         offsets = self._partition.write(list(zip(key.pieces(), pieces, strict=True)))

@@ -52,7 +52,7 @@ class ProgressTail:
     def catch_up(self, *, until: int = 0) -> ProgressView:
         """Read to the end, and judge.
 
-        The end is fixed before reading. Meanwhile others may have appended, swept and compacted away what was the
+        The end is fixed before reading. Meanwhile others may have appended, cleaned up and compacted away what was the
         newest entry at that end. So the end is asked for again until nothing can have come: up to the new one there
         is no offset that a record of this step has, or had.
 
@@ -204,7 +204,7 @@ class ProgressView:
 
     @property
     def is_erased(self) -> bool:
-        """Whether the newest entry was seen and is buried, with none after it, which no sweep does."""
+        """Whether the newest entry was seen and is buried, with none after it, which no clean-up does."""
         return self.newest > 0 and self.newest not in self.counted
 
     def is_ours(self, record: TopicRecord) -> bool:

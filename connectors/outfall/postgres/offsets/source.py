@@ -122,7 +122,7 @@ class SourceCommitter(StagedCommitter):
 class SourceWriter(StagingWriter):
     """Copies rows into staging and from there into the table, in one transaction, which also registers the attempt.
 
-    What stays in staging is cleared with the sweep after its epoch: a temporary table would be a row of the catalogue
+    Staging is cleared with the clean-up after its epoch: a temporary table would be a row of the catalogue
     per task and epoch, or stay in a session that poolers share. That the reply to COMMIT is lost is an error like any
     other: the rows may be sent again.
     """

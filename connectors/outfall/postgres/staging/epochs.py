@@ -8,11 +8,11 @@ from typing import Any
 from psycopg import sql
 
 from outfall.capabilities import (
+    CleanUpContext,
     CommittableMessage,
     CommitterInitContext,
     SupportsCommitter,
     SupportsPreCommitTopology,
-    SweepContext,
     TargetContext,
 )
 from outfall.postgres.connection.database import PostgresConnection
@@ -32,17 +32,19 @@ class StagedDelivery(PostgresDelivery, DynamicSink[Any], SupportsCommitter[Stage
     def committable_serializer(self) -> ModelSerializer[StagedRows]:
         return ModelSerializer(StagedRows)
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         tables = self._tables(context)
         if context.final:
             tables.run("ending the ledger of", tables.ledger.end)
-        count = tables.run("sweeping staging of", lambda connection: tables.staging.forget_older(connection, context))
+        count = tables.run(
+            "cleaning up staging of", lambda connection: tables.staging.forget_older(connection, context)
+        )
         tables.run("clearing staging of", tables.staging.clear)
         if tables.letters is not None:
             tables.run("clearing dead letters of", tables.letters.clear)
         return count
 
-    def find_leftovers(self, context: SweepContext) -> Sequence[str]:
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         tables = self._tables(context, starting=True)
         return tables.run(
             "looking into staging of", lambda connection: tables.staging.older(connection, context), starting=True

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from pydantic import BaseModel, ConfigDict, Field
 
-from outfall.capabilities import SweepContext, WriterInitContext
+from outfall.capabilities import CleanUpContext, WriterInitContext
 from outfall.errors import TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection
@@ -121,7 +121,7 @@ class Staging:
         statement = sql.SQL("DELETE FROM {} WHERE stage = ANY(%s)").format(self._attempts.escaped())
         connection.execute(statement, (list(stages),))
 
-    def forget_older(self, connection: PostgresConnection, context: SweepContext) -> int:
+    def forget_older(self, connection: PostgresConnection, context: CleanUpContext) -> int:
         """Give up our attempts of older generations, which stand in no record; return how many there were.
 
         And those of any incarnation that has no ledger row, which are never published: a task of a batch job may finish
@@ -130,7 +130,7 @@ class Staging:
         statement = sql.SQL("DELETE FROM {} AS old WHERE {}").format(self._attempts.escaped(), self._is_older())
         return connection.execute(statement, self._bounds(context)).rowcount
 
-    def older(self, connection: PostgresConnection, context: SweepContext) -> list[str]:
+    def older(self, connection: PostgresConnection, context: CleanUpContext) -> list[str]:
         """Name the attempts that `forget_older` would give up."""
         query = sql.SQL(
             "SELECT incarnation, generation, epoch, attempt, rows FROM {} AS old WHERE {} ORDER BY 1, 2, 3, 4"
@@ -146,7 +146,7 @@ class Staging:
             " OR NOT EXISTS (SELECT 1 FROM {} AS ledger WHERE ledger.incarnation = old.incarnation))"
         ).format(self._ledger)
 
-    def _bounds(self, context: SweepContext) -> dict[str, str | int]:
+    def _bounds(self, context: CleanUpContext) -> dict[str, str | int]:
         return {
             "staging": str(self.table),
             "incarnation": context.incarnation,

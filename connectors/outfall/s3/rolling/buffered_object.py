@@ -19,7 +19,7 @@ import pyarrow as pa
 from outfall.formats import can_grow, one_schema, suffix
 from outfall.formats.options import FormatOptions
 from outfall.formats.stream import EncodedStream
-from outfall.s3.rolling.pieces import WHOLE, HeldObject, StoredPiece
+from outfall.s3.rolling.pieces import WHOLE, ObjectState, StoredPiece
 from outfall.s3.upload import ByteQueue
 from outfall.s3.writer import OBJECT_BYTES
 from outfall.values import detached
@@ -144,7 +144,7 @@ class BufferedObject:
         self._stream: EncodedStream | ArrowStream | None = None
 
     @classmethod
-    def restored(cls, held: HeldObject) -> BufferedObject:
+    def restored(cls, held: ObjectState) -> BufferedObject:
         """Go on with a recorded one."""
         growing = cls(held.path, Form(held.kind, held.encoding, held.suffix, held.headed), held.oldest.timestamp())
         growing.rows = held.rows
@@ -152,9 +152,9 @@ class BufferedObject:
         growing.waiting.put_back(held.tail)
         return growing
 
-    def held(self) -> HeldObject:
+    def held(self) -> ObjectState:
         """Return it as it is recorded. What waits is recorded with it."""
-        return HeldObject(
+        return ObjectState(
             path=self.path,
             kind=self.form.kind,
             encoding=self.form.digest,

@@ -1,6 +1,6 @@
 """Pieces: hidden objects with bytes of objects to be, and the state that names them from epoch to epoch.
 
-Tasks put and read them; the sweep deletes them once no recorded state names them.
+Tasks put and read them; the clean-up deletes them once no recorded state names them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from outfall.capabilities import HeldRows, WriterInitContext
+from outfall.capabilities import BufferedRows, WriterInitContext
 from outfall.s3.errors import piece_lost
 from outfall.s3.store import Store
 from outfall.s3.upload import UploadAttempt
@@ -50,7 +50,7 @@ class StoredPiece(BaseModel):
         return cls(name=f"{context.incarnation}/{who}-{secrets.token_hex(8)}", size=size, level=level)
 
 
-class HeldObject(BaseModel):
+class ObjectState(BaseModel):
     """The rows of one object to be."""
 
     model_config = ConfigDict(frozen=True)
@@ -83,12 +83,12 @@ class WriterState(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    objects: tuple[HeldObject, ...] = ()
+    objects: tuple[ObjectState, ...] = ()
 
-    def held(self) -> HeldRows:
+    def held(self) -> BufferedRows:
         """Count the rows."""
         oldest = min((each.oldest for each in self.objects), default=None)
-        return HeldRows(sum(each.rows for each in self.objects), oldest)
+        return BufferedRows(sum(each.rows for each in self.objects), oldest)
 
 
 def generation_of(name: str, incarnation: str) -> int | None:

@@ -4,7 +4,7 @@
 epoch n     rows ──> bytes ──> pieces, hidden, put by the task · what is left, in the state if it is little
 state       names the pieces; they stand in a record until the epoch that composes them is completed
 bound       one attempt copies the pieces into a multipart upload of its own, and hands it over as any other object
-sweep       deletes pieces of older generations that no recorded state names
+clean-up    deletes pieces of older generations that no recorded state names
 ```
 """
 
@@ -159,7 +159,7 @@ class RollingWriter(Writer):
     def _read_back(self, growing: BufferedObject, count: int) -> None:
         """Have the bytes of the last small pieces wait again, which together are less than a part.
 
-        The sweep deletes the pieces, once the epoch is completed.
+        The clean-up deletes the pieces, once the epoch is completed.
         """
         for _ in range(count):
             growing.waiting.put_back(self._pieces.read(growing.pieces.pop()))

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from outfall.capabilities import CommitRequest, Committer, CommitterInitContext, SweepContext, WriterInitContext
+from outfall.capabilities import CleanUpContext, CommitRequest, Committer, CommitterInitContext, WriterInitContext
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import StatelessSinkPartition
 from outfall.trace_points import reached
@@ -184,7 +184,7 @@ class ByEpochSink(FaultySink):
         part._rows = list(self.warehouse.staged.get(part._name, []))
         return part  # type: ignore[no-any-return]
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         return 0
 
 
@@ -226,13 +226,13 @@ class AppendingCommitter(StagingCommitter):
 class AppendingSink(FaultySink):
     committer = AppendingCommitter
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         return 0
 
 
 @found_by("lost_reply_of_a_commit", "a commit did its work and lost its reply")
 @found_by("commit_is_asked_again", "a committer answered")
-@found_by("leftovers_are_swept", "leftovers of lost attempts")
+@found_by("leftovers_are_cleaned_up", "leftovers of lost attempts")
 class CommitsTwice(Faulty):
     sink = AppendingSink
 
@@ -324,7 +324,7 @@ class LateLedgerCommitter(StagingCommitter):
 class LateLedgerSink(FaultySink):
     committer = LateLedgerCommitter
 
-    def sweep(self, context: SweepContext) -> int:
+    def clean_up(self, context: CleanUpContext) -> int:
         return 0
 
 

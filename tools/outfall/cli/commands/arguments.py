@@ -35,7 +35,7 @@ class ChosenSink:
     Args:
         name: a sink as `.option("sink", …)` names it, or `package.module:function`, a function without arguments, or
             `package.module:sink`, for sinks that are made of objects. May stand among the options instead.
-        options: those of `format("outfall")`, in any of their spellings. The door's own may be among them.
+        options: those of `format("outfall")`, in any of their spellings. The API's own may be among them.
     """
 
     name: str | None
@@ -53,12 +53,12 @@ class ChosenSink:
             sink = _imported(self.name, self.options)
             check_sink(sink)
             return sink
-        door, rest = split_options(self._all())
-        # No door to go through: what routes rows or keeps states will do as well.
-        return build_sink(door.sink, rest)
+        api, rest = split_options(self._all())
+        # No API to go through: what routes rows or keeps states will do as well.
+        return build_sink(api.sink, rest)
 
     def commit_policy(self) -> CommitPolicy:
-        """How committing is tried: as the door's own options say."""
+        """How committing is tried: as the API's own options say."""
         if self.name is not None and ":" in self.name:
             return CommitPolicy()
         return split_options(self._all())[0].commit_policy()

@@ -119,7 +119,7 @@ def _described(sink: Any) -> Iterator[Finding]:
     try:
         check_for_options(sink, type(sink).__name__)
     except ConfigurationError:
-        yield Finding("doors", "note", 'objects only (write_stream), not format("outfall")')
+        yield Finding("apis", "note", 'Python API only (write_stream), not format("outfall")')
 
 
 def _ok(about: str, text: str) -> Finding:

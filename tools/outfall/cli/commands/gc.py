@@ -1,6 +1,6 @@
 """`outfall gc`: finds and removes what lost attempts of a step left in its target.
 
-A sweep may only touch what carries the step's incarnation, a generation below a bound, and stands in no record. There
+A clean-up touches only what has the incarnation of the step, a generation below a bound, and no record. There
 are two bounds that the log vouches for:
 
 - **The newest generation in the log.** Who wrote that BEGIN had settled everything before it, so nothing older stands
@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 
-from outfall.capabilities import SweepContext
+from outfall.capabilities import CleanUpContext
 from outfall.capability_checks import children_of, owns_target
 from outfall.cli.commands.arguments import (
     ChosenSink,
@@ -42,7 +42,7 @@ from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.heartbeat import remove_stale
 from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.step import EpochOptions
-from outfall.protocol.target import sweep_context
+from outfall.protocol.target import clean_up_context
 from outfall.protocol.validation import check_identity
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
 from outfall.redaction import without_credentials
@@ -50,7 +50,7 @@ from outfall.redaction import without_credentials
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What a sweep would remove."""
+    """What a clean-up would remove."""
 
     generation: int
     """The first one that is spared."""
@@ -60,7 +60,7 @@ class Leftovers:
     is what else carries its generation."""
 
 
-class LeftoverSweeper:
+class LeftoverCleaner:
     """Looks for, or removes, the leftovers of one step.
 
     Args:
@@ -69,7 +69,7 @@ class LeftoverSweeper:
         step_id: the step's id.
 
     Raises:
-        CapabilityError: the sink leaves nothing that could be swept.
+        CapabilityError: the sink leaves nothing that could be cleaned up.
     """
 
     def __init__(self, sink: Any, recovery: RecoveryConfig, step_id: str) -> None:
@@ -84,14 +84,14 @@ class LeftoverSweeper:
         self._step_id = step_id
 
     def find(self, *, take_over: bool = False) -> Leftovers:
-        """Return what `sweep` would remove. Changes nothing, in the target or in the log.
+        """Return what `clean_up` would remove. Changes nothing, in the target or in the log.
 
         Args:
-            take_over: as for `sweep`.
+            take_over: as for `clean_up`.
 
         Raises:
             CapabilityError: the sink cannot tell it beforehand.
-            ConfigurationError, ForeignRecordsError, FencedError: as for `sweep`.
+            ConfigurationError, ForeignRecordsError, FencedError: as for `clean_up`.
         """
         with self._read() as (view, log):
             recorded = view.unfinished.epoch if take_over and view.unfinished is not None else None
@@ -99,13 +99,13 @@ class LeftoverSweeper:
             names = self._sink.find_leftovers(self._context(view, log, generation))
         if names is None:
             raise CapabilityError(
-                f"{type(self._sink).__name__} has no find_leftovers(): it cannot tell what a sweep would remove",
+                f"{type(self._sink).__name__} has no find_leftovers(): it cannot tell what a clean-up would remove",
                 step=self._step_id,
                 do="run gc with --yes; it removes what the query itself would",
             )
         return Leftovers(generation, names, recorded)
 
-    def sweep(self, *, take_over: bool = False, commit: CommitPolicy | None = None) -> int:
+    def clean_up(self, *, take_over: bool = False, commit: CommitPolicy | None = None) -> int:
         """Remove the leftovers.
 
         Args:
@@ -113,7 +113,7 @@ class LeftoverSweeper:
             commit: how publishing what is recorded is tried, when taking over.
 
         Returns:
-            How many things the sink removed. Where it cannot tell beforehand, what the takeover itself swept, as each
+            How many things the sink removed. Where it cannot tell beforehand, what the takeover cleaned up, as each
             BEGIN after a lost attempt does, is not among them.
 
         Raises:
@@ -124,7 +124,7 @@ class LeftoverSweeper:
         """
         if not take_over:
             with self._read() as (view, log):
-                removed: int = self._sink.sweep(self._context(view, log, view.generation))
+                removed: int = self._sink.clean_up(self._context(view, log, view.generation))
                 remove_stale(log, now=datetime.now(UTC))
                 return removed
         self._check()
@@ -135,7 +135,7 @@ class LeftoverSweeper:
         with closing(EpochCoordinator(self._sink, self._step_id, self._recovery, options=options)) as coordinator:
             generation = coordinator.begin(None).generation
         with self._read() as (view, log):
-            removed = self._sink.sweep(self._context(view, log, generation))
+            removed = self._sink.clean_up(self._context(view, log, generation))
             remove_stale(log, now=datetime.now(UTC))
             return max(listed, removed)
 
@@ -154,11 +154,11 @@ class LeftoverSweeper:
             check_identity(self._step_id, self._sink, view, None)
             yield view, log
 
-    def _context(self, view: JournalView, log: RecoveryLog, generation: int) -> SweepContext:
+    def _context(self, view: JournalView, log: RecoveryLog, generation: int) -> CleanUpContext:
         # What was there before an epoch that is to be published is published from the names in the states before it;
         # what its own states name beside them carries its generation.
         before = view if view.unfinished is None else view.before or view
-        return sweep_context(
+        return clean_up_context(
             self._sink,
             self._step_id,
             replace(
@@ -188,17 +188,17 @@ def gc(recovery: RecoveryConfig, step: str, chosen: ChosenSink, yes: bool, take_
 
     Safe while the query runs, unless --take-over is given: only what carries this step's incarnation and an older
     generation than the newest in its log. The query does the same after each epoch; this is for what is left when it
-    will not run again, or when sweeping failed.
+    will not run again, or when cleaning up failed.
     """
-    sweeper = LeftoverSweeper(chosen.make(), recovery, step)
+    cleaner = LeftoverCleaner(chosen.make(), recovery, step)
     if yes:
-        removed = sweeper.sweep(take_over=take_over, commit=chosen.commit_policy())
+        removed = cleaner.clean_up(take_over=take_over, commit=chosen.commit_policy())
         if as_json:
             print_json({"removed": removed})
         else:
             click.echo(f"{removed} removed")
         return
-    found = sweeper.find(take_over=take_over)
+    found = cleaner.find(take_over=take_over)
     names = [without_credentials(name) for name in found.names]
     if as_json:
         print_json({"leftovers": names, "generation": found.generation, "recorded": found.recorded})

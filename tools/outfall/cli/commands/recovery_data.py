@@ -143,7 +143,7 @@ def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:
 
 
 _ALWAYS = [
-    "What lost attempts staged in the target is never swept any more. outfall gc --take-over removes it before.",
+    "What lost attempts staged in the target is never cleaned up any more. outfall gc --take-over removes it before.",
     "The step begins as a new one: with a new checkpoint at batch 0, with the old one only with adopt_checkpoint. A"
     " target that holds data is then treated as somebody else's, as the sink's on_existing says.",
     "A query that still runs fails.",

@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rows", type=_at_least(1), default=3_000_000, help="in each run (default: 3,000,000)")
     parser.add_argument("--pairs", type=_at_least(1), default=5, help="runs of each sink (default: 5)")
-    parser.add_argument("--door", choices=["objects", "options"], default="objects", help="(default: objects)")
+    parser.add_argument("--api", choices=["objects", "options"], default="objects", help="(default: objects)")
     parser.add_argument("--key", help="the column that routes rows to the parts of a fixed sink: id, name or flag")
     parser.add_argument("--epochs", type=_epochs, default=20, help="small epochs in each run of a stream; 0 for none")
     parser.add_argument("--epoch-rows", type=_at_least(1), default=100, help="rows of a small epoch (default: 100)")

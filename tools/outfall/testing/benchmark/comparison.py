@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outfall.errors import ConfigurationError, missing_extra
-from outfall.testing.benchmark.doors import Door, ObjectsDoor, OptionsDoor
+from outfall.testing.benchmark.apis import Api, FormatApi, PythonApi
 from outfall.testing.benchmark.rows import SCHEMA, Scratch, seconds_per_epoch, small_epochs, write_rows
 from outfall.testing.benchmark.runs import EmptySink, Job, Run, Spread, in_turn, ratios, rounds, spread
 from outfall.testing.benchmark.session import cpu_seconds, start_session, worker_memory
@@ -75,13 +75,13 @@ class Comparison:
     """Peak of the largest Python worker, in bytes."""
 
 
-def compare(spark: SparkSession, make_sink: SinkFactory, door: Door, size: Size, scratch: Scratch) -> Comparison:
+def compare(spark: SparkSession, make_sink: SinkFactory, api: Api, size: Size, scratch: Scratch) -> Comparison:
     """Measure a sink and the empty one in turn.
 
     Args:
         spark: a session in this process.
         make_sink: called once for each run.
-        door: how the rows come to the sink.
+        api: how the rows come to the sink.
         size: how much to measure.
         scratch: for rows, targets and logs.
     """
@@ -90,22 +90,22 @@ def compare(spark: SparkSession, make_sink: SinkFactory, door: Door, size: Size,
     df = spark.read.schema(SCHEMA).parquet(str(scratch.rows / "many"))
 
     def job(make: SinkFactory) -> Job:
-        return lambda: door.write(df, make(scratch.new()), scratch.new())
+        return lambda: api.write(df, make(scratch.new()), scratch.new())
 
     jobs = {name: job(make) for name, make in factories.items()}
     runs = in_turn(jobs, size.rows, pairs=size.pairs, cpu_seconds=cpu_seconds, between=scratch.clear)
-    epochs = _epochs(spark, factories, door, size, scratch) if size.epochs else {}
+    epochs = _epochs(spark, factories, api, size, scratch) if size.epochs else {}
     memory = {name: worker_memory(spark, job) for name, job in jobs.items()}
     return Comparison(runs, arrow_bytes / size.rows, epochs, memory)
 
 
 def _epochs(
-    spark: SparkSession, factories: dict[str, SinkFactory], door: Door, size: Size, scratch: Scratch
+    spark: SparkSession, factories: dict[str, SinkFactory], api: Api, size: Size, scratch: Scratch
 ) -> dict[str, list[float]]:
     df = small_epochs(spark, scratch.rows / "epochs", epochs=size.epochs, rows=size.epoch_rows)
 
     def seconds(sink: Any) -> float:
-        return seconds_per_epoch(door.stream(df, sink, scratch.new()))
+        return seconds_per_epoch(api.stream(df, sink, scratch.new()))
 
     figures: dict[str, list[float]] = {name: [] for name in factories}
     for number, name in rounds(factories, 1 + size.pairs):
@@ -176,7 +176,7 @@ def run(given: argparse.Namespace) -> Comparison:
         ImportError: the sink's module, or an extra, is missing.
     """
     make_sink = load_factory(given.sink)
-    door = _door(given.door, given.key)
+    api = _api(given.api, given.key)
     settings = dict(_setting(text) for text in given.conf)
     if not given.master.startswith("local"):
         raise ConfigurationError(
@@ -188,20 +188,20 @@ def run(given: argparse.Namespace) -> Comparison:
     spark = start_session(given.master, settings)
     try:
         with Scratch(given.directory) as scratch:
-            comparison = compare(spark, make_sink, door, size, scratch)
+            comparison = compare(spark, make_sink, api, size, scratch)
     finally:
         spark.stop()
-    title = f"{given.sink}: {size.rows:,} rows, {size.pairs} pairs, door {given.door}, {given.master}"
+    title = f"{given.sink}: {size.rows:,} rows, {size.pairs} pairs, api {given.api}, {given.master}"
     Console().print(table(comparison, title))
     return comparison
 
 
-def _door(name: str, key: str | None) -> Door:
+def _api(name: str, key: str | None) -> Api:
     if name == "objects":
-        return ObjectsDoor(key)
+        return PythonApi(key)
     if key is not None:
-        raise ConfigurationError("key is given with the options door", do="leave it out: options cannot route rows")
-    return OptionsDoor()
+        raise ConfigurationError("key is given with the options API", do="leave it out: options cannot route rows")
+    return FormatApi()
 
 
 def _setting(text: str) -> tuple[str, str]:

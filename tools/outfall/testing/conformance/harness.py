@@ -46,7 +46,7 @@ class SinkHarness(ABC):
     drain_epochs: int = 0
     """How many epochs without rows bring to light what the sink held back in its writer state.
 
-    Not needed for a sink with `SupportsHeldRows`, which is drained.
+    Not needed for a sink with `SupportsBufferedRows`, which is drained.
     """
 
     memory_limit: int | None = None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from outfall.capabilities import (
+    CleanUpContext,
     CommitRequest,
     CommittableMessage,
     Committer,
@@ -24,7 +25,6 @@ from outfall.capabilities import (
     SupportsArrow,
     SupportsDeadLetters,
     SupportsFlush,
-    SweepContext,
     TargetContext,
     WriterInitContext,
 )
@@ -33,7 +33,7 @@ from outfall.delegating_sink import DelegatingSink
 from outfall.trace_points import reached
 
 SINK_METHODS = (
-    "list_parts", "bind", "check_target", "open_target", "seal", "sweep",
+    "list_parts", "bind", "check_target", "open_target", "seal", "clean_up",
     "add_pre_commit_topology", "add_post_commit_topology",
 )  # fmt: skip
 PARTITION_METHODS = (
@@ -145,8 +145,8 @@ class SpiedSink(DelegatingSink):
     def seal(self, context: SealContext, parts: Sequence[PartSeal[Any]]) -> None:
         _around("seal", (context, parts), lambda: self.worker.seal(context, parts))
 
-    def sweep(self, context: SweepContext) -> Any:
-        return _around("sweep", (context,), lambda: self.worker.sweep(context))
+    def clean_up(self, context: CleanUpContext) -> Any:
+        return _around("clean_up", (context,), lambda: self.worker.clean_up(context))
 
 
 def worker_of(sink: Any) -> Any:

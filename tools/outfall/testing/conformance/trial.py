@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from outfall.capabilities import Guarantee, SupportsCommitter, SupportsHeldRows, SupportsTarget
+from outfall.capabilities import Guarantee, SupportsBufferedRows, SupportsCommitter, SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed, supports
 from outfall.errors import TargetError
 from outfall.protocol.coordinator import EpochCoordinator
@@ -136,7 +136,7 @@ class Trial:
         # Of sinks together some may write in place, and their author says so by giving that check up.
         early = "nothing_visible_before_commit" in harness.not_claimed
         self.publishes = supports(sink, SupportsCommitter) and not early
-        self.drains = supports(sink, SupportsHeldRows)
+        self.drains = supports(sink, SupportsBufferedRows)
         self.rows = Rows(harness)
         self.contents: dict[int, list[Numbers]] = {}
         self.counted: dict[int, list[Numbers]] = {}

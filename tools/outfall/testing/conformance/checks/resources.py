@@ -219,9 +219,9 @@ def _size(batch: list[Any]) -> int:
 
 
 @check
-def leftovers_are_swept(trials: Trials) -> None:
+def leftovers_are_cleaned_up(trials: Trials) -> None:
     """What lost attempts leave in the target stays there for ever, or what others use is removed."""
-    trials.needs(_sweeps(trials.sink), "the sink sweeps nothing: it has no SupportsTarget, or no sweep() of its own")
+    trials.needs(_cleans_up(trials.sink), "the sink has no SupportsTarget, or no clean_up() of its own")
     trials.needs_from_author("leftovers")
     trial = trials.new()
     trial.run_epochs(1)
@@ -232,13 +232,13 @@ def leftovers_are_swept(trials: Trials) -> None:
     if (left := trials.harness.leftovers(trial.target)) > clean:
         raise ConformanceError(
             f"{left - clean} leftovers of lost attempts are in the target, two epochs after they were lost",
-            do="remove in SupportsTarget.sweep what carries the context's incarnation and a lower generation",
+            do="remove in SupportsTarget.clean_up what carries the context's incarnation and a lower generation",
         )
 
 
-def _sweeps(sink: Any) -> bool:
+def _cleans_up(sink: Any) -> bool:
     """Whether a sink, or one that it consists of, removes what lost attempts left."""
     sink = worker_of(sink)
     if children := children_of(sink):
-        return any(map(_sweeps, children.values()))
-    return supports(sink, SupportsTarget) and type(sink).sweep is not SupportsTarget.sweep
+        return any(map(_cleans_up, children.values()))
+    return supports(sink, SupportsTarget) and type(sink).clean_up is not SupportsTarget.clean_up

@@ -1,4 +1,4 @@
-"""A sink object through either of Spark's doors."""
+"""A sink object through either API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FORMAT = "outfall_benchmark"  # of given_sink, which only Spark 4.1 can import
 
 
-class Door(ABC):
+class Api(ABC):
     """Brings rows to a sink."""
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Door(ABC):
 
 
 @dataclass(frozen=True)
-class ObjectsDoor(Door):
+class PythonApi(Api):
     """`outfall.spark.write` and `write_stream`."""
 
     key: str | None = None
@@ -60,7 +60,7 @@ class ObjectsDoor(Door):
         return self.key if is_fixed(sink) else None
 
 
-class OptionsDoor(Door):
+class FormatApi(Api):
     """`format("outfall")`, for sinks that have no name there."""
 
     def write(self, df: DataFrame, sink: Any, scratch: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""Both doors on Spark Connect; a process of its own, since Connect and classic sessions do not share one."""
+"""Both APIs on Spark Connect; a process of its own, since Connect and classic sessions do not share one."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def abort_uploads(store: Store, incarnation: str, generation: int | None) -> int
     # All first: a listing that goes on where an upload was that is no more may leave out others.
     ours = list(find_uploads(store, incarnation, generation))
     for key, upload_id in ours:
-        store.abort_upload(f"sweeping {store.options.url()}", key, upload_id)
-        reached("s3: swept")
+        store.abort_upload(f"cleaning up {store.options.url()}", key, upload_id)
+        reached("s3: cleaned up")
     return len(ours)
 
 
