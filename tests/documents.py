@@ -1,4 +1,4 @@
-"""The Python blocks of README.md and docs/*.md, and how they are run.
+"""The Python blocks of README.md and of the pages in docs/, and how they are run.
 
 Every block is run, in the order of its page and in one namespace per page, unless the line before it says
 `<!-- not executed: reason -->`. A block that needs Spark is given `spark`, `flights` (a stream of a few flights) and
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 _BLOCK = re.compile(
     r"(?:^ *<!-- not executed: (?P<reason>[^\n]+) -->\n)?^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$",
@@ -26,6 +27,11 @@ _BLOCK = re.compile(
 )
 _SPARK = re.compile(r"outfall\.spark|\bpyspark\b|\bspark\.|(?:read|write)Stream|\bwrite_stream\(")
 _OPTIONS = re.compile(r'format\("outfall"\)')
+
+
+def page_name(page: Path) -> str:
+    """Return what a test calls a page, such as "file.md" or "recipes/cdc.md"."""
+    return str(page.relative_to(DOCS)) if page.is_relative_to(DOCS) else page.name
 
 
 @dataclass(frozen=True)

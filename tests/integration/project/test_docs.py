@@ -1,4 +1,4 @@
-"""The blocks of README.md and docs/*.md run on Spark, in the order of their page."""
+"""The blocks of README.md and of the pages in docs/ run on Spark, in the order of their page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outfall.spark.version_check import pyspark_version
-from tests.documents import PAGES, Block, blocks, unchanged_environment
+from tests.documents import PAGES, Block, blocks, page_name, unchanged_environment
 
 pytestmark = pytest.mark.spark
 
@@ -34,8 +34,8 @@ def runs_here(block: Block) -> bool:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[] if page.name == SHORT else [pytest.mark.thorough]) for page in OTHERS],
-    ids=lambda page: page.name,
+    [pytest.param(page, marks=[] if page_name(page) == SHORT else [pytest.mark.thorough]) for page in OTHERS],
+    ids=page_name,
 )
 def test_blocks_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_blocks(page, spark, tmp_path, monkeypatch)

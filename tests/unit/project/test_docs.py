@@ -15,15 +15,11 @@ import pytest
 from outfall import errors
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
-from tests.documents import PAGES, ROOT, blocks, unchanged_environment
+from tests.documents import DOCS, PAGES, ROOT, blocks, page_name, unchanged_environment
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _REFERENCE = re.compile(r"^\[([^\]]+)\]: ", re.MULTILINE)
 _USED = re.compile(r"\[([^\]\[]+)\](?!\(|: )(?:\[([^\]]+)\])?")
-
-
-def page_name(page: Path) -> str:
-    return page.name
 
 
 def prose(page: Path) -> str:
@@ -37,7 +33,7 @@ SLOW = {"testing-a-sink.md"}
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.thorough] if page.name in SLOW else []) for page in PAGES],
+    [pytest.param(page, marks=[pytest.mark.thorough] if page_name(page) in SLOW else []) for page in PAGES],
     ids=page_name,
 )
 def test_blocks_without_spark_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +73,7 @@ def test_no_page_names_a_machine(page: Path) -> None:
 
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
-    assert [
-        page.name for page in PAGES if f"({page.name})" not in index and page.name not in ("README.md", "index.md")
-    ] == []
+    assert [page.name for page in DOCS.glob("*.md") if f"({page.name})" not in index and page.name != "index.md"] == []
 
 
 def own_sinks() -> list[str]:
