@@ -15,7 +15,7 @@ import pytest
 from outfall import errors
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
-from tests.documents import DOCS, PAGES, ROOT, blocks, page_name, unchanged_environment
+from tests.documents import PAGES, ROOT, blocks, page_name, unchanged_environment
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _REFERENCE = re.compile(r"^\[([^\]]+)\]: ", re.MULTILINE)
@@ -69,11 +69,6 @@ def test_references_are_defined(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_no_page_names_a_machine(page: Path) -> None:
     assert not re.search(r"/(?:work|home|root|Users|tmp)/", page.read_text())
-
-
-def test_the_index_names_every_page() -> None:
-    index = (ROOT / "docs" / "index.md").read_text()
-    assert [page.name for page in DOCS.glob("*.md") if f"({page.name})" not in index and page.name != "index.md"] == []
 
 
 def own_sinks() -> list[str]:

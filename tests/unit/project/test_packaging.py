@@ -84,7 +84,7 @@ def test_the_first_command_runs_an_example_that_is_there() -> None:
 def test_every_extra_is_declared(project: dict[str, Any]) -> None:
     assert set(project["optional-dependencies"]) == {
         "spark", "file", "postgres", "s3", "kinesis", "aws", "http", "kafka", "iceberg", "delta", "cli", "all",
-        "metrics", "testing", "examples", "benchmark", "dev",
+        "metrics", "testing", "examples", "benchmark", "docs", "dev",
     }  # fmt: skip
 
 
