@@ -1,7 +1,7 @@
-"""The one family of errors.
+"""The errors that Outfall raises.
 
-Every error says what happened, where (step, epoch, part), why, and what to do. None carries a secret.
-A `TransientError` may succeed when the same call is made again; a `TerminalError` will not until somebody acts.
+Every error states what happened, where (step, epoch, part), why, and what to do. No error text contains a secret.
+A retry may succeed after a `TransientError`. After a `TerminalError` it fails again until the cause is fixed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class OutfallError(Exception):
-    """Base of everything that Outfall raises on purpose.
+    """Base class of all errors of Outfall.
 
     Args:
-        what: what happened, one sentence without its full stop.
-        step: the step's id, when known.
-        epoch: the epoch's number, when known.
-        part: the part's name, when known.
-        why: the cause, one sentence without its full stop.
-        do: what the reader can do about it, one sentence without its full stop.
+        what: What happened, as one sentence without a full stop.
+        step: The step id, if known.
+        epoch: The epoch number, if known.
+        part: The name of the part, if known.
+        why: The cause, as one sentence without a full stop.
+        do: The remedy, as one sentence without a full stop.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class OutfallError(Exception):
         why: str | None = None,
         do: str | None = None,
     ) -> None:
-        """Compose the text from its four parts."""
+        """Compose the text from location, event, cause and remedy."""
         sentences = [_where(step, epoch, part) + what, why, f"What to do: {do}" if do else None]
         super().__init__(" ".join(_sentence(text) for text in sentences if text))
         self.what = what
@@ -48,48 +48,52 @@ class OutfallError(Exception):
 
     @classmethod
     def because_of(cls, error: BaseException, what: str, *, do: str | None = None, **where: Any) -> Self:
-        """Make the error that another one led to, which says each thing once.
+        """Create an error of this class that was caused by another error, without repeating its text.
 
         Args:
-            error: what led to it. One of our own is taken over with all that it says, and with its own cause.
-            what: what happened, one sentence without its full stop.
-            do: what to do about it where `error` does not say it.
-            where: step, epoch and part, as far as known.
+            error: The cause. Event, cause and remedy of an `OutfallError` become part of the new text, and its own
+                cause becomes the cause of the new error.
+            what: What happened, as one sentence without a full stop.
+            do: The remedy if `error` has none.
+            where: `step`, `epoch` and `part`, as far as known.
         """
-        why, remedy = told(error)
-        made = cls(what, why=why, do=remedy or do, **where)
-        made.__cause__ = error.__cause__ if isinstance(error, OutfallError) else error
+        why, remedy = cause_and_remedy(error)
+        created = cls(what, why=why, do=remedy or do, **where)
+        created.__cause__ = error.__cause__ if isinstance(error, OutfallError) else error
         for note in getattr(error, "__notes__", ()):
-            made.add_note(note)
-        return made
+            created.add_note(note)
+        return created
 
     def locate(self, *, step: str, epoch: int) -> None:
-        """Say where it happened, in an error that does not say it: for who knows, of one who could not know.
+        """Add step and epoch to an error that was raised without them.
 
         Args:
-            step: the step's id.
-            epoch: the epoch's number.
+            step: The step id.
+            epoch: The epoch number.
         """
         if self.step is None and self.epoch is None:
             self.step, self.epoch = step, epoch
             self.args = (_where(step, epoch, None) + str(self),)
 
 
-def told(error: BaseException) -> tuple[str, str | None]:
-    """Return what an error says has happened and why, without where, and what to do about it if it says so."""
+def cause_and_remedy(error: BaseException) -> tuple[str, str | None]:
+    """Return event and cause of an error as one text without its location, and the remedy if it has one."""
     if not isinstance(error, OutfallError):
         return f"{type(error).__name__}: {error}", None
     return " ".join(_sentence(text) for text in (error.what, error.why) if text), error.do
 
 
 def reason(error: BaseException | None) -> str:
-    """Return why a query or job has failed in one line, without the stack traces that Spark puts around it.
+    """Return in one line why a query or job has failed, without Spark's stack traces.
 
-    Takes whatever Spark raises and returns, on classic sessions and Connect: `query.exception()`, a
-    `StreamingQueryException`, a `PythonException`, a `Py4JJavaError`, our own errors.
+    Args:
+        error: Any error that Spark raises or returns, on classic sessions and on Connect: the result of
+            `query.exception()`, a `StreamingQueryException`, a `PythonException`, a `Py4JJavaError`, or an
+            `OutfallError`.
 
     Returns:
-        The text of our error with its notes; of an error that is not ours the line that names it; nothing for `None`.
+        The text and the notes of the `OutfallError` in it. For any other error, the line with its class and message.
+        An empty string for `None`.
     """
     chain: list[BaseException] = []
     while error is not None and error not in chain:
@@ -98,7 +102,7 @@ def reason(error: BaseException | None) -> str:
     for found in chain:
         if isinstance(found, OutfallError):
             return " ".join([str(found), *getattr(found, "__notes__", ())])
-    # Of what a classic session raises, a cause may stand in the stack trace alone.
+    # On a classic session the cause may be in the stack trace only.
     texts = [text for found in chain for text in (str(found), getattr(found, "_stackTrace", None) or "")]
     for pattern in (_OURS, _PYTHON):
         for text in texts:
@@ -108,8 +112,8 @@ def reason(error: BaseException | None) -> str:
 
 
 _OURS = re.compile(r"^outfall(?:\.\w+)*\.[A-Z]\w*: (.*(?:\n(?![\s=]|JVM stacktrace:|Caused by: ).+)*)", re.MULTILINE)
-"""One of our errors and its notes, at the end of a traceback: until more of a traceback, an empty line or what Spark
-writes after it."""
+"""An `OutfallError` and its notes at the end of a traceback. It ends at the next traceback, at an empty line, or at
+the text that Spark appends."""
 _PYTHON = re.compile(r"^(?!org\.|java)(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$", re.MULTILINE)
 
 
@@ -124,119 +128,195 @@ def _where(step: str | None, epoch: int | None, part: str | None) -> str:
 
 
 class TerminalError(OutfallError):
-    """Trying again will not help; somebody has to act."""
+    """Base class of errors that a retry cannot fix. The query fails until a user fixes the cause."""
 
 
 class TransientError(OutfallError):
-    """The same call may succeed later."""
+    """Base class of errors that may disappear on a retry, and raised itself if a destination is unreachable or busy.
+
+    Spark retries the task or, after a restart of the query, the epoch. If the error persists, check the service that
+    the text names.
+    """
 
 
 class ConfigurationError(TerminalError):
-    """An option, an argument or the shape of a sink is wrong. Raised before the first row moves."""
+    """Raised if an option, an argument, a location or a column does not fit the sink.
+
+    The checks run before the first row is written. A retry fails again: correct the value that the text names.
+    """
 
 
 class CapabilityError(ConfigurationError):
-    """A sink combines capabilities that do not go together, or lacks one that another needs."""
+    """Raised if a sink combines capabilities that exclude each other, or lacks a method that a capability requires.
+
+    A retry fails again. Add or remove what the text names.
+    """
 
 
 class SerializationError(TerminalError):
-    """A state or committable cannot be turned into bytes, or bytes not into a value."""
+    """Raised if a state or committable cannot be serialized, or if a stored one cannot be deserialized.
+
+    A retry fails again. Give the sink a serializer for its values. For a stored value, run the release that wrote it.
+    """
 
 
 class RecordError(TerminalError):
-    """A recovery record is truncated, empty, of another step, or of a format this version does not read."""
+    """Raised if the recovery data is damaged, incomplete, of another step, or in a newer format.
+
+    It is also raised if files of Spark's checkpoint that the batch depends on are damaged. A retry fails again. Restore
+    the recovery data from a copy, run the newer release, or repair the checkpoint with `outfall repair`.
+    """
 
 
 class ForeignRecordsError(TerminalError):
-    """The recovery data belongs to another query, sink kind or target."""
+    """Raised if the recovery data was written by another query, by another kind of sink, or for another target.
+
+    A retry fails again. Undo the change, or use a new checkpoint or another `step_id`.
+    """
 
 
 class FencedError(TerminalError):
-    """A newer driver has taken this step over; this one must stop."""
+    """Raised in a driver or task after a newer driver has taken over the step, or a driver of a copied log the target.
+
+    A retry fails again. Run only one of the two queries. If you need both, give each its own step or location.
+    """
 
 
 class StaleWriterError(TerminalError):
-    """A newer attempt has taken this part over, or the part is sealed; this attempt must stop."""
+    """Raised if an attempt writes to a part that is sealed or that a newer attempt has taken over.
+
+    A retry of the same attempt fails again. If a newer run continues, do nothing. Otherwise restart the query.
+    """
 
 
 class UnexpectedEpochError(TerminalError):
-    """Spark brings a batch id that the recovery data neither has last nor expects next."""
+    """Raised if Spark runs a batch id that is neither the last recorded one nor the next.
+
+    A retry fails again. Restore checkpoint and recovery data from copies of the same time. To start an empty recovery
+    log next to an existing checkpoint, set `adopt_checkpoint=True`.
+    """
 
 
 class PartsChangedError(TerminalError):
-    """A part that has state is no longer listed by its sink."""
+    """Raised if the sink no longer lists a part that has a state.
+
+    A retry fails again. List the part again, or start with a new checkpoint and an empty target.
+    """
 
 
 class ResponsesError(TerminalError):
-    """The responses of the tasks do not fit together: two for one task or part, or of another epoch."""
+    """Raised if task results contradict each other: two for one task or part, or results of another epoch.
+
+    No data of the epoch was published. Restart the query, and report the error.
+    """
 
 
 class SealError(TransientError):
-    """A part was written by somebody else than the recorded winner; the epoch has to run again."""
+    """Raised if the last writer of a part is not the attempt whose result the driver has.
+
+    No data of the epoch is recorded. Restart the query: the epoch runs again.
+    """
 
 
 class TargetError(TerminalError):
-    """The target is not what the recovery data says it is."""
+    """Base class of errors about the target, and raised itself if the target is missing, unusable or denies access.
+
+    A retry fails again. Fix the target or the permissions that the text names, and restart the query.
+    """
 
 
 class TargetNotEmptyError(TargetError):
-    """First contact with a target that already holds somebody's data."""
+    """Raised if a target already contains data of another writer on the first run of a query.
+
+    A retry fails again. Use another target, set `on_existing` to `"resume"` or `"overwrite"`, or move the data away.
+    """
 
 
 class TargetLostError(TargetError):
-    """The target lost what the recovery data says it has."""
+    """Raised if the target lacks data that the recovery log records as written.
+
+    A retry fails again. Restore the data, or start with a new checkpoint and an empty target.
+    """
 
 
 class TargetAheadError(TargetError):
-    """The target holds later epochs than the recovery data, as after a checkpoint restored from an older copy."""
+    """Raised if the target contains later epochs than the recovery log, for example after a checkpoint was restored.
+
+    A retry fails again. Restore the newer checkpoint, or set `on_rewind="truncate"` if the sink has that option.
+    """
 
 
 class ReplayDiffersError(TargetError):
-    """An epoch came again with other rows than the target already holds of it."""
+    """Raised if the rows of a replayed epoch differ from those of this epoch in the target.
+
+    A retry fails again unless the source replays the same rows. Fix the source, or choose a delivery mode that accepts
+    any source.
+    """
 
 
 class UnsharedTargetError(TargetError):
-    """A task does not see the target that the driver sees."""
+    """Raised in a task if it does not see the target directory that the driver sees.
+
+    A retry fails again on that host. Write to a path that all hosts share.
+    """
 
 
 class CommitError(TransientError):
-    """Committing did not finish. What is recorded will be committed by the next run."""
+    """Raised if committing exceeds its deadline or fails for an unknown reason.
+
+    The committables are recorded. Fix the cause and restart the query: the next run commits them.
+    """
 
 
 class CommitRefusedError(TerminalError):
-    """The target refused a committable for a known reason."""
+    """Raised if the target rejects a committable for a known reason.
+
+    A retry fails again. Fix the target or the rows, and restart the query: it commits the recorded committables.
+    """
 
 
 class LostCommittableError(TerminalError):
-    """Data that was written and recorded is gone, and part of its epoch is or may be published."""
+    """Raised if recorded data is missing after a part of its epoch was published, or may have been.
+
+    A retry fails again. Restore the data, or compare target and source and start with a new checkpoint.
+    """
 
 
 class EpochAbandonedError(TransientError):
-    """Written data was lost before any of it was published; the epoch has to be written anew."""
+    """Raised if written data is missing before any data of its epoch was published.
+
+    The epoch is written again: the Python API does this at once, `format("outfall")` after a restart of the query.
+    """
 
 
 class ValueRefusedError(TerminalError):
-    """A row cannot be written as the format or the routing needs it."""
+    """Raised if a row cannot be written, for example a NULL key or a value that the format cannot represent.
+
+    A retry fails again. Filter such rows out, convert the value, or set dead letters if the sink has them.
+    """
 
 
 class StepInUseError(ConfigurationError):
-    """The same step was written twice in one epoch."""
+    """Raised if one step is written twice in one epoch.
+
+    A retry fails again. Give each write in a `foreachBatch` function its own `step_id`.
+    """
 
 
 def raise_together(
     errors: Mapping[str, Exception], what: str, *, step: str | None = None, epoch: int | None = None
 ) -> None:
-    """Raise what went wrong at several places at once, nothing if nothing did.
+    """Raise the errors of several sinks as one. Does nothing if there are none.
 
     Args:
-        errors: by the name of each place that failed. A single one is raised as it is, with a note of the name.
-        what: what failed, one sentence without its full stop.
-        step: the step's id, when known.
-        epoch: the epoch's number, when known.
+        errors: The errors by the name of their sink. A single error is raised unchanged, with the name as a note.
+        what: What failed, as one sentence without a full stop.
+        step: The step id, if known.
+        epoch: The epoch number, if known.
 
     Raises:
-        OutfallError: several failed: of their kind where it is one, else a `TransientError` if all are, else a
-            `TerminalError`. The errors themselves are its cause, as an ExceptionGroup.
+        OutfallError: Several sinks failed. Its class is theirs if they agree, else `TransientError` if all errors are
+            transient, else `TerminalError`. Its cause is an `ExceptionGroup` of the errors.
     """
     for name, error in errors.items():
         note = f"In the sink {name!r}."
@@ -250,12 +330,12 @@ def raise_together(
         kinds = {type(error) for error in errors.values()}
         for kind in kinds if len(kinds) == 1 else ():
             family = kind if issubclass(kind, OutfallError) else family
-        parts = {name: told(error) for name, error in errors.items()}
+        parts = {name: cause_and_remedy(error) for name, error in errors.items()}
         why = "; ".join(f"{name}: {text.rstrip('.')}" for name, (text, _) in parts.items())
         do = "; ".join(dict.fromkeys(f"{name}: {remedy}" for name, (_, remedy) in parts.items() if remedy))
         raise family(what, step=step, epoch=epoch, why=why, do=do) from ExceptionGroup(what, list(errors.values()))
 
 
 def missing_extra(package: str, extra: str) -> ImportError:
-    """Make the error for a connector whose optional dependency is not installed."""
+    """Return the error for a connector whose optional dependency is not installed."""
     return ImportError(f"{package!r} is not installed. What to do: pip install 'outfall[{extra}]'.")
