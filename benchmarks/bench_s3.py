@@ -43,8 +43,8 @@ def session() -> Any:
 
 def sink(address: str) -> S3Sink:
     return S3Sink(
-        "bucket", "out", endpoint_url=address, session_factory=session, path_style=True, format="text", inline_size=0,
-        part_size=PART_SIZE, max_concurrency=CONCURRENCY,
+        "bucket", "out", endpoint_url=address, session_factory=session, path_style=True, format="text", inline_bytes=0,
+        part_bytes=PART_SIZE, max_concurrency=CONCURRENCY,
     )  # fmt: skip
 
 

@@ -184,7 +184,7 @@ def commits_timed() -> Iterator[list[float]]:
 def _growth(scratch: Scratch) -> Iterator[Line]:
     """Run one query of each sink for long. Iceberg's snapshots expire, since each that stays makes a commit longer."""
     queries: dict[str, Make] = {
-        f"{ICEBERG}, expire_snapshots": lambda directory: into_iceberg(directory, expire_snapshots="1 second"),
+        f"{ICEBERG}, max_snapshot_age": lambda directory: into_iceberg(directory, max_snapshot_age="1 second"),
         DELTA: into_delta,
     }
     rows = mixed_rows(0, EPOCH_ROWS).to_pylist()

@@ -7,10 +7,11 @@ import json
 import os
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, SecretStr, ValidationError
@@ -28,6 +29,7 @@ _UNITS = {
     "h": 3600, "hour": 3600, "hours": 3600,
     "d": 86_400, "day": 86_400, "days": 86_400,
 }  # fmt: skip
+_ALIKE, _EQUALLY = 0.6, 0.05
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -124,6 +126,19 @@ Limit = Annotated[timedelta, BeforeValidator(parse_limit)]
 O = TypeVar("O", bound="SinkOptions")  # noqa: E741 - O for options
 
 
+@dataclass(frozen=True)
+class Alias:
+    """Another name of an option.
+
+    Args:
+        option: the field's name.
+        convert: returns the field's value, where the alias takes another unit; raises `ValueError` for a wrong one.
+    """
+
+    option: str
+    convert: Callable[[Any], Any] = lambda value: value
+
+
 class SinkOptions(BaseModel):
     """Base of a sink's options. Every field has a description, which becomes its line in the documentation.
 
@@ -131,6 +146,9 @@ class SinkOptions(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    aliases: ClassVar[Mapping[str, Alias]] = {}
+    """Other names of options. To give an option under two of its names is an error."""
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What `repr` and `str` show: of a URL neither user, password, query nor fragment."""
@@ -143,27 +161,60 @@ def make_options(model: type[O], values: Mapping[str, Any]) -> O:
     Raises:
         ConfigurationError: naming every option that is wrong, and no secret.
     """
-    return _validated(model, values, [])
+    names = {name: name for name in _names(model)}
+    return _validated(model, [(given, names.get(given), value) for given, value in values.items()])
+
+
+class OptionTexts(dict[str, str]):
+    """Options of a sink as text, and further ones that the sink gets only if it has them.
+
+    `parse_options` removes from `offered` each option that the model has. The others are left to the caller.
+
+    Args:
+        own: the options of the sink.
+        offered: the options that may be the sink's.
+        known: names of options that are not the sink's, to name the nearest of a misspelled one.
+    """
+
+    def __init__(self, own: Mapping[str, str], offered: Mapping[str, str], known: Collection[str]) -> None:
+        super().__init__(own)
+        self.offered = dict(offered)
+        self.known = known
 
 
 def parse_options(model: type[O], options: Mapping[str, str]) -> O:
-    """Validate options given as text, as Spark gives them: `maxBytes`, `max_bytes` and `maxbytes` are one option.
+    """Validate options given as text, as Spark gives them: `batchBytes`, `batch_bytes` and `batchbytes` are one option.
 
     Raises:
         ConfigurationError: naming every option that is unknown, given twice or wrong, and no secret.
     """
-    known = {_plain(name): name for name in model.model_fields}
-    values: dict[str, str] = {}
-    problems: list[str] = []
-    for given, value in options.items():
-        name = known.get(_plain(given))
-        if name is None:
-            problems.append(_unknown(given, known))
-        elif name in values:
-            problems.append(f"{given}: given twice in different spellings")
-        else:
-            values[name] = value
-    return _validated(model, values, problems)
+    names = {plain_name(name): name for name in _names(model)}
+    texts = dict(options)
+    others: Collection[str] = ()
+    if isinstance(options, OptionTexts):
+        others = options.known
+        texts |= {given: options.offered.pop(given) for given in list(options.offered) if plain_name(given) in names}
+    return _validated(model, [(given, names.get(plain_name(given)), value) for given, value in texts.items()], others)
+
+
+def plain_name(name: str) -> str:
+    """An option's name as it is compared: `onExisting` and `on_existing` are one option."""
+    return name.replace("_", "").lower()
+
+
+def nearest_name(given: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelled one resembles most, or two joined by "or"; `None` where none does.
+
+    Letters count in their order and in any order, since words of a name are easily swapped.
+    """
+
+    def likeness(name: str) -> float:
+        matcher = difflib.SequenceMatcher(None, plain_name(given), plain_name(name))
+        return (matcher.ratio() + matcher.quick_ratio()) / 2
+
+    found = sorted(((likeness(name), name) for name in known), reverse=True)[:2]
+    alike = [name for score, name in found if score >= max(_ALIKE, found[0][0] - _EQUALLY)]
+    return " or ".join(alike) or None
 
 
 def options_in_save_mode(options: O, mode: SaveMode | None) -> O:
@@ -189,7 +240,9 @@ def options_table(model: type[SinkOptions]) -> str:
     """Render the options as a Markdown table for the documentation."""
     lines = ["| Option | Type | Default | Meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
-        cells = (f"`{name}`", _type_text(field.annotation), _default_text(field), field.description or "")
+        names = [name, *(alias for alias, of in model.aliases.items() if of.option == name)]
+        shown = ", ".join(f"`{each}`" for each in names)
+        cells = (shown, _type_text(field.annotation), _default_text(field), field.description or "")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -238,29 +291,50 @@ def _from_file(path: str) -> str:
         ) from None
 
 
-def _validated(model: type[O], values: Mapping[str, Any], problems: list[str]) -> O:
+def _names(model: type[SinkOptions]) -> list[str]:
+    return [*model.model_fields, *model.aliases]
+
+
+def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], others: Collection[str] = ()) -> O:
+    """Validate options, each as it was given, the name that this means, `None` for none, and its value."""
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    given_as: dict[str, str] = {}
+    for given, name, value in options:
+        if name is None:
+            nearest = nearest_name(given, _names(model)) or nearest_name(given, others)
+            problems.append(f"{given}: unknown, did you mean {nearest}?" if nearest else f"{given}{_UNKNOWN}")
+            continue
+        alias = model.aliases.get(name, Alias(name))
+        if alias.option in given_as:
+            problems.append(f"{name}: given twice, also as {given_as[alias.option]}")
+            continue
+        given_as[alias.option] = name
+        try:
+            values[alias.option] = alias.convert(value)
+        except ValueError as error:
+            problems.append(f"{name}: {error}, not {_shown(value)!r}")
     try:
-        made = model.model_validate(dict(values))
+        made = model.model_validate(values)
     except ValidationError as error:
-        problems = problems + [_problem(model, item) for item in error.errors(include_url=False)]
+        problems = problems + [_problem(model, item, given_as) for item in error.errors(include_url=False)]
     else:
         if not problems:
             return made
     # Whoever gave a wrong value knows the names, and a near miss is told.
     lost = any(problem.endswith(_UNKNOWN) for problem in problems)
-    names = f"; the options are {', '.join(model.model_fields)}" if lost else ""
+    names = f"; the options are {', '.join(_names(model))}" if lost else ""
     raise ConfigurationError("options are wrong: " + "; ".join(problems), do=f"correct them{names}")
 
 
-def _problem(model: type[SinkOptions], item: ErrorDetails) -> str:
+def _problem(model: type[SinkOptions], item: ErrorDetails, given_as: Mapping[str, str]) -> str:
     name = str(item["loc"][0]) if item["loc"] else None
     cause = item.get("ctx", {}).get("error")
     text = str(cause) if isinstance(cause, ValueError) else item["msg"]
     if name is None:
         return text
     field = model.model_fields.get(name)
-    if field is None and item["type"] == "extra_forbidden":
-        return _unknown(name, {_plain(known): known for known in model.model_fields})
+    name = given_as.get(name, name)
     hidden = field is None or _holds_secret(field.annotation) or item["type"] == "missing"
     return f"{name}: {text}" if hidden else f"{name}: {text}, not {_shown(item['input'])!r}"
 
@@ -272,15 +346,6 @@ def _shown(value: Any) -> Any:
 
 
 _UNKNOWN = ": unknown"
-
-
-def _unknown(given: str, known: Mapping[str, str]) -> str:
-    nearest = difflib.get_close_matches(_plain(given), known, n=1)
-    return f"{given}: unknown, did you mean {known[nearest[0]]}?" if nearest else f"{given}{_UNKNOWN}"
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
 
 
 def _holds_secret(annotation: Any) -> bool:

@@ -21,8 +21,9 @@ from outfall.errors import ConfigurationError
 SINKS = "outfall.sinks"
 """By the name of `.option("sink", …)`: a function of the sink's options, as text, that returns the sink."""
 WRAPPERS = "outfall.wrappers"
-"""By the name of an option that any sink may have, or what stands before its first dot: a function of the sink and of
-these options, as text, that returns the sink which wraps it. Several wrap each other in the order of the names."""
+"""By the name of an option that any sink may have, or by its part before the first dot: a function of the sink and of
+these options, as text, that returns the sink which wraps it. A sink that has the option itself gets it, and is not
+wrapped for it. Several wrap each other in the order of their names."""
 RECOVERY = "outfall.recovery"
 """By the scheme of a recovery location: a function of its URL that returns a `RecoveryConfig`."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from outfall import plugins
 from outfall.capabilities import SupportsPreWriteTopology
 from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, supports
 from outfall.errors import ConfigurationError
-from outfall.options import SinkOptions, parse_options
+from outfall.options import Duration, OptionTexts, SinkOptions, nearest_name, parse_options, plain_name
 from outfall.protocol.commit_retry import CommitPolicy
 
 
@@ -34,7 +34,7 @@ class SourceOptions(SinkOptions):
     adopt_checkpoint: bool = Field(
         default=False, description="Begin at the batch id that comes although nothing is recorded yet."
     )
-    commit_deadline: float = Field(default=600.0, gt=0, description="Seconds for which committing is tried.")
+    commit_deadline: Duration = Field(default=timedelta(minutes=10), description="For how long a commit is retried.")
     on_known_failure: Literal["fail", "drop"] = Field(
         default="fail",
         description="What to do when the target refuses written data: `fail`, or `drop` all rows of that task or"
@@ -43,7 +43,7 @@ class SourceOptions(SinkOptions):
 
     def commit_policy(self) -> CommitPolicy:
         """How committing is tried."""
-        return CommitPolicy(deadline=self.commit_deadline, on_known_failure=self.on_known_failure)
+        return CommitPolicy(deadline=self.commit_deadline.total_seconds(), on_known_failure=self.on_known_failure)
 
 
 def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, str]]:
@@ -78,7 +78,7 @@ def make_sink(name: str, options: Mapping[str, str]) -> Any:
 def build_sink(name: str, options: Mapping[str, str]) -> Any:
     """Make a sink from its options, whatever it needs of those who write through it.
 
-    Some options go to what wraps a sink, whichever it is, as `outfall.plugins.WRAPPERS` has them.
+    The options of `outfall.plugins.WRAPPERS` go to the sink if it has them itself, else to a wrapper around it.
 
     Args:
         name: the sink's, as a distribution registers it in `outfall.plugins.SINKS`.
@@ -92,13 +92,17 @@ def build_sink(name: str, options: Mapping[str, str]) -> Any:
     factory = plugins.find(plugins.SINKS, name)
     if factory is None:
         raise _unknown(name)
-    own = dict(options)
+    wrappers = {plain_name(option): option for option in plugins.names(plugins.WRAPPERS)}
+    wraps = {key: wrappers.get(plain_name(key.partition(".")[0])) for key in options}
+    texts = OptionTexts(
+        {key: value for key, value in options.items() if wraps[key] is None},
+        {key: value for key, value in options.items() if wraps[key] is not None},
+        known=[*wrappers.values(), *SourceOptions.model_fields],
+    )
+    sink = factory(texts)
     wrapping: dict[Any, dict[str, str]] = {}
-    for option in plugins.names(plugins.WRAPPERS):
-        given = {key: own.pop(key) for key in list(own) if plain_name(key.partition(".")[0]) == plain_name(option)}
-        if given:
-            wrapping.setdefault(plugins.find(plugins.WRAPPERS, option), {}).update(given)
-    sink = factory(own)
+    for key, value in texts.offered.items():
+        wrapping.setdefault(plugins.find(plugins.WRAPPERS, str(wraps[key])), {})[key] = value
     for wrap, given in wrapping.items():
         sink = wrap(sink, given)
     check_sink(sink)
@@ -130,8 +134,8 @@ def _child(name: str, options: Mapping[str, str], named: Sequence[str]) -> Any:
     own = dict(options)
     sinks = [own.pop(option) for option in options if plain_name(option) == "sink"]
     if not sinks:
-        nearest = difflib.get_close_matches(name, named, n=1)
-        other = f'; or if "{nearest[0]}" is meant, write {name}.… as {nearest[0]}.…' if nearest else ""
+        nearest = nearest_name(name, named)
+        other = f'; or if "{nearest}" is meant, write {name}.… as {nearest}.…' if nearest else ""
         raise ConfigurationError(
             f'the option "{name}.sink" is missing',
             do=f"say which sink it is, one of: {', '.join(_sink_names())}{other}",
@@ -169,8 +173,8 @@ def _needed(sink: Any) -> str:
 
 def _unknown(name: str) -> ConfigurationError:
     known = _sink_names()
-    nearest = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    nearest = nearest_name(name, known)
+    meant = f"; did you mean {nearest!r}?" if nearest else ""
     return ConfigurationError(f"there is no sink {name!r}", do=f"use one of: {', '.join(known)}{meant}")
 
 
@@ -188,8 +192,3 @@ def _sink_names() -> list[str]:
         " PYTHONPATH, or with that of an older version",
         do="install Outfall with pip where the driver runs; or give a sink object to outfall.spark.write_stream",
     )
-
-
-def plain_name(name: str) -> str:
-    """An option's name as it is compared: `onExisting` and `on_existing` are one option."""
-    return name.replace("_", "").lower()

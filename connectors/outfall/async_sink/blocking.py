@@ -19,7 +19,7 @@ class BlockingSinkPartition(AsyncSinkPartition[E], Generic[E]):
     """Runs a blocking `send` in `max_in_flight_requests` threads: all that a light shim has to write.
 
     `send` is called by several threads at a time, so what it uses must bear that. It should have timeouts of its own,
-    shorter than `request_timeout_ms`: a thread that hangs cannot be ended.
+    shorter than `request_timeout`: a thread that hangs cannot be ended.
     """
 
     classify: Callable[[BaseException], ErrorAction] = staticmethod(first_of(outfall_errors, network_errors))

@@ -42,7 +42,7 @@ class RequestLoop(Generic[E]):
         self._host = host
         self._events = events
         self._counters = counters
-        self._requests: PendingRequests[E] = PendingRequests(events, options.request_timeout_ms / 1000)
+        self._requests: PendingRequests[E] = PendingRequests(events, options.request_timeout.total_seconds())
         self._timer: float | None = None
         """When the one timer goes off: `max_time_in_buffer_ms` after the first entry of an empty buffer was
         written, perhaps in an earlier epoch."""
@@ -191,11 +191,11 @@ class RequestLoop(Generic[E]):
     def _timed_out(self, pending: PendingRequest[E], now: float) -> None:
         entries = [item.entry for item in pending.batch.items]
         self._counters.timed_out(len(entries))
-        timeout = self._options.request_timeout_ms
+        timeout = f"{self._options.request_timeout.total_seconds():g} s"
         if self._options.fail_on_timeout:
             raise TransientError(
-                f"the destination gave no answer within {timeout} ms",
-                do="see why it is slow, raise request_timeout_ms, or leave fail_on_timeout out to have it sent again",
+                f"the destination gave no answer within {timeout}",
+                do="see why it is slow, raise request_timeout, or leave fail_on_timeout out to have it sent again",
             )
-        reason = f"no answer within request_timeout_ms ({timeout})"
+        reason = f"no answer within request_timeout ({timeout})"
         self._outcomes.handle(pending, RequestOutcome(retry=entries, reason=reason, together=True), now)

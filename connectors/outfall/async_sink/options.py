@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
-from typing import Self, TypedDict
+from typing import Any, Self, TypedDict
 
 from pydantic import ByteSize, Field, model_validator
 
 from outfall.async_sink.retrying import Backoff, RetryPolicy
 from outfall.capabilities import MAX_DEAD_LETTERS
-from outfall.options import Duration, SinkOptions
+from outfall.options import Alias, Duration, SinkOptions, parse_duration
+
+
+def _milliseconds(value: Any) -> int:
+    return math.ceil(parse_duration(value) / timedelta(milliseconds=1))
 
 
 class AsyncSinkOptions(SinkOptions):
     """Base of the options of a sink on `AsyncSink`; a connector's options class inherits it and may change defaults.
 
-    Names, meanings and checks are those of Flink's `AsyncSinkWriterConfiguration` (FLIP-171, FLIP-451).
+    Names, meanings and checks are those of Flink's `AsyncSinkWriterConfiguration` (FLIP-171, FLIP-451). The aliases are
+    the names that the other sinks have for the same.
     """
+
+    aliases = {
+        "batch_size": Alias("max_batch_size"),
+        "batch_bytes": Alias("max_batch_size_in_bytes"),
+        "flush_interval": Alias("max_time_in_buffer_ms", _milliseconds),
+        "max_record_bytes": Alias("max_record_size_in_bytes"),
+    }
 
     max_batch_size: int = Field(default=500, gt=0, description="How many entries one request may hold.")
     max_in_flight_requests: int = Field(
@@ -35,8 +48,8 @@ class AsyncSinkOptions(SinkOptions):
     max_time_in_buffer_ms: int = Field(
         default=5000,
         gt=0,
-        description="After how many milliseconds entries are sent although they do not fill a request. Looked at while"
-        " rows come in; the end of the epoch sends everything.",
+        description="After how many milliseconds entries are sent although they do not fill a request; `flush_interval`"
+        " takes a duration. Checked while rows come in. The end of the epoch sends everything.",
     )
     max_record_size_in_bytes: ByteSize = Field(
         default=ByteSize(1 << 20),
@@ -44,10 +57,9 @@ class AsyncSinkOptions(SinkOptions):
         description="How many bytes one entry may have. A larger one is a dead letter; at most"
         " `max_batch_size_in_bytes`.",
     )
-    request_timeout_ms: int = Field(
-        default=600_000,
-        gt=0,
-        description="After how many milliseconds without an answer a request is sent again, which may duplicate its"
+    request_timeout: Duration = Field(
+        default=timedelta(minutes=10),
+        description="How long a request may take. Without a response by then it is sent again, which may duplicate its"
         " rows.",
     )
     fail_on_timeout: bool = Field(
@@ -69,7 +81,7 @@ class AsyncSinkOptions(SinkOptions):
         description="The longest pause before the first retry; doubled for each further one. The pause is random,"
         " between nothing and that.",
     )
-    retry_max_backoff: Duration = Field(
+    max_retry_backoff: Duration = Field(
         default=timedelta(seconds=20), description="The longest pause before any retry."
     )
     retry_budget: float = Field(
@@ -98,8 +110,8 @@ class AsyncSinkOptions(SinkOptions):
                 f"max_batch_size_in_bytes ({int(self.max_batch_size_in_bytes)}) must not be less than"
                 f" max_record_size_in_bytes ({int(self.max_record_size_in_bytes)})"
             )
-        if self.retry_max_backoff < self.retry_backoff:
-            raise ValueError("retry_max_backoff must not be less than retry_backoff")
+        if self.max_retry_backoff < self.retry_backoff:
+            raise ValueError("max_retry_backoff must not be less than retry_backoff")
         return self
 
     def retry_policy(self) -> RetryPolicy:
@@ -107,7 +119,7 @@ class AsyncSinkOptions(SinkOptions):
         return RetryPolicy(
             max_retries=self.max_retries,
             deadline=self.retry_deadline.total_seconds(),
-            backoff=Backoff(self.retry_backoff.total_seconds(), self.retry_max_backoff.total_seconds()),
+            backoff=Backoff(self.retry_backoff.total_seconds(), self.max_retry_backoff.total_seconds()),
         )
 
 
@@ -115,17 +127,21 @@ class AsyncSinkSettings(TypedDict, total=False):
     """The fields of `AsyncSinkOptions` as keyword arguments of a sink's constructor (`**settings: Unpack[…]`)."""
 
     max_batch_size: int
+    batch_size: int
     max_in_flight_requests: int
     max_buffered_requests: int
     max_batch_size_in_bytes: int | str
+    batch_bytes: int | str
     max_time_in_buffer_ms: int
+    flush_interval: timedelta | float | str
     max_record_size_in_bytes: int | str
-    request_timeout_ms: int
+    max_record_bytes: int | str
+    request_timeout: timedelta | float | str
     fail_on_timeout: bool
     across_epochs: bool
     max_retries: int | None
     retry_deadline: timedelta | float | str
     retry_backoff: timedelta | float | str
-    retry_max_backoff: timedelta | float | str
+    max_retry_backoff: timedelta | float | str
     retry_budget: float
     max_dead_letters: int

@@ -101,10 +101,9 @@ class HttpOptions(AsyncSinkOptions):
     read_timeout: Duration = Field(
         default=timedelta(seconds=30), description="How long the server may be silent once it has the request."
     )
-    request_timeout_ms: int = Field(
-        default=30_000,
-        gt=0,
-        description="How many milliseconds one try may take, from connecting to the answer's end. A server that sends"
+    request_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        description="How long one try may take, from connecting to the answer's end. A server that sends"
         " byte by byte gains nothing, except through `requests`. The request is then sent again.",
     )
     max_retries: int | None = Field(
@@ -115,10 +114,10 @@ class HttpOptions(AsyncSinkOptions):
         description="The longest pause before the first retry; doubled for each further one. The pause is random,"
         " between nothing and that.",
     )
-    retry_max_backoff: Duration = Field(
+    max_retry_backoff: Duration = Field(
         default=timedelta(seconds=60), description="The longest pause before any retry."
     )
-    retry_after_longest: Duration = Field(
+    max_retry_after: Duration = Field(
         default=timedelta(minutes=5),
         description="How much of a server's `Retry-After` is obeyed. What ends after `retry_deadline` is cut there.",
     )
@@ -256,7 +255,7 @@ class HttpArguments(AsyncSinkSettings, total=False):
     limiter: LimiterKind
     connect_timeout: timedelta | float | str
     read_timeout: timedelta | float | str
-    retry_after_longest: timedelta | float | str
+    max_retry_after: timedelta | float | str
     verify: bool
     ca_bundle: str | None
     client_certificate: str | None

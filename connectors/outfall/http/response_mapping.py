@@ -68,7 +68,7 @@ class AnswerReader:
         self._statuses = statuses
         self._per_item = per_item
         self._hide = hide
-        self._longest_pause = options.retry_after_longest.total_seconds()
+        self._longest_pause = options.max_retry_after.total_seconds()
 
     def read(self, answer: Response, records: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
         """Return what an answer means."""

@@ -57,7 +57,7 @@ class Sender:
         self._credentials = credentials
         self._statuses = statuses
         self._clock = clock
-        self._timeout = options.request_timeout_ms / 1000
+        self._timeout = options.request_timeout.total_seconds()
         self._query = _query(options)
         self._public: Headers = (("Content-Type", content_type), ("Accept-Encoding", "identity"))
         if options.compression != "none":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -94,7 +95,7 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         per_item: PerItem | None = None,
     ) -> None:
         # A try ends by itself; the base gives up only what hangs where nothing can end it, as in a resolver.
-        super().__init__(options.model_copy(update={"request_timeout_ms": options.request_timeout_ms + _GRACE_MS}))
+        super().__init__(options.model_copy(update={"request_timeout": options.request_timeout + _GRACE}))
         self.http = options
         self.auth = auth
         self.session = session
@@ -195,4 +196,4 @@ class ContentRequestSink(HttpRequestSink, SupportsPreWriteTopology):
         return by_content(df)
 
 
-_GRACE_MS = 2_000
+_GRACE = timedelta(seconds=2)

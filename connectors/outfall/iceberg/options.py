@@ -105,7 +105,7 @@ class SnapshotArguments(TypedDict, total=False):
     catalog: str
     catalog_options: Mapping[str, Any]
     branch: str | None
-    expire_snapshots: timedelta | float | str | None
+    max_snapshot_age: timedelta | float | str | None
     snapshot_properties: Mapping[str, str]
 
 
@@ -135,7 +135,7 @@ class IcebergOptions(TableOptions):
         " `months(ts)`, `years(ts)`, `bucket(16, id)`, `truncate(4, name)`, or a column. One that exists keeps its"
         " partitioning.",
     )
-    expire_snapshots: Duration | None = Field(
+    max_snapshot_age: Duration | None = Field(
         default=None,
         description="After each epoch, expire the snapshots that are older than this. The newest five of each branch"
         " stay, and what branches and tags name. Removes metadata only: no file is deleted.",

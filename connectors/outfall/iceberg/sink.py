@@ -39,7 +39,7 @@ class IcebergSink(TableSink):
         catalog: the catalogue's name in pyiceberg's configuration.
         catalog_options: pyiceberg's own properties: `uri`, `warehouse`, `credential`, `s3.endpoint`, …
         branch: what is committed to; `None` for `main`.
-        expire_snapshots: after each epoch, expire snapshots that are older than this.
+        max_snapshot_age: after each epoch, expire snapshots that are older than this.
         snapshot_properties: what the summary of each snapshot says beside what Iceberg says.
         options: as `TableOptions` describes them: `write_mode`, `create_table`, `partition_by`, …
 
@@ -57,7 +57,7 @@ class IcebergSink(TableSink):
         catalog: str = "default",
         catalog_options: Mapping[str, Any] | None = None,
         branch: str | None = None,
-        expire_snapshots: timedelta | float | str | None = None,
+        max_snapshot_age: timedelta | float | str | None = None,
         snapshot_properties: Mapping[str, str] | None = None,
         **options: Unpack[TableArguments],
     ) -> None:
@@ -66,7 +66,7 @@ class IcebergSink(TableSink):
             "catalog": catalog,
             "catalog_options": catalog_options or {},
             "branch": branch,
-            "expire_snapshots": expire_snapshots,
+            "max_snapshot_age": max_snapshot_age,
             "snapshot_properties": snapshot_properties or {},
         }
         self.options = make_options(IcebergOptions, given | options)
@@ -159,7 +159,7 @@ class IcebergSink(TableSink):
 
     def follow_up(self) -> None:
         """Expire old snapshots."""
-        age = self.options.expire_snapshots
+        age = self.options.max_snapshot_age
         table = None if age is None else self.load()
         if table is None or age is None:
             return

@@ -32,7 +32,7 @@ _BREAKS = (
      "the sink has an idempotent producer: without it, retries could double rows and change their order"),
     (r"transactional\.id", "the sink names its transactions itself; transactional_id_prefix says how names begin"),
     (r"transaction\.timeout\.ms", "transaction_timeout says it"),
-    (r"(message|delivery)\.timeout\.ms", "timeout says it"),
+    (r"(message|delivery)\.timeout\.ms", "delivery_timeout says it"),
     (r"partitioner", "records go where Java's and Spark's producers put their keys (murmur2_random);"
      " a column partition says otherwise"),
     (r"delivery\.report.*|dr_.*|on_delivery|.*_cb|statistics\..+|logger|plugin\..+",
@@ -220,7 +220,7 @@ class KafkaOptions(SinkOptions):
         " `linger.ms`, `batch.size`, `compression.type`, … Secrets accept `env:NAME` and `file:PATH`. What the sink's"
         " promises stand on is refused.",
     )
-    timeout: Duration = Field(
+    delivery_timeout: Duration = Field(
         default=timedelta(minutes=2),
         description="How long a record may take from the local queue until the brokers have confirmed it, and one"
         " question to them; then the task fails.",
@@ -257,8 +257,8 @@ class KafkaOptions(SinkOptions):
 
     @property
     def seconds(self) -> float:
-        """`timeout` in seconds."""
-        return self.timeout.total_seconds()
+        """`delivery_timeout` in seconds."""
+        return self.delivery_timeout.total_seconds()
 
     @property
     def ledger(self) -> str:
@@ -307,8 +307,10 @@ class KafkaOptions(SinkOptions):
         given = of_parts & {name for name in self.model_fields_set if getattr(self, name) != _default(name)}
         if given and self.parts is None:
             raise ValueError(f"{min(given)} is an option of parts, which is not given")
-        if self.parts is not None and self.timeout > self.transaction_timeout:
-            raise ValueError("timeout is longer than transaction_timeout: the brokers would end the transaction first")
+        if self.parts is not None and self.delivery_timeout > self.transaction_timeout:
+            raise ValueError(
+                "delivery_timeout is longer than transaction_timeout: the brokers would end the transaction first"
+            )
         if self.parts is not None and len(self.ledger) > 249:
             raise ValueError("ledger_topic must be given: the name made of topic is longer than 249 characters")
         return self

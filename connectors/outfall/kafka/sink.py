@@ -55,7 +55,7 @@ class KafkaSink(WithDeadLetters):
         partitions: int | None = None,
         replication_factor: int | None = None,
         client_options: Mapping[str, Any] | None = None,
-        timeout: timedelta | float | str = 120,
+        delivery_timeout: timedelta | float | str = 120,
         transaction_timeout: timedelta | float | str = 600,
         transactional_id_prefix: str = "outfall",
         ledger_topic: str | None = None,

@@ -42,7 +42,7 @@ __all__ = [
 
 
 def sink_from_options(options: Mapping[str, str]) -> S3Sink:
-    """Make a sink from Spark options (`bucket` and `prefix`, or `path`; `format`, `part_size`, also `partSize`, …).
+    """Make a sink from Spark options (`bucket` and `prefix`, or `path`; `format`, `part_bytes`, also `partBytes`, …).
 
     Raises:
         ConfigurationError: naming every option that is unknown or wrong.

@@ -99,7 +99,7 @@ class _Place(SinkOptions):
 class _Upload(SinkOptions):
     """How objects are uploaded."""
 
-    part_size: ByteSize = Field(
+    part_bytes: ByteSize = Field(
         default=ByteSize(8 << 20),
         ge=SMALLEST_PART,
         le=LARGEST_PART,
@@ -111,7 +111,7 @@ class _Upload(SinkOptions):
         le=256,
         description="How many parts a task uploads at once, and how many objects the driver completes at once.",
     )
-    inline_size: ByteSize = Field(
+    inline_bytes: ByteSize = Field(
         default=ByteSize(64 << 10),
         ge=0,
         le=LARGEST_INLINE,
@@ -228,7 +228,7 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
         Args:
             clock: tells the time, in seconds since 1970.
         """
-        largest = min(_MOST_BYTES, int(self.part_size) * _MOST_PARTS)
+        largest = min(_MOST_BYTES, int(self.part_bytes) * _MOST_PARTS)
         return RollBounds(self.roll_bytes, self.roll_interval, self.roll_rows, largest, clock)
 
 
@@ -237,9 +237,9 @@ class S3Arguments(PartitionArguments, FormatArguments, total=False):
 
     path: str | None
     on_existing: Literal["error", "resume", "overwrite"]
-    part_size: int | str
+    part_bytes: int | str
     max_concurrency: int
-    inline_size: int | str
+    inline_bytes: int | str
     checksum: Literal["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"] | None
     sse: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None
     sse_kms_key_id: str | None

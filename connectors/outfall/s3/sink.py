@@ -71,7 +71,7 @@ class S3Sink(
         prefix: what all keys begin with.
         session_factory: makes a `boto3.session.Session`, in each process and again when credentials have expired; a
             picklable callable without arguments. By default boto3's own chain.
-        options: as `S3Options` describes them: `format`, `partition_by`, `part_size`, `sse`, …
+        options: as `S3Options` describes them: `format`, `partition_by`, `part_bytes`, `sse`, …
 
     Raises:
         ConfigurationError: naming every option that is wrong.

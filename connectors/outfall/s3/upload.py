@@ -42,7 +42,7 @@ class UploadAttempt:
         self.store = store
         self.context = context
         self.senders = Senders(store.options.max_concurrency)
-        self.inline_left = int(store.options.inline_size)
+        self.inline_left = int(store.options.inline_bytes)
         """Bytes of small objects that may still go to the driver."""
         self._ended: list[Callable[[], StagedObject]] = []
         self._uploads: list[Upload] = []
@@ -124,7 +124,7 @@ class Upload:
         self._store = store
         self._refuse_stale = refuse_stale
         self._senders = senders
-        self._part_size = int(store.options.part_size)
+        self._part_size = int(store.options.part_bytes)
         self._pending = ByteQueue()
         self._sent: list[Future[UploadedPart]] = []
         self._first_unseen = 0

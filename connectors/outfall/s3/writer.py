@@ -37,7 +37,7 @@ class Writer(StatelessSinkPartition[Any]):
         self._attempt = attempt
         self._options = attempt.store.options
         self._buckets = buckets
-        self._held_bytes = int(self._options.part_size) * self._options.max_concurrency
+        self._held_bytes = int(self._options.part_bytes) * self._options.max_concurrency
         self._broken = False
 
     def write_batch(self, values: list[Any]) -> None:

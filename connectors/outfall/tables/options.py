@@ -21,7 +21,7 @@ class TableArguments(TypedDict, total=False):
     partition_by: str | tuple[str, ...] | list[str]
     schema_evolution: Literal["fail", "add_columns"]
     on_existing: OnExisting
-    target_file_size: int | str | None
+    target_file_bytes: int | str | None
     max_open_files: int
     retry_deadline: timedelta | float | str
 
@@ -49,7 +49,7 @@ class TableOptions(SinkOptions):
         " the table says that this step wrote some, under a checkpoint that is gone. `resume`: keep them. `error`:"
         " refuse them. `overwrite`: remove them in the commit of the first epoch, be it empty.",
     )
-    target_file_size: ByteSize | None = Field(
+    target_file_bytes: ByteSize | None = Field(
         default=None,
         description="Close a data file once it holds this many bytes, and go on in a new one: a number, or text such as"
         " `128 MiB`. Default: what the table's properties say, or the format's default.",
@@ -66,7 +66,7 @@ class TableOptions(SinkOptions):
         " Commits are tried for as long as the query says (`commit_deadline`).",
     )
 
-    @field_validator("target_file_size")
+    @field_validator("target_file_bytes")
     @classmethod
     def _some_bytes(cls, value: ByteSize | None) -> ByteSize | None:
         if value is not None and value < 1:

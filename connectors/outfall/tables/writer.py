@@ -45,7 +45,7 @@ class TableWriter(StatelessSinkPartition[Any]):
         self._published = published
         self._context = context
         self._most_open = options.max_open_files
-        self._target_size = int(options.target_file_size or layout.target_size)
+        self._target_size = int(options.target_file_bytes or layout.target_size)
         self._directory = directory_of(context.incarnation, context.generation, context.token)
         self._casts: dict[pa.Schema, _Cast] = {}
         self._open: OrderedDict[Key, _OpenFile] = OrderedDict()

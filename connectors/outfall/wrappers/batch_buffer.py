@@ -24,7 +24,7 @@ class BatchLimits(SinkOptions):
     flush_interval: Duration = Field(
         default=timedelta(seconds=30), description="How old the oldest row of a batch gets before the batch is written."
     )
-    max_bytes: ByteSize | None = Field(
+    batch_bytes: ByteSize | None = Field(
         default=None, gt=0, description="Bytes in a batch, as Arrow holds the rows. A larger row is a batch of its own."
     )
 
@@ -81,7 +81,8 @@ class Buffer:
         if not self._chunks:
             return None
         options = self._options
-        full = self.rows >= options.batch_size or (options.max_bytes is not None and self._size >= options.max_bytes)
+        full = self.rows >= options.batch_size
+        full |= options.batch_bytes is not None and self._size >= options.batch_bytes
         aged = now - self._oldest[0][1] >= options.flush_interval.total_seconds()
         if not (full or aged or everything or self._run < len(self._chunks)):
             return None
@@ -112,7 +113,7 @@ class Buffer:
             self._oldest = []
 
     def _measured(self, chunk: Any) -> int:
-        return chunk.size if self._options.max_bytes is not None else 0
+        return chunk.size if self._options.batch_bytes is not None else 0
 
     def _extend_run(self) -> None:
         """Look at the chunks behind the run. Those in it are not looked at again: one may wait for many."""
@@ -122,7 +123,7 @@ class Buffer:
     def _cut(self, run: Sequence[Any]) -> Any:
         """The first rows of a run, as many as the limits allow, at least one."""
         rows = self._options.batch_size
-        size: int | None = self._options.max_bytes
+        size: int | None = self._options.batch_bytes
         taken: list[Any] = []
         for chunk in run:
             part = chunk if chunk.rows <= rows else chunk.cut(0, rows)

@@ -49,7 +49,7 @@ class BatchingSink(DelegatingSink):
         sink: any sink.
         batch_size: rows in a batch.
         flush_interval: how old the oldest row gets before its batch is written: timedelta, seconds, or text.
-        max_bytes: bytes in a batch, as Arrow holds the rows: a number, or text such as `"8 MiB"`.
+        batch_bytes: bytes in a batch, as Arrow holds the rows: a number, or text such as `"8 MiB"`.
         across_epochs: whether a batch waits for the rows of later epochs.
         clock: tells how old rows are. A test gives one of its own.
 
@@ -63,7 +63,7 @@ class BatchingSink(DelegatingSink):
         sink: Any,
         batch_size: int = 1000,
         flush_interval: timedelta | float | str = timedelta(seconds=30),
-        max_bytes: int | str | None = None,
+        batch_bytes: int | str | None = None,
         across_epochs: bool = False,
         *,
         clock: Clock | None = None,
@@ -72,7 +72,7 @@ class BatchingSink(DelegatingSink):
         given = {
             "batch_size": batch_size,
             "flush_interval": flush_interval,
-            "max_bytes": max_bytes,
+            "batch_bytes": batch_bytes,
             "across_epochs": across_epochs,
         }
         self.options = make_options(BatchingOptions, given | unknown)
@@ -98,7 +98,7 @@ class BatchingSink(DelegatingSink):
 
 
 def batching_from_options(sink: Any, options: Mapping[str, str]) -> BatchingSink:
-    """Give a sink batches by Spark options (`batch_size`, `flush_interval`, `max_bytes`; also spelled `batchSize`).
+    """Give a sink batches by Spark options (`batch_size`, `flush_interval`, `batch_bytes`; also spelled `batchSize`).
 
     Raises:
         ConfigurationError: naming every option that is unknown or wrong.

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import in_save_mode
 from outfall.errors import ConfigurationError, ResponsesError
+from outfall.options import plain_name
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.protocol.step import EpochOptions
@@ -31,7 +32,7 @@ from outfall.protocol.task import EpochTask
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, has_open_batch
 from outfall.recovery.url import recovery_config
-from outfall.source_options import SourceOptions, make_sink, plain_name, split_options
+from outfall.source_options import SourceOptions, make_sink, split_options
 from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, remove_recovery
 from outfall.spark.columns import check_schema
 from outfall.spark.stream import checkpoint_recovery

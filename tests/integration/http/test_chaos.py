@@ -190,7 +190,7 @@ def test_bodies_arrive_as_they_were_written(trial: Trial, body: Any, compression
 @pytest.mark.parametrize("size", [2_500_000, pytest.param(25_000_000, marks=pytest.mark.long)])
 def test_fifty_megabytes_and_a_server_that_refuses_them(receiver: HttpReceiver, tmp_path: Path, size: int) -> None:
     name = receiver.new_target(first(refused(413)))
-    limits = {"max_batch_size_in_bytes": "64 MiB", "max_record_size_in_bytes": "64 MiB", "request_timeout_ms": 120_000}
+    limits = {"max_batch_size_in_bytes": "64 MiB", "max_record_size_in_bytes": "64 MiB", "request_timeout": 120}
     sink = HttpSink(receiver.url(name), **(QUICK | limits))
     rows = [{"id": number, "text": "x" * size} for number in range(2)]
     LocalDriver(sink, str(tmp_path)).run_epoch(0, [rows])

@@ -47,7 +47,7 @@ def test_a_server_that_answers_too_slowly_is_left_in_time(
     started = time.monotonic()
     trial.run(
         lambda request: slow(request) if request.number == 1 else Reply(),
-        max_batch_size=5, max_in_flight_requests=1, request_timeout_ms=200, **options_of(way),
+        max_batch_size=5, max_in_flight_requests=1, request_timeout=0.2, **options_of(way),
     )  # fmt: skip
     assert sorted(set(trial.ids)) == list(range(10))
     assert time.monotonic() - started < 60
@@ -205,7 +205,7 @@ def test_a_head_that_comes_byte_by_byte_has_the_bound_of_the_exchange(way: dict[
                         return
 
     with listener(serve) as port:
-        sink = HttpSink(f"http://127.0.0.1:{port}/x", **(QUICK | {"max_retries": 1, "request_timeout_ms": 400} | way))
+        sink = HttpSink(f"http://127.0.0.1:{port}/x", **(QUICK | {"max_retries": 1, "request_timeout": 0.4} | way))
         started = time.monotonic()
         with pytest.raises(TransientError, match="the server was silent, or too slow"):
             LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])

@@ -11,7 +11,7 @@ from outfall.http import HttpSink
 from outfall.testing import LocalDriver
 from tests.integration.support.http_receiver import Behaviour, HttpReceiver, Reply, Target
 
-QUICK: dict[str, Any] = {"retry_backoff": 0.001, "retry_max_backoff": 0.01, "max_retries": 8, "retry_budget": 1.0}
+QUICK: dict[str, Any] = {"retry_backoff": 0.001, "max_retry_backoff": 0.01, "max_retries": 8, "retry_budget": 1.0}
 
 
 class Trial:

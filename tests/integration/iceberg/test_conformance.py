@@ -36,7 +36,7 @@ class IcebergTables(SinkHarness):
 
     def make_sink(self, target: Any) -> Any:
         return IcebergRecordedElsewhere(
-            NAME, catalog_options=target.properties, retry_deadline="10 seconds", expire_snapshots="1 second"
+            NAME, catalog_options=target.properties, retry_deadline="10 seconds", max_snapshot_age="1 second"
         )
 
     def read(self, target: Any) -> Iterable[Any]:

@@ -19,7 +19,7 @@ EPOCHS = 500
 def test_the_last_hundred_of_500_commits_take_at_most_twice_the_first_hundred(lake: Lake) -> None:
     """In seconds of the processor, which other work on the machine does not change."""
     lake.create(pa.schema({"id": pa.int64(), "name": pa.string()}))
-    driver = lake.driver(expire_snapshots="1 second")
+    driver = lake.driver(max_snapshot_age="1 second")
     begun = [0.0]
     taken: list[float] = []
     whole: list[float] = []

@@ -30,7 +30,7 @@ def test_a_stream_creates_the_table_and_each_epoch_is_a_snapshot(spark: SparkSes
     """The last epoch is brought again: what was recorded is not written again."""
     source, checkpoint = write_source(lake.directory / "source", 2), lake.directory / "checkpoint"
     rows = read_stream(spark, source)
-    sink = lake.sink(create_table="if_missing", partition_by="bucket(2, id), k", expire_snapshots="1 day")
+    sink = lake.sink(create_table="if_missing", partition_by="bucket(2, id), k", max_snapshot_age="1 day")
     for _ in range(2):
         run(write_stream(rows, sink, checkpoint=checkpoint))
         forget_commit(checkpoint, 1)

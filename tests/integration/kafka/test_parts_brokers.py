@@ -24,7 +24,7 @@ from tests.integration.support.kafka_topics import ModelTopic
 from tests.integration.support.waiting import until
 
 COORDINATOR_LOADING, NOT_COORDINATOR, CONCURRENT = 14, 16, 51
-SHORT: dict[str, Any] = {"timeout": timedelta(seconds=1)}
+SHORT: dict[str, Any] = {"delivery_timeout": timedelta(seconds=1)}
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_commit_behind_the_open_transaction_of_another_part_is_found(model: Mo
     with closing(query.coordinator()) as coordinator:
         ticket = coordinator.begin(0)
         tasks = query.route([rows_of(0)])
-        patient = query.executor("second", timeout=timedelta(seconds=20))
+        patient = query.executor("second", delivery_timeout=timedelta(seconds=20))
         slow = threading.Thread(target=lambda: answers.update({1: patient.attempts(ticket, 0, 1, tasks[1])}))
 
         def overtaken() -> None:

@@ -30,7 +30,7 @@ STEPS = (
 def options(brokers: str, parts: int) -> dict[str, Any]:
     return {
         "brokers": brokers, "topic": f"spark-{uuid.uuid4().hex}", "parts": parts, "value_format": "json",
-        "create_topic": "if_missing", "partitions": 3, "replication_factor": 1, "timeout": 30,
+        "create_topic": "if_missing", "partitions": 3, "replication_factor": 1, "delivery_timeout": 30,
     }  # fmt: skip
 
 

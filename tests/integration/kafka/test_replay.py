@@ -16,7 +16,7 @@ from tests.unit.support.warehouse import Warehouse
 
 def test_letters_in_a_topic_are_replayed_once(kafka: str, tmp_path: Path) -> None:
     topic = f"letters-{secrets.token_hex(6)}"
-    made = {"create_topic": "if_missing", "partitions": 3, "replication_factor": 1, "timeout": 20}
+    made = {"create_topic": "if_missing", "partitions": 3, "replication_factor": 1, "delivery_timeout": 20}
     kept = KafkaSink(kafka, topic, value_format="json", **made)  # type: ignore[arg-type]
     driver = LocalDriver(DeadLetteringSink(RefusingSink(Warehouse()), kept), str(tmp_path / "query"))
     command: tuple[object, ...] = (

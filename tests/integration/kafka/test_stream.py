@@ -32,7 +32,7 @@ def name() -> str:
 
 
 def sink(address: str, topic: str | None, **options: Any) -> KafkaSink:
-    given: dict[str, Any] = {"timeout": 20, "client_options": {"linger.ms": 0}}
+    given: dict[str, Any] = {"delivery_timeout": 20, "client_options": {"linger.ms": 0}}
     made: dict[str, Any] = {"create_topic": "if_missing", "partitions": 3, "replication_factor": 1} if topic else {}
     return KafkaSink(address, topic, **(given | made | options))
 
@@ -117,7 +117,7 @@ def test_the_doctor_is_told_what_was_found(model: ModelBroker) -> None:
     assert "will be made" in sink(model.address, "other").check_connection()[0]
     assert "named by rows" in sink(model.address, None).check_connection()[0]
     with pytest.raises(TransientError, match="see that the brokers are up"):
-        sink("127.0.0.1:1", "t", timeout=1).check_connection()
+        sink("127.0.0.1:1", "t", delivery_timeout=1).check_connection()
 
 
 def test_a_topic_that_may_not_be_written_to_is_refused_before_the_first_row(model: ModelBroker, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_broker_that_is_gone_fails_the_epoch_and_the_next_run_makes_it_good(
     written(tmp_path, made, rows(3))
     model.silent.add(0)
     with pytest.raises(TransientError, match=r"writing to t at .* failed"):
-        written(tmp_path, sink(model.address, "t", timeout=1), rows(3, 3), epoch=1)
+        written(tmp_path, sink(model.address, "t", delivery_timeout=1), rows(3, 3), epoch=1)
     model.silent.clear()
     written(tmp_path, made, rows(3, 3), epoch=1)
     assert {record.value for record in model.topics["t"].records} == {f"v{number}".encode() for number in range(6)}
@@ -219,7 +219,7 @@ def test_no_secret_is_shown(model: ModelBroker, tmp_path: Path, caplog: pytest.L
     caplog.set_level("DEBUG")
     secret = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "me",
               "sasl.password": "hunter2"}  # fmt: skip
-    made = sink(model.address, "t", timeout=1, client_options=secret)
+    made = sink(model.address, "t", delivery_timeout=1, client_options=secret)
     with pytest.raises(OutfallError) as caught:
         written(tmp_path, made, rows(1))
     shown = f"{caught.value} {made!r} {made.options!r} {made.target()} {made.place()} {caplog.text}"
@@ -229,7 +229,7 @@ def test_no_secret_is_shown(model: ModelBroker, tmp_path: Path, caplog: pytest.L
 def test_client_options_that_librdkafka_refuses_are_refused_before_the_first_row(
     model: ModelBroker, tmp_path: Path
 ) -> None:
-    made = sink(model.address, None, timeout=1, client_options={"linger.ms": 2000})
+    made = sink(model.address, None, delivery_timeout=1, client_options={"linger.ms": 2000})
     with pytest.raises(ConfigurationError, match=r"must be greater than `linger.ms`.*correct client_options"):
         written(tmp_path, made, [])
 

@@ -34,7 +34,7 @@ class Topics(SinkHarness):
         return topic
 
     def make_sink(self, target: Any) -> Any:
-        return KafkaSink(self.address, target, value_format="json", timeout=20, **self.options_of_sink)
+        return KafkaSink(self.address, target, value_format="json", delivery_timeout=20, **self.options_of_sink)
 
     def read(self, target: Any) -> Iterable[Any]:
         return [json.loads(record.value or b"") for record in read(self.address, target)]

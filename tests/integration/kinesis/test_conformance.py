@@ -14,7 +14,7 @@ from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.kinesis.server import Aws
 
-SETTINGS: dict[str, Any] = {"region": "us-east-1", "retry_backoff": 0.005, "retry_max_backoff": 0.02, "max_retries": 3}
+SETTINGS: dict[str, Any] = {"region": "us-east-1", "retry_backoff": 0.005, "max_retry_backoff": 0.02, "max_retries": 3}
 
 
 class Streams(SinkHarness):

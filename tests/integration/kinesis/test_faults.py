@@ -13,7 +13,7 @@ from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.integration.kinesis.server import Aws
 
-FAST: dict[str, Any] = {"retry_backoff": 0.005, "retry_max_backoff": 0.02, "max_in_flight_requests": 4}
+FAST: dict[str, Any] = {"retry_backoff": 0.005, "max_retry_backoff": 0.02, "max_in_flight_requests": 4}
 
 
 def rows(count: int) -> list[dict[str, Any]]:

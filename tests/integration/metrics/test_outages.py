@@ -102,7 +102,7 @@ def http(folder: Path) -> Iterator[Destination]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         url = f"http://127.0.0.1:{int(process.stdout.readline())}/t"
-        sink = HttpSink(url, request_timeout_ms=2000, max_retries=None, retry_deadline="3 minutes")
+        sink = HttpSink(url, request_timeout=2, max_retries=None, retry_deadline="3 minutes")
         yield Destination(
             sink,
             lambda: process.send_signal(signal.SIGSTOP),
@@ -128,7 +128,7 @@ def kafka(folder: Path) -> Iterator[Destination]:
             create_topic="if_missing",
             partitions=1,
             replication_factor=1,
-            timeout="3 minutes",
+            delivery_timeout="3 minutes",
         )
         yield Destination(
             sink,

@@ -137,7 +137,7 @@ def make_place(name: str, root: Path, chance: random.Random, request: pytest.Fix
         return WatchedIceberg(request.getfixturevalue("duck"), chance, catalog)
     # Not moto: it answers with 500 to a part of an upload that another driver has aborted.
     target = BucketTarget(request.getfixturevalue("seaweed"))
-    options: dict[str, Any] = {"session_factory": session, "inline_size": chance.choice([0, "64 KiB"])}
+    options: dict[str, Any] = {"session_factory": session, "inline_bytes": chance.choice([0, "64 KiB"])}
     if name == "s3 rolling":
         options |= chance.choice([{"roll_rows": 30}, {"roll_bytes": "1 KiB"}, {"roll_rows": 15, "roll_bytes": "2 KiB"}])
     return Objects(target, **options)

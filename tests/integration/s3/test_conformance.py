@@ -28,11 +28,11 @@ class Prefixes(SinkHarness):
 
     def make_sink(self, target: Any) -> Any:
         # Room for a slow server, whose passing 500 is not hidden by boto3's own tries here.
-        options = {"retry_deadline": "30 seconds", "part_size": "5 MiB", "max_concurrency": 2}
+        options = {"retry_deadline": "30 seconds", "part_bytes": "5 MiB", "max_concurrency": 2}
         return target.sink(**(options | self.sink_options()))
 
     def sink_options(self) -> dict[str, Any]:
-        return {"inline_size": 0}
+        return {"inline_bytes": 0}
 
     def read(self, target: Any) -> Iterable[Any]:
         return list(target.rows())
@@ -79,7 +79,7 @@ class Rolled(Prefixes):
     """Each epoch composes objects, of rows that waited too, and leaves some waiting."""
 
     def sink_options(self) -> dict[str, Any]:
-        return {"inline_size": 0, "roll_rows": 2}
+        return {"inline_bytes": 0, "roll_rows": 2}
 
 
 @pytest.mark.thorough
@@ -106,7 +106,7 @@ class TestUploads(Suite):
 @pytest.mark.long
 class TestInlineObjects(Suite):
     def sink_options(self) -> dict[str, Any]:
-        return {"inline_size": "64 KiB"}
+        return {"inline_bytes": "64 KiB"}
 
 
 @pytest.mark.long

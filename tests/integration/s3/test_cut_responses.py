@@ -139,10 +139,10 @@ def run_cut_off(cut_off: CutOff, recovery: str, sink: Any, offsets: range) -> No
 
 
 def test_epochs_whose_answers_are_cut_off_anywhere_leave_each_row_once(cut_off: CutOff, tmp_path: Path) -> None:
-    run_cut_off(cut_off, str(tmp_path), cut_off.sink(inline_size=0), range(20, 6_000, 1_193))
+    run_cut_off(cut_off, str(tmp_path), cut_off.sink(inline_bytes=0), range(20, 6_000, 1_193))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [{"inline_size": 0}, {"inline_size": 100}, {"inline_size": 0, "roll_rows": 3}])
+@pytest.mark.parametrize("options", [{"inline_bytes": 0}, {"inline_bytes": 100}, {"inline_bytes": 0, "roll_rows": 3}])
 def test_each_region_of_each_answer_of_an_epoch(cut_off: CutOff, tmp_path: Path, options: Mapping[str, Any]) -> None:
     run_cut_off(cut_off, str(tmp_path), cut_off.sink(**options), range(0, 7_000, 53))

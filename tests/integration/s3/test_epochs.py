@@ -41,7 +41,7 @@ def large(number: int, size: int = 6 * MIB) -> dict[str, Any]:
 def test_a_driver_that_dies_anywhere_leaves_each_row_once(seaweed: SeaweedFS, recovery: str, step: str) -> None:
     """Also between the completion of one object and that of the next."""
     target = Target(seaweed.s3)
-    sink = target.sink(part_size="5 MiB", inline_size=0, max_concurrency=1, partition_by="k")
+    sink = target.sink(part_bytes="5 MiB", inline_bytes=0, max_concurrency=1, partition_by="k")
     tasks: list[list[Any]] = [[{"id": 1, "k": "a b+c=d/é"}, {"id": 2, "k": None}], [large(3) | {"k": "large"}]]
     with crash_at(step) as seen:
         run(sink, recovery, 0, *tasks)
@@ -65,7 +65,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_promised(
     seaweed: SeaweedFS, recovery: str, step: str
 ) -> None:
     target = Target(seaweed.s3)
-    sink = target.sink(part_size="5 MiB", inline_size=0, max_concurrency=1, retry_deadline="60 seconds")
+    sink = target.sink(part_bytes="5 MiB", inline_bytes=0, max_concurrency=1, retry_deadline="60 seconds")
     run(sink, recovery, 0, [large(0)], rows(1))
     name, _, times = step.partition("#")
     seen: list[str] = []
@@ -100,7 +100,7 @@ def test_an_answer_that_is_cut_off_is_settled(
     behind_proxy: tuple[Target, TcpProxy], recovery: str, answer: bytes
 ) -> None:
     target, proxy = behind_proxy
-    sink = target.sink(inline_size=0, max_concurrency=2, endpoint_url=f"http://127.0.0.1:{proxy.port}")
+    sink = target.sink(inline_bytes=0, max_concurrency=2, endpoint_url=f"http://127.0.0.1:{proxy.port}")
     run(sink, recovery, 0, rows(0))
     proxy.inject(NetworkFault("reset", "reply", contains=answer, connections=1))
     run(sink, recovery, 1, rows(1), rows(2))
@@ -143,7 +143,7 @@ def test_a_store_that_ignores_if_none_match_is_looked_at_before_each_publication
 ) -> None:
     with rclone(tmp_path) as server:
         target = Target(server.s3)
-        sink = target.sink(inline_size=8)
+        sink = target.sink(inline_bytes=8)
         with crash_at("s3: completed"):
             run(sink, recovery, 0, rows(1), rows(22), [large(3)])
         assert "does not honour If-None-Match" in caplog.text
@@ -156,7 +156,7 @@ def test_a_store_that_ignores_if_none_match_is_looked_at_before_each_publication
 
 
 def test_what_an_upload_must_not_replace_is_told_and_left(target: Target, recovery: str) -> None:
-    sink = target.sink(inline_size=0)
+    sink = target.sink(inline_bytes=0)
     run(sink, recovery, 0, rows(0))
     with listening(occupy(target)), pytest.raises(CommitRefusedError, match="is not ours"):
         run(sink, recovery, 1, rows(1))
@@ -166,7 +166,7 @@ def test_what_an_upload_must_not_replace_is_told_and_left(target: Target, recove
 def test_uploads_that_a_lifecycle_rule_took_are_written_anew_before_anything_is_published(
     any_target: Target, recovery: str
 ) -> None:
-    sink = any_target.sink(inline_size=0)
+    sink = any_target.sink(inline_bytes=0)
     run(sink, recovery, 0, rows(0))
     with crash_at("after PREPARED"):
         run(sink, recovery, 1, rows(1), rows(2))
@@ -189,7 +189,7 @@ def test_a_server_that_does_not_answer_is_told_when_the_deadline_has_passed(targ
 
 def test_a_prefix_is_a_key_and_no_url(any_s3: S3, recovery: str) -> None:
     target = Target(any_s3, prefix="a#1/b?c=%20+é")
-    sink = target.sink(inline_size=10)
+    sink = target.sink(inline_bytes=10)
     with crash_at("s3: completing#2"):
         run(sink, recovery, 0, rows(1), rows(22))
     run(sink, recovery, 0)
@@ -199,7 +199,7 @@ def test_a_prefix_is_a_key_and_no_url(any_s3: S3, recovery: str) -> None:
 
 @pytest.mark.parametrize("checksum", ["SHA256", *map(thorough, ["CRC32", "SHA1"])])
 def test_checksums_are_sent_and_stored(any_target: Target, recovery: str, checksum: str) -> None:
-    sink = any_target.sink(checksum=checksum, inline_size=20, part_size="5 MiB")
+    sink = any_target.sink(checksum=checksum, inline_bytes=20, part_bytes="5 MiB")
     run(sink, recovery, 0, rows(1), [large(2)])
     assert any_target.ids() == [1, 2]
 

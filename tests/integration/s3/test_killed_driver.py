@@ -33,7 +33,7 @@ def test_the_bucket_holds_each_flight_once_however_often_the_driver_is_killed(
     for name, value in seaweed.s3.environment.items():
         monkeypatch.setenv(name, value)
     # Directories by carrier are small objects, and half of them are handed over with their bytes.
-    options: dict[str, Any] = {"path": target.url, "partition_by": "carrier", "inline_size": "8 KiB"}
+    options: dict[str, Any] = {"path": target.url, "partition_by": "carrier", "inline_bytes": "8 KiB"}
     job, rows = make_job(tmp_path, "uploads", api, s3=json.dumps(options), steps=STEPS)
     job.run_all()
     found = Counter(

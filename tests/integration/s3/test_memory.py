@@ -21,7 +21,7 @@ def test_five_gigabytes_through_one_task_add_less_than_200_mib_to_an_empty_sink(
 @pytest.mark.thorough
 def test_a_task_does_not_hold_its_epoch() -> None:
     """With small parts, so that what an epoch that is held would take is far more than what may be held."""
-    assert added(160, "part_size=5 MiB", "max_concurrency=2") < 130 * MIB
+    assert added(160, "part_bytes=5 MiB", "max_concurrency=2") < 130 * MIB
 
 
 def added(megabytes: int, *options: str) -> int:

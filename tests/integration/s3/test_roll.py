@@ -23,7 +23,7 @@ def recovery(tmp_path: Path) -> str:
 
 
 def driver(target: Target, recovery: str, **options: Any) -> LocalDriver:
-    given = {"part_size": "5 MiB", "inline_size": 0, "roll_bytes": "13 MiB"}
+    given = {"part_bytes": "5 MiB", "inline_bytes": 0, "roll_bytes": "13 MiB"}
     return LocalDriver(target.sink(**(given | options)), recovery, options=EpochOptions(worker_count=1))
 
 

@@ -74,7 +74,7 @@ def test_rows_that_wait_survive_the_server_and_come_once(
     monkeypatch.setattr("outfall.s3.store._TRIES", 1)
     target = Target(seaweed.s3)
     # Longer than the server may take to start.
-    options = {"part_size": "5 MiB", "inline_size": 0, "roll_bytes": "12 MiB", "retry_deadline": "5 minutes"}
+    options = {"part_bytes": "5 MiB", "inline_bytes": 0, "roll_bytes": "12 MiB", "retry_deadline": "5 minutes"}
     sink = target.sink(**options, connect_timeout=7)
     chance = random.Random("20261121 roll")
     killer = Killer(seaweed, itertools.islice(itertools.cycle(STEPS), KILLS))

@@ -33,7 +33,7 @@ def test_a_stream_of_objects_is_once_in_the_bucket_also_when_an_epoch_is_replaye
     """The session factory goes to the tasks with the sink."""
     source, checkpoint = write_source(tmp_path / "source", 1), tmp_path / "checkpoint"
     for _ in range(2):
-        sink = target.sink(partition_by="k", inline_size=100)
+        sink = target.sink(partition_by="k", inline_bytes=100)
         run(write_stream(read_stream(spark_with_s3, source), sink, checkpoint=checkpoint))
         assert target.ids() == sent(spark_with_s3, source)
         assert target.uploads() == []
@@ -49,7 +49,7 @@ def test_a_stream_by_options(spark_with_s3: SparkSession, target: Target, tmp_pa
     source, checkpoint = write_source(tmp_path / "source", epochs), tmp_path / "checkpoint"
     for _ in range(epochs):
         writer = read_stream(spark_with_s3, source).writeStream.format("outfall").option("sink", "s3")
-        writer = writer.option("path", target.url.replace("s3:", "s3a:")).option("inlineSize", "0")
+        writer = writer.option("path", target.url.replace("s3:", "s3a:")).option("inlineBytes", "0")
         writer = writer.option("endpointUrl", target.server.endpoint).option("region", "us-east-1")
         run(writer.option("checkpointLocation", str(checkpoint)))
         assert target.ids() == sent(spark_with_s3, source)
@@ -62,7 +62,7 @@ def test_micro_batches_of_a_stream_wait_for_one_object_of_each_worker(
     spark_with_s3: SparkSession, target: Target, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
-    sink = target.sink(roll_bytes="64 MiB", inline_size=0)
+    sink = target.sink(roll_bytes="64 MiB", inline_bytes=0)
     for replayed in (0, 1):
         run(write_stream(read_stream(spark_with_s3, source), sink, workers=2, checkpoint=checkpoint))
         forget_commit(checkpoint, replayed)

@@ -49,9 +49,9 @@ def make_sink(mode: str, options: dict[str, Any]) -> Any:
     if mode == "postgres parts":
         return PostgresSink(**options, delivery="offset", parts=2, offset_keys="ledger")
     if mode == "s3":
-        return S3Sink(**options, inline_size=0)
+        return S3Sink(**options, inline_bytes=0)
     if mode == "s3 rolling":
-        return S3Sink(**options, inline_size=0, roll_rows=2500)
+        return S3Sink(**options, inline_bytes=0, roll_rows=2500)
     return FileSink(**options)
 
 

@@ -60,8 +60,8 @@ class PartsTopic:
         """Return a sink; those of another `process` share no producer with it, as in processes of their own."""
         given: dict[str, Any] = {
             "brokers": self.address, "topic": self.name, "parts": 2, "value_format": "json",
-            "timeout": timedelta(seconds=10), "create_topic": "if_missing", "partitions": 2, "replication_factor": 1,
-            "client_options": {"client.id": process},
+            "delivery_timeout": timedelta(seconds=10), "create_topic": "if_missing", "partitions": 2,
+            "replication_factor": 1, "client_options": {"client.id": process},
         }  # fmt: skip
         return KafkaPartDelivery(KafkaOptions(**given | options), connect)
 

@@ -40,7 +40,7 @@ class Topic(Place):
         self._name = f"test-{uuid.uuid4().hex}"
         make_topic(address, self._name, partitions)
         self.sink = KafkaSink(
-            address, self._name, parts=PARTS, value_format="json", timeout=10, create_topic="if_missing",
+            address, self._name, parts=PARTS, value_format="json", delivery_timeout=10, create_topic="if_missing",
             partitions=partitions, replication_factor=1,
         )  # fmt: skip
         self._reader = TopicReader(self._address, self._name)

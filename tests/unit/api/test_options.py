@@ -24,7 +24,7 @@ from outfall.postgres.options import PostgresOptions
 from outfall.s3 import S3Sink
 from outfall.s3.options import S3Options
 from outfall.source_options import build_sink, make_sink
-from outfall.wrappers import BatchingSink, ExactlyOnceSink
+from outfall.wrappers import BatchingOptions, BatchingSink, ExactlyOnceSink
 
 
 class Options(SinkOptions):
@@ -90,7 +90,7 @@ def test_every_wrong_option_is_named_at_once_and_no_secret() -> None:
 
 
 def test_one_option_in_two_spellings_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="maxbytes: given twice"):
+    with pytest.raises(ConfigurationError, match="max_bytes: given twice"):
         parse_options(Options, {"max_bytes": "1", "maxbytes": "2", "address": "x"})
 
 
@@ -188,6 +188,26 @@ def test_constructors_name_the_nearest_option(sink: Any, arguments: dict[str, An
         ConfigurationError, match=rf"{given}: unknown, did you mean {meant}\? What to do: correct them\."
     ):
         sink(**arguments, **{given: 1})
+
+
+@pytest.mark.parametrize(
+    ("model", "former", "name"),
+    [
+        (S3Options, "part_size", "part_bytes"),
+        (S3Options, "inline_size", "inline_bytes"),
+        (DeltaOptions, "target_file_size", "target_file_bytes"),
+        (IcebergOptions, "expire_snapshots", "snapshot_properties or max_snapshot_age"),
+        (HttpOptions, "request_timeout_ms", "request_timeout"),
+        (HttpOptions, "retry_max_backoff", "max_retry_backoff or retry_backoff"),
+        (HttpOptions, "retry_after_longest", "max_retry_after"),
+        (KafkaOptions, "timeout", "delivery_timeout"),
+        (BatchingOptions, "max_bytes", "batch_bytes"),
+    ],
+)
+def test_the_nearest_of_a_name_has_its_words_in_any_order(model: type[SinkOptions], former: str, name: str) -> None:
+    for spelled in (former, former.replace("_", "")):
+        with pytest.raises(ConfigurationError, match=rf"{spelled}: unknown, did you mean {name}\?"):
+            parse_options(model, {spelled: "1"})
 
 
 def test_one_wrong_value_does_not_list_the_names_of_all_options() -> None:

@@ -42,7 +42,7 @@ class Lines(BlockingSinkPartition[str]):
 
 class LinesSink(AsyncSink[str]):
     def __init__(self, target: Any, **settings: Any) -> None:
-        small: dict[str, Any] = {"max_batch_size": 4, "retry_backoff": 0.001, "retry_max_backoff": 0.001}
+        small: dict[str, Any] = {"max_batch_size": 4, "retry_backoff": 0.001, "max_retry_backoff": 0.001}
         super().__init__(AsyncSinkOptions(**(small | settings)))
         self.target = target
 
@@ -181,7 +181,7 @@ def test_a_hanging_call_holds_up_neither_others_nor_the_end() -> None:
             return
         seen.extend(entries)
 
-    sink = AloneSink(target, max_in_flight_requests=1, request_timeout_ms=200_000)
+    sink = AloneSink(target, max_in_flight_requests=1, request_timeout=200)
     partition = Lines(sink, events=Skipping(hangs))
     partition.write_record_batch(pa.RecordBatch.from_pydict({"text": [str(number) for number in range(20)]}))
     partition.flush(True)

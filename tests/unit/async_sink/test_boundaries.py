@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pydantic import ByteSize
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, FixedLimiter, RequestOutcome
 from outfall.capabilities import Guarantee
@@ -36,10 +37,10 @@ def silent(entries: Sequence[str], number: int) -> Answer:
         ({"max_batch_size_in_bytes": 0}, "max_batch_size_in_bytes"),
         ({"max_time_in_buffer_ms": 0}, "max_time_in_buffer_ms"),
         ({"max_record_size_in_bytes": 0}, "max_record_size_in_bytes"),
-        ({"request_timeout_ms": 0}, "request_timeout_ms"),
+        ({"request_timeout": 0}, "request_timeout"),
         ({"max_batch_size": 10, "max_buffered_requests": 10}, "must be greater than max_batch_size"),
         ({"max_batch_size_in_bytes": 10, "max_record_size_in_bytes": 11}, "must not be less than"),
-        ({"retry_backoff": 2, "retry_max_backoff": 1}, "retry_max_backoff must not be less"),
+        ({"retry_backoff": 2, "max_retry_backoff": 1}, "max_retry_backoff must not be less"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], text: str) -> None:
@@ -53,7 +54,26 @@ def test_limits_may_be_equal_where_flink_lets_them() -> None:
 
 
 def test_keyword_arguments_and_options_are_the_same() -> None:
-    assert set(AsyncSinkSettings.__annotations__) == set(AsyncSinkOptions.model_fields)
+    assert set(AsyncSinkSettings.__annotations__) == {*AsyncSinkOptions.model_fields, *AsyncSinkOptions.aliases}
+
+
+def test_the_names_of_other_sinks_are_aliases_of_flinks() -> None:
+    common = {"batch_size": 7, "batch_bytes": "1 KiB", "flush_interval": "1.5 seconds", "max_record_bytes": 100}
+    assert make_options(AsyncSinkOptions, common) == AsyncSinkOptions(
+        max_batch_size=7,
+        max_batch_size_in_bytes=ByteSize(1024),
+        max_time_in_buffer_ms=1500,
+        max_record_size_in_bytes=ByteSize(100),
+    )
+    with pytest.raises(ConfigurationError, match="max_batch_size: given twice, also as batch_size"):
+        make_options(AsyncSinkOptions, {"batch_size": 7, "max_batch_size": 7})
+
+
+@pytest.mark.parametrize(("alias", "value"), [("batch_size", 0), ("flush_interval", "soon"), ("batch_bytes", "x")])
+def test_an_error_names_the_alias_that_was_given(alias: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{alias}: .*, not {value!r}") as refused:
+        make_options(AsyncSinkOptions, {alias: value})
+    assert "max_" not in str(refused.value)
 
 
 def test_the_sink_has_the_shape_that_the_engine_asks_for() -> None:
@@ -289,7 +309,7 @@ def test_an_answer_after_the_timeout_is_counted_and_changes_nothing() -> None:
     def service(entries: Sequence[str], number: int) -> Answer:
         return (3.0 if number == 0 else 2.5), RequestOutcome()
 
-    partition, destination = opened(service, max_batch_size=2, request_timeout_ms=2600, jitter=0.0)
+    partition, destination = opened(service, max_batch_size=2, request_timeout=2.6, jitter=0.0)
     partition.write_batch(["a", "b"])
     partition.flush(True)
     assert destination.requests == [["a", "b"], ["a", "b"]]
@@ -298,7 +318,7 @@ def test_an_answer_after_the_timeout_is_counted_and_changes_nothing() -> None:
 
 
 def test_an_answer_in_the_event_queue_beats_the_timeout() -> None:
-    partition, destination = opened(silent, max_batch_size=1, request_timeout_ms=1000)
+    partition, destination = opened(silent, max_batch_size=1, request_timeout=1)
     partition.write_batch(["a"])
     destination.results[0].complete()
     destination.events.advance(5.0)
@@ -307,9 +327,9 @@ def test_an_answer_in_the_event_queue_beats_the_timeout() -> None:
 
 
 def test_a_timeout_stops_the_query_if_asked() -> None:
-    partition, _ = opened(silent, request_timeout_ms=1000, fail_on_timeout=True)
+    partition, _ = opened(silent, request_timeout=1, fail_on_timeout=True)
     partition.write_batch(["a"])
-    with pytest.raises(TransientError, match="gave no answer within 1000 ms"):
+    with pytest.raises(TransientError, match="gave no answer within 1 s"):
         partition.flush(True)
 
 

@@ -93,7 +93,7 @@ def test_each_entry_has_exactly_one_fate(
         max_buffered_requests=batch + chance.randrange(1, 20),
         max_batch_size_in_bytes=12,
         max_record_size_in_bytes=12,
-        request_timeout_ms=2000,
+        request_timeout=2,
         retry_deadline=10**9,
         across_epochs=across,
     )

@@ -173,7 +173,7 @@ def test_a_sink_that_cannot_list_says_so_and_cleans_up_with_yes(
 
 def test_uploads_of_lost_attempts_are_listed_and_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket, recovery = FakeS3(), str(tmp_path / "rec")
-    sink = S3Sink(BUCKET, "p", session_factory=bucket, inline_size=0)
+    sink = S3Sink(BUCKET, "p", session_factory=bucket, inline_bytes=0)
     LocalDriver(sink, recovery).run_epoch(0, rows(0))
     with crash_at("after collect"):
         LocalDriver(sink, recovery).run_epoch(1, rows(1))
@@ -196,7 +196,7 @@ class RolledStep:
         self._path = str(tmp_path / "file")
 
     def sink(self) -> Any:
-        sink = S3Sink(BUCKET, "p", session_factory=self.bucket, roll_rows=40, inline_size=0)
+        sink = S3Sink(BUCKET, "p", session_factory=self.bucket, roll_rows=40, inline_bytes=0)
         if self._shape == "alone":
             return sink
         return FanOutSink(s3=sink, file=FileSink(self._path, parts=1 if self._shape == "beside parts" else None))

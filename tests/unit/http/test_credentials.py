@@ -224,7 +224,7 @@ def test_the_time_that_a_token_takes_is_the_requests_own() -> None:
 
     server, who = Server(200), Slow(wait)
     made = Sender(
-        options(request_timeout_ms=5000), server, who, Statuses(keyed=True, template=False),
+        options(request_timeout=5), server, who, Statuses(keyed=True, template=False),
         content_type="application/json", clock=lambda: now[0],
     )  # fmt: skip
     made.send(URL, b"", None)

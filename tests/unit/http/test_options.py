@@ -123,11 +123,11 @@ def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
         "query": '{"token": "hunter2"}',
         "bearerToken": "hunter2",
         "maxInFlightRequests": "7",
-        "requesttimeoutms": "5000",
+        "requesttimeout": "5 seconds",
         "statuses": "404=dead_letter, 409=complete",
     }
     sink = pickle.loads(pickle.dumps(sink_from_options(text)))
-    assert (sink.worker.http.max_in_flight_requests, sink.worker.http.request_timeout_ms) == (7, 5000)
+    assert (sink.worker.http.max_in_flight_requests, sink.worker.http.request_timeout.total_seconds()) == (7, 5)
     http = sink.worker.http
     shown = [repr(sink), str(sink), sink.target(), str(sink.worker.host()), repr(http.headers), repr(http.query)]
     assert "hunter2" not in "".join(shown)
@@ -165,6 +165,6 @@ def test_columns_that_are_missing_or_have_no_plain_text_are_refused() -> None:
 def test_defaults_are_three_retries_thirty_seconds_and_powers_of_two() -> None:
     options = HttpOptions(url=URL)
     policy = options.retry_policy()
-    assert (options.max_retries, options.request_timeout_ms) == (3, 30_000)
+    assert (options.max_retries, options.request_timeout.total_seconds()) == (3, 30)
     assert [policy.pause(n, 0.0, lambda: 1.0) for n in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, None]
     assert options.verify

@@ -42,9 +42,7 @@ def ids(bodies: list[bytes]) -> list[int]:
     ],
 )
 def test_a_pause_that_a_server_asks_for_is_capped_and_waited_for(asks: str, longest: str, again: float) -> None:
-    partition, server = opened(
-        lambda now: busy(asks) if now == 0 else Response(200, {}, b""), retry_after_longest=longest
-    )
+    partition, server = opened(lambda now: busy(asks) if now == 0 else Response(200, {}, b""), max_retry_after=longest)
     partition.write_batch(ROWS)
     partition.flush(True)
     assert server.times == [0.0, pytest.approx(again)]

@@ -12,7 +12,7 @@ def test_a_request_carries_what_the_options_say(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("API_KEY", "k/ä")
     given = options(
         headers={"X-Api-Key": "plain"}, query={"key": "env:API_KEY"}, bearer_token="t", compression="gzip",
-        request_timeout_ms=5000, url=f"{URL}?a=1",
+        request_timeout=5, url=f"{URL}?a=1",
     )  # fmt: skip
     server = Server(200)
     sender(server, given).send(given.url, b"body", 'a"b')

@@ -61,7 +61,7 @@ def test_what_is_wrong_with_a_partition_is_said(text: str, why: str) -> None:
         ({"branch": "b", "create_table": "if_missing"}, "a new table has no snapshot to branch from"),
         ({"snapshot_properties": {"added-records": "1"}}, "added-records is filled in by the commit"),
         ({"snapshot_properties": {"outfall.step.x": "1", "operation": "1"}}, "are filled in by the commit"),
-        ({"expire_snapshots": 0}, "expire_snapshots: must be longer than nothing"),
+        ({"max_snapshot_age": 0}, "max_snapshot_age: must be longer than nothing"),
         ({"catalog_options": ["s3cret"]}, "catalog_options: must be names with texts"),
         ({"catlog": "x"}, "did you mean catalog"),
     ],

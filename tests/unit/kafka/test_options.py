@@ -35,7 +35,7 @@ def options(**given: Any) -> KafkaOptions:
         ({"transaction_timeout": 60}, "transaction_timeout is an option of parts"),
         ({"ledger_topic": "l"}, "ledger_topic is an option of parts"),
         ({"on_existing": "resume"}, "on_existing is an option of parts"),
-        ({"parts": 2, "timeout": "11 minutes"}, "the brokers would end the transaction first"),
+        ({"parts": 2, "delivery_timeout": "11 minutes"}, "the brokers would end the transaction first"),
         ({"parts": 2, "topic": "x" * 240}, "ledger_topic must be given"),
         ({"transactional_id_prefix": "a b", "parts": 2}, "up to 100 letters"),
         ({"topics": "x"}, "did you mean topic"),
@@ -94,5 +94,5 @@ def test_no_secret_is_shown_and_references_are_resolved_late(monkeypatch: pytest
 
 def test_the_defaults() -> None:
     made = options(parts=4)
-    assert (made.timeout, made.transaction_timeout) == (timedelta(minutes=2), timedelta(minutes=10))
+    assert (made.delivery_timeout, made.transaction_timeout) == (timedelta(minutes=2), timedelta(minutes=10))
     assert (made.ledger, options(parts=4, topic=None).ledger) == ("events-outfall-ledger", "outfall-ledger")

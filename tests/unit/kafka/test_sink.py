@@ -27,12 +27,13 @@ def test_what_it_says_of_itself_holds_no_broker_but_where_it_is() -> None:
 
 
 def test_options_make_the_same_sink_and_it_survives_pickling() -> None:
-    given = {"brokers": "a:1,b:2", "topic": "t", "valueFormat": "json", "keycolumn": "k", "timeout": "30 seconds",
+    given = {"brokers": "a:1,b:2", "topic": "t", "valueFormat": "json", "keycolumn": "k",
+             "deliverytimeout": "30 seconds",
              "clientoptions": '{"sasl.password": "env:NOWHERE", "linger.ms": 20}'}  # fmt: skip
     sink = pickle.loads(pickle.dumps(sink_from_options(given)))
     assert sink.options == KafkaSink(
         ["a:1", "b:2"],  # type: ignore[arg-type]
-        "t", value_format="json", key_column="k", timeout=30,
+        "t", value_format="json", key_column="k", delivery_timeout=30,
         client_options={"sasl.password": "env:NOWHERE", "linger.ms": 20},
     ).options  # fmt: skip
 

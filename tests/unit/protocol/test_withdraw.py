@@ -130,7 +130,7 @@ def test_a_late_task_of_a_failed_job_with_growing_files_writes_nothing(tmp_path:
 
 def test_a_failed_job_in_s3_leaves_nothing() -> None:
     fake = FakeS3()
-    sink = fake.sink("bucket", inline_size=0)
+    sink = fake.sink("bucket", inline_bytes=0)
     fail(job(sink), [1])
     assert not fake.objects
     assert not fake.uploads

@@ -27,7 +27,7 @@ from tests.unit.support.fake_s3 import CRC, OURS, FakeS3, answer, timed_out
 
 def staged(fake: FakeS3, *, inline: bool = False, count: int = 1, **options: Any) -> list[StagedObject]:
     """Objects of one epoch, ready to be committed."""
-    sink = fake.sink(inline_size="1 KiB" if inline else 0, **options)
+    sink = fake.sink(inline_bytes="1 KiB" if inline else 0, **options)
     fake.mark()
     found = []
     for attempt in range(count):
@@ -273,7 +273,7 @@ def test_a_driver_that_was_overtaken_while_it_committed_is_told_and_publishes_no
         if step != "after COMMITTING":
             return
         unlisten()
-        newer = LocalDriver(fake.sink(inline_size=1000), recovery)
+        newer = LocalDriver(fake.sink(inline_bytes=1000), recovery)
         newer.run_epoch(0, [[{"id": 0}]])
         newer.run_epoch(1, [[{"id": 1}]])
         for key in fake.data():
@@ -281,7 +281,7 @@ def test_a_driver_that_was_overtaken_while_it_committed_is_told_and_publishes_no
 
     unlisten = listen(overtake)
     with pytest.raises(FencedError, match=r"\[step 'sink', epoch 0\]"):
-        LocalDriver(fake.sink(inline_size=1000), recovery).run_epoch(0, [[{"id": 0}]])
+        LocalDriver(fake.sink(inline_bytes=1000), recovery).run_epoch(0, [[{"id": 0}]])
     assert fake.data() == {}
 
 

@@ -99,7 +99,7 @@ class TestUploads(Uploads, SinkConformance):
 @pytest.mark.long
 class TestInlineObjects(TestUploads):
     def sink_options(self) -> dict[str, Any]:
-        return {"inline_size": 300}
+        return {"inline_bytes": 300}
 
 
 @pytest.mark.long
@@ -111,7 +111,7 @@ class TestWeakerStore(TestUploads):
 @pytest.mark.long
 class TestBucketPaths(TestUploads):
     def sink_options(self) -> dict[str, Any]:
-        return {"partition_by": "k", "inline_size": 100}
+        return {"partition_by": "k", "inline_bytes": 100}
 
     def row(self, number: int) -> Any:
         return {"id": number, "k": f"k{number % 3}"}
@@ -130,10 +130,10 @@ class TestRolled(Rolled, SinkConformance):
 @pytest.mark.long
 class TestRolledInline(TestRolled):
     def sink_options(self) -> dict[str, Any]:
-        return {"roll_rows": 2, "inline_size": 300}
+        return {"roll_rows": 2, "inline_bytes": 300}
 
 
 @pytest.mark.long
 class TestRolledBucketPaths(TestBucketPaths):
     def sink_options(self) -> dict[str, Any]:
-        return {"partition_by": "k", "inline_size": 100, "roll_bytes": 15}
+        return {"partition_by": "k", "inline_bytes": 100, "roll_bytes": 15}

@@ -114,13 +114,13 @@ def test_a_store_that_ignores_conditions_is_told_and_nothing_stays() -> None:
     assert fake.uploads == {}
 
 
-@pytest.mark.parametrize("inline_size", [0, 1000])
-def test_a_store_that_does_not_know_conditions_gets_none(inline_size: int) -> None:
+@pytest.mark.parametrize("inline_bytes", [0, 1000])
+def test_a_store_that_does_not_know_conditions_gets_none(inline_bytes: int) -> None:
     fake = FakeS3()
     fake.knows_conditions = False
     assert "does not honour If-None-Match" in check(fake)[-1]
     assert fake.objects == {}
-    LocalDriver(fake.sink(inline_size=inline_size), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[{"id": 1}]])
+    LocalDriver(fake.sink(inline_bytes=inline_bytes), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[{"id": 1}]])
     assert list(fake.data().values()) == [b'{"id":1}\n']
 
 

@@ -44,10 +44,10 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ({"bucket": "b", "prefix": "x/../../y"}, r"is '\.' or '\.\.'"),
         ({"path": "s3://b/x/./y"}, r"is '\.' or '\.\.'"),
         ({"bucket": "b", "prefix": "x\ny"}, "control characters"),
-        ({"bucket": "b", "part_size": "4 MiB"}, "part_size"),
-        ({"bucket": "b", "part_size": "6 GiB"}, "part_size"),
+        ({"bucket": "b", "part_bytes": "4 MiB"}, "part_bytes"),
+        ({"bucket": "b", "part_bytes": "6 GiB"}, "part_bytes"),
         ({"bucket": "b", "max_concurrency": 0}, "max_concurrency"),
-        ({"bucket": "b", "inline_size": "2 MiB"}, "inline_size"),
+        ({"bucket": "b", "inline_bytes": "2 MiB"}, "inline_bytes"),
         ({"bucket": "b", "checksum": "MD5"}, "checksum"),
         ({"bucket": "b", "sse": "none"}, "sse"),
         ({"bucket": "b", "sse_kms_key_id": "k"}, "is for sse aws:kms"),
@@ -111,9 +111,9 @@ def test_an_access_point_stands_for_a_bucket_and_boto3_takes_it(arn: str) -> Non
 
 
 def test_spark_options_and_arguments_make_the_same_sink() -> None:
-    sink = make_sink("s3", {"path": "s3a://b/x", "partSize": "16 MiB", "sseCustomerKey": KEY, "pathstyle": "true"})
+    sink = make_sink("s3", {"path": "s3a://b/x", "partBytes": "16 MiB", "sseCustomerKey": KEY, "pathstyle": "true"})
     assert isinstance(sink, S3Sink)
-    assert sink.options == S3Sink("b", "x", part_size=16 << 20, sse_customer_key=KEY, path_style=True).options
+    assert sink.options == S3Sink("b", "x", part_bytes=16 << 20, sse_customer_key=KEY, path_style=True).options
     with pytest.raises(ConfigurationError, match="unknown"):
         sink_from_options({"bucket": "b", "session_factory": "x"})
 
@@ -141,7 +141,7 @@ def test_options_are_added_to_the_requests_that_take_them() -> None:
     fake = FakeS3()
     options: dict[str, Any] = {
         "sse_customer_key": KEY, "acl": "bucket-owner-full-control", "storage_class": "STANDARD_IA",
-        "tags": {"a b": "c&d"}, "checksum": "SHA256", "requester_pays": True, "inline_size": 12,
+        "tags": {"a b": "c&d"}, "checksum": "SHA256", "requester_pays": True, "inline_bytes": 12,
     }  # fmt: skip
     LocalDriver(fake.sink(**options), "memory://requests").run_epoch(0, [[{"id": 1}], [{"id": 2}, {"id": 3}]])
     assert all(sent["RequestPayer"] == "requester" for _, sent in fake.calls)
@@ -207,7 +207,7 @@ def test_a_session_factory_may_be_a_data_class() -> None:
             return fake()
 
     fake = FakeS3()
-    sinks = [S3Sink("bkt", "out", session_factory=Assumed(role), inline_size=0) for role in ("one", "one", "other")]
+    sinks = [S3Sink("bkt", "out", session_factory=Assumed(role), inline_bytes=0) for role in ("one", "one", "other")]
     for sink in sinks:
         assert list(sink.store.keys("out/")) == []
     assert fake.sessions == 2

@@ -106,12 +106,12 @@ def test_of_two_queries_that_come_at_one_moment_never_do_both_go_on(modes: tuple
         assert isinstance(each.error, TargetNotEmptyError | TargetLostError | None)
 
 
-@pytest.mark.parametrize(("step", "inline_size"), one_each(WRITING[:-2], [0, 1000]))
+@pytest.mark.parametrize(("step", "inline_bytes"), one_each(WRITING[:-2], [0, 1000]))
 def test_a_query_whose_prefix_is_overwritten_while_it_publishes_is_told_in_the_same_epoch(
-    step: str, inline_size: int
+    step: str, inline_bytes: int
 ) -> None:
     fake = Bucket()
-    live, other = fake.query(inline_size=inline_size), fake.query("overwrite")
+    live, other = fake.query(inline_bytes=inline_bytes), fake.query("overwrite")
     live.go_on()
     with at(step, other.go_on):
         live.go_on()
@@ -320,7 +320,7 @@ STEPS_OF_AN_EPOCH = (
 def test_of_two_copies_of_one_log_never_do_both_go_on(step: str, copied_at: str) -> None:
     """Both count the same generations, and number their attempts alike."""
     fake = Bucket()
-    one = fake.query(inline_size=1000)
+    one = fake.query(inline_bytes=1000)
     one.go_on()
     copies: list[Query] = []
     if copied_at != "the end":

@@ -46,9 +46,9 @@ class Gathering:
         self._epoch = 0
         self._chance = random.Random(1)
 
-    def run(self, *sizes: list[int], part_size: int = 5 * KIB, **options: Any) -> None:
+    def run(self, *sizes: list[int], part_bytes: int = 5 * KIB, **options: Any) -> None:
         """One epoch, with a worker for each list of sizes of its rows."""
-        self._driver(len(sizes), part_size, options).run_epoch(
+        self._driver(len(sizes), part_bytes, options).run_epoch(
             self._epoch, [list(map(self._row, own)) for own in sizes]
         )
         self._epoch += 1
@@ -64,9 +64,9 @@ class Gathering:
     def waiting(self) -> int:
         return sum(self.fake.pieces().values())
 
-    def _driver(self, workers: int, part_size: int, options: dict[str, Any]) -> LocalDriver:
+    def _driver(self, workers: int, part_bytes: int, options: dict[str, Any]) -> LocalDriver:
         sink = self.fake.sink(**(self._options | options))
-        sink.options = sink.options.model_copy(update={"part_size": part_size})
+        sink.options = sink.options.model_copy(update={"part_bytes": part_bytes})
         return LocalDriver(sink, self._recovery, options=EpochOptions(worker_count=workers))
 
     def _row(self, size: int) -> dict[str, Any]:
@@ -81,12 +81,12 @@ class Gathering:
         return [json.loads(line)["id"] for line in plain.splitlines()]
 
 
-@pytest.mark.parametrize("inline_size", [0, pytest.param(4 * KIB, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("inline_bytes", [0, pytest.param(4 * KIB, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("options", FORMATS.values(), ids=FORMATS)
 def test_fewer_and_more_workers_take_over_whole_parts_with_what_follows_them(
-    options: dict[str, Any], inline_size: int
+    options: dict[str, Any], inline_bytes: int
 ) -> None:
-    gathering = Gathering(inline_size=inline_size, **options)
+    gathering = Gathering(inline_bytes=inline_bytes, **options)
     for workers in (3, 2, 1, 3, 1):
         gathering.run(*([700] * 40 for _ in range(workers)))
         gathering.run(*([300] for _ in range(workers)))
@@ -106,15 +106,15 @@ EPOCHS = st.tuples(
 @settings(max_examples=30)
 @given(
     options=st.sampled_from(list(FORMATS.values())),
-    inline_size=st.sampled_from([0, 2 * KIB]),
+    inline_bytes=st.sampled_from([0, 2 * KIB]),
     epochs=st.lists(EPOCHS, min_size=2, max_size=5),
 )
 def test_each_row_is_read_once_whatever_workers_parts_and_bounds_come_and_go(
-    options: dict[str, Any], inline_size: int, epochs: list[tuple[list[list[int]], int, dict[str, Any]]]
+    options: dict[str, Any], inline_bytes: int, epochs: list[tuple[list[list[int]], int, dict[str, Any]]]
 ) -> None:
-    gathering = Gathering(inline_size=inline_size, **options)
-    for sizes, part_size, bounds in epochs:
-        gathering.run(*sizes, part_size=part_size, **bounds)
+    gathering = Gathering(inline_bytes=inline_bytes, **options)
+    for sizes, part_bytes, bounds in epochs:
+        gathering.run(*sizes, part_bytes=part_bytes, **bounds)
     gathering.drain()
     assert gathering.read() == gathering.sent
     assert (gathering.fake.pieces(), gathering.fake.uploads) == ({}, {})
@@ -182,10 +182,10 @@ def test_whole_parts_stay_as_they_are_when_parts_become_larger() -> None:
     for _ in range(4):
         gathering.run([1_000] * 30)
     gathering.fake.calls.clear()
-    gathering.run([10], part_size=6 * KIB)
+    gathering.run([10], part_bytes=6 * KIB)
     read = [each for each in gathering.fake.requests("get_object") if "/pieces/" in each["Key"]]
     assert read == []
-    gathering.run([1_000] * 30, part_size=6 * KIB)
+    gathering.run([1_000] * 30, part_bytes=6 * KIB)
     gathering.drain()
     assert len(gathering.fake.data()) == 1
     assert gathering.read() == gathering.sent

@@ -53,7 +53,7 @@ def test_pieces_are_merged_as_a_counter_carries() -> None:
 @pytest.mark.thorough
 def test_a_thousand_small_epochs_make_a_few_large_objects_and_a_state_that_stays_small() -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="text", roll_bytes="12 KiB", inline_size=0)
+    epochs = Epochs(fake, format="text", roll_bytes="12 KiB", inline_bytes=0)
     sizes, pieces, staged = [], [], []
     for _ in range(1000):
         staged += epochs.run(text(30))
@@ -75,7 +75,7 @@ def test_a_thousand_small_epochs_make_a_few_large_objects_and_a_state_that_stays
 
 def test_little_waits_in_the_state_and_needs_no_request() -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="text", roll_rows=100, inline_size="4 KiB")
+    epochs = Epochs(fake, format="text", roll_rows=100, inline_bytes="4 KiB")
     for _ in range(99):
         assert epochs.run(text(10)) == []
     assert fake.pieces() == {}
@@ -85,7 +85,7 @@ def test_little_waits_in_the_state_and_needs_no_request() -> None:
 
 def test_whole_parts_are_copied_and_the_rest_is_read() -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="text", roll_bytes="30 KiB", inline_size=0)
+    epochs = Epochs(fake, format="text", roll_bytes="30 KiB", inline_bytes=0)
     expected = b""
     for number, size in enumerate([12 * KIB, 100, 6 * KIB, 5 * KIB, 8 * KIB]):
         batch = text(size, chr(97 + number))
@@ -100,7 +100,7 @@ def test_whole_parts_are_copied_and_the_rest_is_read() -> None:
 
 def test_an_epoch_larger_than_the_bound_makes_objects_by_itself() -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="text", roll_bytes="11 KiB", inline_size=0)
+    epochs = Epochs(fake, format="text", roll_bytes="11 KiB", inline_bytes=0)
     staged = epochs.run(*(text(3 * KIB) for _ in range(9)))
     assert [each.size for each in staged] == [12 * KIB, 12 * KIB]
     assert epochs.rows_held == 1
@@ -131,7 +131,7 @@ def test_what_is_old_enough_is_composed_also_without_new_rows() -> None:
 
 def test_many_bucket_paths_are_put_as_pieces_rather_than_held_in_memory() -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="text", roll_rows=10, partition_by="k", inline_size=0, max_concurrency=1)
+    epochs = Epochs(fake, format="text", roll_rows=10, partition_by="k", inline_bytes=0, max_concurrency=1)
     keys = [f"{number:04d}" for number in range(100)]
     epochs.run(pa.record_batch({"k": keys, "value": ["v" * 20] * 100}))
     assert len(fake.pieces()) == 100
@@ -151,10 +151,10 @@ def parquet_rows(body: bytes) -> list[Any]:
     return rows
 
 
-@pytest.mark.parametrize("inline_size", [0, "64 KiB"])
-def test_parquet_waits_as_arrow_streams_and_is_written_as_one_file(inline_size: Any) -> None:
+@pytest.mark.parametrize("inline_bytes", [0, "64 KiB"])
+def test_parquet_waits_as_arrow_streams_and_is_written_as_one_file(inline_bytes: Any) -> None:
     fake, plain = SmallParts(), SmallParts()
-    epochs = Epochs(fake, format="parquet", roll_rows=40, inline_size=inline_size)
+    epochs = Epochs(fake, format="parquet", roll_rows=40, inline_bytes=inline_bytes)
     for number in range(40):
         epochs.run(table(number))
     Epochs(plain, format="parquet").run(*map(table, range(40)))
@@ -168,7 +168,7 @@ def test_parquet_of_several_pieces_as_large_as_parts_is_read_a_piece_at_a_time()
     import random
 
     fake = SmallParts()
-    epochs = Epochs(fake, format="parquet", roll_bytes="12 KiB", inline_size=0)
+    epochs = Epochs(fake, format="parquet", roll_bytes="12 KiB", inline_bytes=0)
     chance = random.Random(1)
     rows = [pa.record_batch({"b": [chance.randbytes(900) for _ in range(2)]}) for _ in range(9)]
     for batch in rows:
@@ -180,10 +180,10 @@ def test_parquet_of_several_pieces_as_large_as_parts_is_read_a_piece_at_a_time()
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
-@pytest.mark.parametrize("inline_size", [0, "64 KiB"])
-def test_csv_has_one_header_and_members_in_a_row(compression: Any, inline_size: Any) -> None:
+@pytest.mark.parametrize("inline_bytes", [0, "64 KiB"])
+def test_csv_has_one_header_and_members_in_a_row(compression: Any, inline_bytes: Any) -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="csv", header=True, compression=compression, roll_rows=20, inline_size=inline_size)
+    epochs = Epochs(fake, format="csv", header=True, compression=compression, roll_rows=20, inline_bytes=inline_bytes)
     for number in range(40):
         epochs.run(pa.record_batch({"n": [number], "s": [f"v{number}"]}))
     bodies = list(fake.data().values())
@@ -206,7 +206,7 @@ def test_other_columns_begin_another_object_where_a_file_has_one_set_of_them() -
 
 def test_what_waits_keeps_its_format_when_the_options_change() -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="text", roll_rows=20, inline_size=0)
+    epochs = Epochs(fake, format="text", roll_rows=20, inline_bytes=0)
     epochs.run(text(10))
     epochs.sink = fake.sink(format="text", compression="gzip", roll_rows=20)
     assert [each.key.rpartition(".")[2] for each in epochs.run(text(10))] == ["txt"]
@@ -215,7 +215,7 @@ def test_what_waits_keeps_its_format_when_the_options_change() -> None:
 
 def test_without_bounds_what_waited_is_delivered_by_the_next_epoch() -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="text", roll_rows=20, inline_size=0)
+    epochs = Epochs(fake, format="text", roll_rows=20, inline_bytes=0)
     epochs.run(text(10))
     epochs.sink = fake.sink(format="text")
     assert not epochs.sink.keeps_writer_state()

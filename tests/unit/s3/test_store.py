@@ -114,7 +114,7 @@ def test_what_threads_try_again_is_told_to_who_watches_the_task_or_the_commit() 
     fake, told = FakeS3(), list[Retry]()
     fake.mark()
     slow = answer(503, "SlowDown", "Please reduce your request rate.")
-    sink = fake.sink(max_concurrency=4, part_size="5 MiB", inline_size=0)
+    sink = fake.sink(max_concurrency=4, part_bytes="5 MiB", inline_bytes=0)
     with watched_by(told.append):
         parts = [sink.bind(WriterInitContext("sink", OURS, 1, 0, None, n, n)).build("sink", n, 2) for n in range(2)]
         fake.fail("upload_part", slow)

@@ -309,10 +309,10 @@ STEPS = [
 def test_a_driver_that_dies_while_it_publishes_leaves_each_row_once(recovery: str, step: str, inline: int) -> None:
     fake = FakeS3()
     with crash_at(step) as seen:
-        run(fake, recovery, 0, inline_size=inline)
+        run(fake, recovery, 0, inline_bytes=inline)
     assert step.partition("#")[0] in seen
-    run(fake, recovery, 0, TASKS[::-1], inline_size=inline)
-    run(fake, recovery, 1, [[{"id": 9}]], inline_size=inline)
+    run(fake, recovery, 0, TASKS[::-1], inline_bytes=inline)
+    run(fake, recovery, 1, [[{"id": 9}]], inline_bytes=inline)
     assert sorted(b"".join(fake.data().values()).split()) == [b'{"id":1}', b'{"id":2}', b'{"id":3}', b'{"id":9}']
     assert fake.uploads == {}
 

@@ -26,7 +26,7 @@ PART = "upload_part"
 
 
 def open_writer(fake: FakeS3, *, step: str = "sink", prefix: str = "out", **options: Any) -> S3Writer:
-    sink = fake.sink(prefix, **({"part_size": "5 MiB"} | options))
+    sink = fake.sink(prefix, **({"part_bytes": "5 MiB"} | options))
     fake.mark(prefix)
     context = WriterInitContext(step, OURS, generation=3, epoch=7, part=None, attempt=11, worker_index=2)
     fake.calls.clear()
@@ -103,7 +103,7 @@ def test_compressed_members_and_row_groups_are_whole_across_parts() -> None:
 def test_small_objects_are_handed_over_until_there_are_too_many_bytes_of_them() -> None:
     fake = FakeS3()
     batch = pa.record_batch({"k": list("abcd"), "value": ["1234567"] * 4})
-    staged = written(fake, batch, format="text", partition_by="k", inline_size=20)
+    staged = written(fake, batch, format="text", partition_by="k", inline_bytes=20)
     assert [each.upload_id is None for each in staged] == [True, True, False, False]
     assert len(fake.requests(PART)) == 2
     publish(fake, staged)

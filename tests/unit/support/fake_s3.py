@@ -94,7 +94,7 @@ class FakeS3(ByReference):
         return _Client(self)  # type: ignore[return-value]
 
     def sink(self, prefix: str = "out", **options: Any) -> S3Sink:
-        given: dict[str, Any] = {"inline_size": 0, "max_concurrency": 1, "retry_deadline": "5 seconds"}
+        given: dict[str, Any] = {"inline_bytes": 0, "max_concurrency": 1, "retry_deadline": "5 seconds"}
         return S3Sink(BUCKET, prefix, session_factory=self, **(given | options))
 
     def fail(self, request: str, error: Exception, *, times: int = 1, after: bool = False, key: str = "") -> None:

@@ -28,7 +28,7 @@ class SmallParts(FakeS3):
 
     def sink(self, prefix: str = "out", **options: Any) -> S3Sink:
         sink = super().sink(prefix, **options)
-        sink.options = sink.options.model_copy(update={"part_size": 5 * KIB})
+        sink.options = sink.options.model_copy(update={"part_bytes": 5 * KIB})
         return sink
 
 

@@ -153,7 +153,7 @@ def test_a_partition_by_a_day_is_a_text_that_the_format_reads() -> None:
 def test_a_file_is_closed_at_its_target_size_and_the_next_begun() -> None:
     link = link_to()
     batches = [batch(id=[number] * 1000, text=[f"{number}" * 50] * 1000) for number in range(6)]
-    found = write(link, *batches, target_file_size=1)
+    found = write(link, *batches, target_file_bytes=1)
     assert [file.rows for file in found.files] == [1000] * 6
     whole = write(link, *batches, attempt=1)
     assert [file.rows for file in whole.files] == [6000]
@@ -163,7 +163,7 @@ def test_the_tables_own_target_size_counts_where_no_option_is_given() -> None:
     link = link_to()
     part = writer(link)
     assert part._target_size == part._layout.target_size
-    assert writer(link, target_file_size="3 KiB")._target_size == 3072
+    assert writer(link, target_file_bytes="3 KiB")._target_size == 3072
 
 
 def test_no_more_files_are_open_than_allowed_and_none_is_lost() -> None:
@@ -231,7 +231,7 @@ def test_two_attempts_write_files_of_their_own() -> None:
 
 def test_a_task_that_fails_takes_back_finished_and_open_files() -> None:
     link = link_to(("text",))
-    part = writer(link, target_file_size=1)
+    part = writer(link, target_file_bytes=1)
     part.write_record_batch(batch(id=[1, 2], text=["a", "b"]))
     part._target_size = 1 << 30
     part.write_record_batch(batch(id=[3], text=["a"]))

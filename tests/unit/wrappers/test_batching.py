@@ -83,13 +83,13 @@ def test_bytes_limit_a_batch_and_a_larger_row_goes_alone() -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     sizes = [10, 10, 500, 10, 10, 10]
     values = [{"id": i, "text": "x" * size} for i, size in enumerate(sizes)]
-    run(BatchingSink(target, max_bytes=100), pa.RecordBatch.from_pylist(values, schema))
+    run(BatchingSink(target, batch_bytes=100), pa.RecordBatch.from_pylist(values, schema))
     assert target.batches == [[0, 1], [2], [3, 4, 5]]
 
 
 def test_bytes_of_values_are_those_that_arrow_would_need() -> None:
     target = Seen()
-    LocalDriver(BatchingSink(target, max_bytes=32), MemoryRecoveryConfig()).run_epoch(0, [rows(*range(6))])
+    LocalDriver(BatchingSink(target, batch_bytes=32), MemoryRecoveryConfig()).run_epoch(0, [rows(*range(6))])
     assert target.batches == [[0, 1, 2, 3], [4, 5]]
 
 
@@ -101,7 +101,7 @@ def test_each_value_is_measured_once_however_many_batches_it_waits_for(monkeypat
         return rows_to_batch(values)
 
     monkeypatch.setattr("outfall.wrappers.batch_buffer.rows_to_batch", counted)
-    buffer = Buffer(BatchingOptions(max_bytes=ByteSize(80)))
+    buffer = Buffer(BatchingOptions(batch_bytes=ByteSize(80)))
     for start in (0, 500):
         buffer.add(ValueChunk(rows(*range(start, start + 500))), 0.0)
     out = list(handed_on(buffer))
@@ -110,7 +110,7 @@ def test_each_value_is_measured_once_however_many_batches_it_waits_for(monkeypat
 
 
 def test_values_that_arrow_does_not_know_are_measured_by_their_text() -> None:
-    buffer = Buffer(BatchingOptions(max_bytes=ByteSize(40)))
+    buffer = Buffer(BatchingOptions(batch_bytes=ByteSize(40)))
     values = [{"id": 1 if number % 2 else "one"} for number in range(6)]
     assert [len(repr(value)) for value in values[:2]] == [13, 9]
     buffer.add(ValueChunk(values), 0.0)
@@ -118,7 +118,7 @@ def test_values_that_arrow_does_not_know_are_measured_by_their_text() -> None:
 
 
 def test_what_is_left_of_a_batch_counts_alone_towards_the_next() -> None:
-    buffer = Buffer(BatchingOptions(batch_size=10, max_bytes=ByteSize(130)))
+    buffer = Buffer(BatchingOptions(batch_size=10, batch_bytes=ByteSize(130)))
     buffer.add(ArrowChunk(batch(*range(15))), 0.0)
     first = buffer.due(0.0)
     assert first is not None
@@ -184,7 +184,7 @@ def test_any_rows_come_out_once_in_order_in_batches_within_the_limits(
     adds: list[tuple[int, int, str]], size: int, limit: int | None
 ) -> None:
     options = BatchingOptions(
-        batch_size=size, max_bytes=None if limit is None else ByteSize(limit), flush_interval=timedelta(seconds=6)
+        batch_size=size, batch_bytes=None if limit is None else ByteSize(limit), flush_interval=timedelta(seconds=6)
     )
     buffer, out, now, number = Buffer(options), [], 0.0, 0
     came: dict[int, float] = {}
@@ -295,7 +295,7 @@ def test_a_batched_sink_hands_over_what_it_refuses() -> None:
     assert (rows_of(target.warehouse), ids_of(rows_of(letters.warehouse))) == (rows(1, 2), [-1])
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"flush_interval": -1}, {"max_bytes": "0"}])
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"flush_interval": -1}, {"batch_bytes": "0"}])
 def test_wrong_options_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         BatchingSink(Seen(), **wrong)

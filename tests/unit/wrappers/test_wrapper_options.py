@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from outfall.capabilities import SupportsCommitter
 from outfall.capability_checks import supports
 from outfall.errors import CapabilityError, ConfigurationError
+from outfall.http import HttpSink
 from outfall.options import SinkOptions, options_table
 from outfall.source_options import make_sink, split_options
 from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, ExactlyOnceOptions, FanOutSink
@@ -36,11 +37,22 @@ def test_a_fan_out_names_the_options_of_each_sink(tmp_path: Path) -> None:
 
 
 def test_any_sink_has_batches_by_options(tmp_path: Path) -> None:
-    sink = made(sink="file", path=f"{tmp_path}/a", batchSize="7", flush_interval="2 minutes", maxbytes="1 MiB")
+    sink = made(sink="file", path=f"{tmp_path}/a", batchSize="7", flush_interval="2 minutes", batchbytes="1 MiB")
     assert supports(sink, SupportsCommitter)
     assert isinstance(sink, BatchingSink)
     options = sink.options
-    assert (options.batch_size, options.flush_interval.total_seconds(), options.max_bytes) == (7, 120, 1 << 20)
+    assert (options.batch_size, options.flush_interval.total_seconds(), options.batch_bytes) == (7, 120, 1 << 20)
+
+
+def test_a_sink_that_has_an_option_of_the_wrapper_gets_it(tmp_path: Path) -> None:
+    limits = {"batchSize": "7", "flush_interval": "2 seconds", "batch_bytes": "1 MiB"}
+    sink = made(sink="fanout", a__sink="http", a__url="http://127.0.0.1/x", **{f"a__{k}": v for k, v in limits.items()})
+    child = sink.children()["a"]
+    assert isinstance(child, HttpSink)
+    http = child.worker.http
+    assert (http.max_batch_size, http.max_time_in_buffer_ms, http.max_batch_size_in_bytes) == (7, 2000, 1 << 20)
+    with pytest.raises(ConfigurationError, match="given twice"):
+        made(sink="http", url="http://127.0.0.1/x", batch_size="7", max_batch_size="7")
 
 
 def test_one_sink_of_several_has_batches(tmp_path: Path) -> None:
@@ -93,6 +105,8 @@ def test_a_dead_letter_sink_is_refused_where_nothing_is_handed_over(options: dic
             "has parts, to which rows are routed",
         ),
         ({"sink": "fanout", "a__sink": "nowhere"}, "there is no sink 'nowhere'"),
+        ({"sink": "file", "path": "/a", "chekpointlocation": "/b"}, "did you mean checkpoint_location?"),
+        ({"sink": "file", "path": "/a", "max_bytes": "1"}, "did you mean batch_bytes?"),
         ({"sink": "file", "path": "/a", "batch_size": "0"}, "batch_size: Input should be greater than or equal to 1"),
         ({"sink": "file", "path": "/a", "dead_letter__path": "/b"}, '"dead_letter.sink" is missing'),
     ],

@@ -233,7 +233,7 @@ class BufferedObject:
 
     @property
     def small(self) -> list[StoredPiece]:
-        """The pieces after the last whole part. What was one stays one, also when `part_size` is larger now."""
+        """The pieces after the last whole part. What was one stays one, also when `part_bytes` is larger now."""
         count = next((n for n, piece in enumerate(reversed(self.pieces)) if piece.level == WHOLE), len(self.pieces))
         return self.pieces[len(self.pieces) - count :]
 
@@ -261,19 +261,19 @@ def merged(levels: Sequence[int]) -> tuple[int, int]:
     return count, level
 
 
-def copied(sizes: Sequence[int], part_size: int, smallest: int) -> list[bool]:
+def copied(sizes: Sequence[int], part_bytes: int, smallest: int) -> list[bool]:
     """Plan an object of pieces: which become parts within S3, and which have to be read.
 
     A piece is copied when it is as large as a part, and what was read before it is nothing, or a part for S3.
 
     Args:
         sizes: of the pieces, in their order.
-        part_size: into which parts what is read is cut.
+        part_bytes: into which parts what is read is cut.
         smallest: the smallest part that S3 takes, but for the last.
     """
     plan, read = [], 0
     for size in sizes:
-        copy = size >= part_size and (read == 0 or read >= smallest)
-        read = 0 if copy else (read + size) % part_size
+        copy = size >= part_bytes and (read == 0 or read >= smallest)
+        read = 0 if copy else (read + size) % part_bytes
         plan.append(copy)
     return plan

@@ -38,7 +38,7 @@ class RollingWriter(Writer):
     ) -> None:
         super().__init__(attempt, buckets)
         self._rolling = rolling
-        self._part_size = int(self._options.part_size)
+        self._part_size = int(self._options.part_bytes)
         self._pieces = Pieces(attempt)
         self._forms: list[tuple[pa.Schema, Form]] = []
         self._growing: dict[str, BufferedObject] = {}

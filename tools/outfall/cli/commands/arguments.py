@@ -21,11 +21,12 @@ from outfall import plugins
 from outfall.capability_checks import check_sink
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.metrics.location_status import SHOWN, local_path, no_steps, why_none
+from outfall.options import plain_name
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.recovery.log import RecoveryConfig, check_step_id
 from outfall.recovery.sqlite import SqliteRecoveryConfig
 from outfall.recovery.url import recovery_config
-from outfall.source_options import build_sink, plain_name, split_options
+from outfall.source_options import build_sink, split_options
 
 
 @dataclass(frozen=True)
