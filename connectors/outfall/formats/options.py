@@ -1,4 +1,4 @@
-"""The options of formats, under the names that Spark's own writers have for them."""
+"""The options of formats, with the names of Spark's own writers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _OWNERS = {
     "timestamp_format": ("csv", "jsonl"),
     "timestamp_ntz_format": ("csv", "jsonl"),
 }
-"""Which formats an option is of; those that are of all formats are left out."""
+"""The formats that an option applies to; options of all formats are left out."""
 
 _KINDS = {"date_format": DATE, "timestamp_format": TIMESTAMP, "timestamp_ntz_format": TIMESTAMP_NTZ}
 
 
 class FormatArguments(TypedDict, total=False):
-    """The options of formats as keyword arguments of a sink; `FormatOptions` says what each means."""
+    """The options of formats as keyword arguments of a sink, described in `FormatOptions`."""
 
     format: Format
     compression: Compression | None
@@ -54,52 +54,56 @@ class FormatArguments(TypedDict, total=False):
 
 
 class FormatOptions(SinkOptions):
-    """How rows become bytes. The defaults are Spark's."""
+    """How rows are encoded. The defaults are Spark's."""
 
     format: Format = Field(
         default="jsonl",
-        description="`jsonl`: one JSON object per row, as Spark's JSON writer writes it. `csv`: one line per row, as"
-        " Spark's CSV writer writes it. `parquet`: whole files only. `text`: one string column, one line per row.",
+        description="The file format. `jsonl`: one JSON object per row, like Spark's JSON writer. `csv`: one line per"
+        " row, like Spark's CSV writer. `parquet`: whole files only. `text`: one string column, one line per row.",
     )
     compression: Compression | None = Field(
         default=None,
-        description="Without it `snappy` for parquet and `none` for the others. `snappy` is for parquet only. The names"
-        " of compressed files end as Spark's do (`.csv.gz`, `.jsonl.zst`, `.snappy.parquet`).",
+        description="The compression codec. Default: `snappy` for Parquet, `none` for other formats. `snappy` is for"
+        " Parquet only. File extensions are Spark's (`.csv.gz`, `.jsonl.zst`, `.snappy.parquet`).",
     )
-    header: bool = Field(default=False, description="csv: the first line of each file holds the columns' names.")
-    sep: str = Field(default=",", description="csv: the character between two values; `\\t` is a tab.")
-    quote: str = Field(default='"', description="csv: the character around a value that holds `sep` or `quote`.")
+    header: bool = Field(
+        default=False, description="csv: whether the first line of each file contains the column names."
+    )
+    sep: str = Field(default=",", description="csv: the separator between two values; `\\t` is a tab.")
+    quote: str = Field(default='"', description="csv: the character around a value that contains `sep` or `quote`.")
     escape: str = Field(
         default="\\",
-        description="csv: the character before a `quote`, and before itself, inside a quoted value. Set to `quote`, a"
-        " quote is doubled.",
+        description="csv: the character that escapes `quote` and itself inside a quoted value. If it equals `quote`,"
+        " quotes are doubled.",
     )
-    quote_all: bool = Field(default=False, description="csv: every value is quoted, NULL included.")
+    quote_all: bool = Field(default=False, description="csv: whether every value is quoted, including NULL.")
     null_value: str = Field(
         default="",
-        description="csv: what a NULL looks like. With the default, Spark reads empty strings as NULL; with another"
-        " text they come back, and a value that looks like it is refused.",
+        description="csv: the string for NULL. With the default, Spark reads empty strings as NULL. With another"
+        " string, empty strings are preserved, and a value equal to that string is rejected.",
     )
-    empty_value: str = Field(default='""', description="csv: what an empty string looks like; by default two quotes.")
+    empty_value: str = Field(default='""', description="csv: the string for an empty string; by default two quotes.")
     ignore_leading_white_space: bool = Field(
-        default=True, description="csv: white space before a value is dropped. Set it to `false` to keep it."
+        default=True, description="csv: whether white space before a value is dropped."
     )
     ignore_trailing_white_space: bool = Field(
-        default=True, description="csv: white space after a value is dropped. Set it to `false` to keep it."
+        default=True, description="csv: whether white space after a value is dropped."
     )
     ignore_null_fields: bool = Field(
-        default=True, description="jsonl: a field that is NULL is left out, rather than written as `null`."
+        default=True, description="jsonl: whether NULL fields are omitted. With `false` they are written as `null`."
     )
     date_format: str | None = Field(
-        default=None, description="csv, jsonl: a pattern of `yyyy`, `MM`, `dd` and text. Default: `yyyy-MM-dd`."
+        default=None,
+        description="csv, jsonl: the pattern of dates, from `yyyy`, `MM`, `dd` and text. Default: `yyyy-MM-dd`.",
     )
     timestamp_format: str | None = Field(
         default=None,
-        description="csv, jsonl: a pattern of `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, `S` to `SSSSSS`, `XXX` and text, in"
-        " the session's time zone. Default: ISO 8601 in UTC, with microseconds where a value has them.",
+        description="csv, jsonl: the pattern of timestamps in the session time zone, from `yyyy`, `MM`, `dd`, `HH`,"
+        " `mm`, `ss`, `S` to `SSSSSS`, `XXX` and text. Default: ISO 8601 in UTC, with microseconds if a value has any.",
     )
     timestamp_ntz_format: str | None = Field(
-        default=None, description="csv, jsonl: the same for timestamps without a time zone, without `XXX`."
+        default=None,
+        description="csv, jsonl: the pattern of timestamps without time zone, as `timestamp_format` but without `XXX`.",
     )
 
     @field_validator("sep", mode="before")
@@ -111,7 +115,7 @@ class FormatOptions(SinkOptions):
     @classmethod
     def _one_character(cls, value: str) -> str:
         if len(value) != 1 or value in "\r\n\0":
-            raise ValueError("must be one character, and no line break")
+            raise ValueError("must be one character other than a line break")
         return value
 
     @field_validator("date_format", "timestamp_format", "timestamp_ntz_format")
@@ -125,15 +129,15 @@ class FormatOptions(SinkOptions):
     def _together(self) -> Self:
         for name, owners in _OWNERS.items():
             if self.format not in owners and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is an option of {' and '.join(owners)}, and the format is {self.format}")
+                raise ValueError(f"{name} is an option of {' and '.join(owners)}, but the format is {self.format}")
         if self.compression == "snappy" and self.format != "parquet":
-            raise ValueError(f"compression snappy is for parquet, and the format is {self.format}: use gzip or zstd")
+            raise ValueError(f"compression snappy is for parquet, but the format is {self.format}: use gzip or zstd")
         if self.sep in (self.quote, self.escape):
-            raise ValueError("sep must be another character than quote and escape")
+            raise ValueError("sep must differ from quote and escape")
         for name in ("null_value", "empty_value"):
             self._check_constant(name)
         if self.null_value == self.empty_value != "":
-            raise ValueError("null_value and empty_value must differ, or an empty string would come back as NULL")
+            raise ValueError("null_value and empty_value must differ, or an empty string would be read as NULL")
         return self
 
     def _check_constant(self, name: str) -> None:
@@ -141,9 +145,9 @@ class FormatOptions(SinkOptions):
         if any(character in value for character in (self.sep, "\n", "\r")) or (
             self.quote in value and value != self.quote * 2
         ):
-            raise ValueError(f"{name} must hold neither sep, quote nor a line break, since readers would split it")
+            raise ValueError(f"{name} must not contain sep, quote or a line break, because readers would split it")
 
     @property
     def codec(self) -> Compression:
-        """The compression that is used."""
+        """The compression in effect."""
         return self.compression or ("snappy" if self.format == "parquet" else "none")

@@ -25,60 +25,62 @@ LARGEST_PART = 5 << 30
 LARGEST_INLINE = 1 << 20
 _NEED_CRT = ("CRC32C", "CRC64NVME")
 _MOST_PARTS = 8_000
-"""Of an object that gathers rows: fewer than S3 takes, since the last epoch's bytes come on top."""
+"""Parts of an object that gathers rows. Fewer than S3 allows, because the bytes of the last epoch are added."""
 _MOST_BYTES = 2 << 40
 
 
 class RollOptions(SinkOptions):
-    """The bounds of an object that gathers the rows of several epochs."""
+    """The bounds at which an object that gathers the rows of several epochs is composed."""
 
     roll_bytes: ByteSize | None = Field(
         default=None,
         ge=1,
-        description="Gather the rows of several epochs, and publish them as one object once they take this many bytes:"
-        " a number, or text such as `128 MiB`. An object ends where an Arrow batch ends, so it may be longer by"
-        " one. For Parquet the bytes are those of Arrow's stream format, compressed. Needs `workers=`.",
+        description="Gather the rows of several epochs and publish them as one object of this size: bytes, or a string"
+        " such as `128 MiB`. An object may exceed the size by one Arrow batch. For Parquet, the size of the compressed"
+        " Arrow stream counts. Requires `workers=`.",
     )
     roll_interval: Duration | None = Field(
         default=None,
-        description="The same once the oldest of them came this long ago, looked at while epochs run: seconds, or text"
-        " such as `1 hour`. `bucket_pattern` needs it beside the other bounds, and so does `partition_by` by columns"
-        " whose values come no more after a while: their last rows would wait for ever.",
+        description="The age of the oldest gathered row at which the object is published: seconds, or a string such as"
+        " `1 hour`. It is checked while epochs run. Required with `bucket_pattern`. Also set it with `partition_by` if"
+        " values stop recurring, because their last rows would wait forever.",
     )
     roll_rows: int | None = Field(
-        default=None, ge=1, description="The same once there are so many; no object has more of them."
+        default=None,
+        ge=1,
+        description="The number of gathered rows at which the object is published. No object has more rows.",
     )
 
     @property
     def rolls(self) -> bool:
-        """Whether rows wait across epochs."""
+        """Whether rows are buffered across epochs."""
         return not (self.roll_bytes is None and self.roll_interval is None and self.roll_rows is None)
 
 
 class _Place(SinkOptions):
-    """Where objects go. A base of its own, so that its options stand before the formats' in the documentation."""
+    """Where objects go. A separate base class, so that these options come first in the documentation."""
 
     bucket: str = Field(default="", description="The bucket, or the ARN of an access point. It must exist.")
     prefix: str = Field(
         default="",
-        description="What the keys begin with, `/` between its levels; by default nothing. It is taken as it is: `%20`,"
-        " `#` and `?` are themselves, and empty levels, `.` and `..` are refused.",
+        description="The prefix of the keys, with `/` between levels. It is used literally, including `%20`, `#` and"
+        " `?`. Empty levels, `.` and `..` are rejected.",
     )
     path: str | None = Field(
         default=None,
-        description="Bucket and prefix in one: `s3://bucket/prefix`, also `s3a://`. In place of the two, unless the"
-        " prefix holds `#` or `?` or the bucket is an ARN.",
+        description="Bucket and prefix as a URL: `s3://bucket/prefix` or `s3a://…`. Use `bucket` and `prefix` instead"
+        " if the prefix contains `#` or `?`, or if the bucket is an ARN.",
     )
     on_existing: Literal["error", "resume", "overwrite"] = Field(
         default="error",
-        description="What to do on first contact with a prefix that holds objects: refuse it, keep them and write"
-        " beside them, or delete them.",
+        description="What to do if the prefix holds objects on the first run: `error` rejects it, `resume` keeps the"
+        " objects and writes next to them, `overwrite` deletes them.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _one_place(cls, values: Any) -> Any:
-        """Bring the two ways to name a place into one, before any field is looked at by itself."""
+        """Resolve `path` into bucket and prefix, before any field is validated by itself."""
         if not isinstance(values, Mapping):
             return values
         found = dict(values)
@@ -88,7 +90,7 @@ class _Place(SinkOptions):
 
     @property
     def root(self) -> str:
-        """What every key begins with, the `/` included."""
+        """The prefix of every key, including the `/`."""
         return f"{self.prefix}/" if self.prefix else ""
 
     def url(self) -> str:
@@ -103,33 +105,35 @@ class _Upload(SinkOptions):
         default=ByteSize(8 << 20),
         ge=SMALLEST_PART,
         le=LARGEST_PART,
-        description="How large the parts are in which objects are uploaded, 5 MiB to 5 GiB.",
+        description="The size of the parts of an upload, 5 MiB to 5 GiB.",
     )
     max_concurrency: int = Field(
         default=8,
         ge=1,
         le=256,
-        description="How many parts a task uploads at once, and how many objects the driver completes at once.",
+        description="The number of parts that a task uploads in parallel, and of objects that the driver completes in"
+        " parallel.",
     )
     inline_bytes: ByteSize = Field(
         default=ByteSize(64 << 10),
         ge=0,
         le=LARGEST_INLINE,
-        description="So many bytes of small objects a task hands to the driver, which puts each in one request, not in"
-        " the three of an upload; until then they lie in the recovery data. `0` keeps rows out of it.",
+        description="The total size of small objects that a task returns to the driver. The driver puts each of them in"
+        " one request instead of the three of an upload. Until then they are in the recovery log. `0` keeps rows out"
+        " of the log.",
     )
     checksum: Literal["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"] | None = Field(
         default=None,
-        description="Which checksum each part is sent with and stored with. Without it what boto3 does by itself.",
+        description="The checksum with which each part is sent and stored. Default: boto3's.",
     )
     sse: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = Field(
-        default=None, description="Server-side encryption; without it what the bucket is set to."
+        default=None, description="The server-side encryption. Default: the setting of the bucket."
     )
-    sse_kms_key_id: str | None = Field(default=None, description="The KMS key's id or ARN, for `aws:kms`.")
+    sse_kms_key_id: str | None = Field(default=None, description="The id or ARN of the KMS key, for `aws:kms`.")
     sse_customer_key: SecretStr | None = Field(
         default=None,
-        description="A key of your own (SSE-C): 32 bytes in Base64. Accepts `env:NAME` and `file:PATH`. Readers need it"
-        " too, for data and manifests.",
+        description="A customer-provided key (SSE-C): 32 bytes in Base64. Accepts `env:NAME` and `file:PATH`. Readers"
+        " need the key for data and manifests.",
     )
     acl: (
         Literal[
@@ -139,9 +143,11 @@ class _Upload(SinkOptions):
         | None
     ) = Field(default=None, description="A canned ACL for each object.")  # fmt: skip
     storage_class: str | None = Field(
-        default=None, min_length=1, description="The storage class of data, as `STANDARD_IA` or `INTELLIGENT_TIERING`."
+        default=None,
+        min_length=1,
+        description="The storage class of data objects, for example `STANDARD_IA` or `INTELLIGENT_TIERING`.",
     )
-    tags: str = Field(default="", description="Tags of data, as `team=air&cost=42`: at most ten.")
+    tags: str = Field(default="", description="At most ten tags of data objects, for example `team=air&cost=42`.")
 
     @field_validator("tags", mode="before")
     @classmethod
@@ -152,31 +158,31 @@ class _Upload(SinkOptions):
             except ValueError:
                 raise ValueError("must be written as name=value&name=value") from None
         if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
-            raise ValueError("must be names with their values")
+            raise ValueError("must be a mapping of names to values")
         if len(value) > 10:
-            raise ValueError(f"holds {len(value)} tags, and S3 takes ten")
+            raise ValueError(f"has {len(value)} tags, but S3 allows ten")
         return urlencode(value)
 
     @field_validator("checksum")
     @classmethod
     def _can_be_computed(cls, value: str | None) -> str | None:
         if value in _NEED_CRT and find_spec("awscrt") is None:
-            raise ValueError(f"boto3 computes {value} with awscrt, which is not installed: pip install 'boto3[crt]'")
+            raise ValueError(f"boto3 needs awscrt for {value}, which is not installed: pip install 'boto3[crt]'")
         return value
 
     @model_validator(mode="after")
     def _one_encryption(self) -> Self:
         if self.sse_customer_key is not None and self.sse is not None:
-            raise ValueError("sse_customer_key is an encryption of its own: leave sse out")
+            raise ValueError("sse_customer_key replaces sse: leave sse out")
         if self.sse_kms_key_id is not None and self.sse not in ("aws:kms", "aws:kms:dsse"):
-            raise ValueError("sse_kms_key_id is for sse aws:kms")
+            raise ValueError("sse_kms_key_id requires sse aws:kms or aws:kms:dsse")
         return self
 
     def customer_key(self) -> bytes | None:
-        """Resolve the key of SSE-C where it is used.
+        """Return the SSE-C key. Call it where the key is used.
 
         Raises:
-            ConfigurationError: it is not 32 bytes in Base64, or cannot be found.
+            ConfigurationError: the key is not 32 bytes in Base64, or was not found.
         """
         if self.sse_customer_key is None:
             return None
@@ -186,54 +192,59 @@ class _Upload(SinkOptions):
             key = b""
         if len(key) != 32:
             raise ConfigurationError(
-                "sse_customer_key is not 32 bytes in Base64", do="make one with openssl rand -base64 32"
+                "sse_customer_key is not 32 bytes in Base64", do="create one with openssl rand -base64 32"
             )
         return key
 
 
 class S3Options(StorageOptions, RollOptions, _Upload, _Place):
-    """What `S3Sink` takes, in its constructor and as Spark options."""
+    """The options of `S3Sink`, in its constructor and as Spark options."""
 
-    region: str | None = Field(default=None, description="The region; without it as boto3 finds it.")
-    endpoint_url: str | None = Field(default=None, description="The address of a store that is not AWS'.")
+    region: str | None = Field(default=None, description="The region. Default: the one that boto3 finds.")
+    endpoint_url: str | None = Field(default=None, description="The endpoint of a store other than AWS.")
     path_style: bool = Field(
-        default=False, description="Whether the bucket stands in the path and not in the host's name, for such stores."
+        default=False,
+        description="Whether the bucket is in the path instead of the host name, as some other stores require.",
     )
-    requester_pays: bool = Field(default=False, description="Whether this account pays, not the bucket's owner.")
-    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
+    requester_pays: bool = Field(
+        default=False, description="Whether this account pays for requests instead of the bucket owner."
+    )
+    connect_timeout: Duration = Field(
+        default=timedelta(seconds=10), description="The timeout for establishing a connection."
+    )
     read_timeout: Duration = Field(
-        default=timedelta(minutes=1), description="How long S3 may be silent in the middle of an answer."
+        default=timedelta(minutes=1), description="The timeout for receiving the next bytes of a response."
     )
     retry_deadline: Duration = Field(
         default=timedelta(minutes=5),
-        description="For how long a request is tried again after errors that may pass: throttling, lost connections,"
-        " expired credentials.",
+        description="How long a request is retried after transient errors: throttling, lost connections, expired"
+        " credentials.",
     )
 
     @model_validator(mode="after")
     def _past_directories_end(self) -> Self:
-        """A directory of a time gets no more rows once that is past, and so reaches no bound of size."""
+        """Require `roll_interval` with `bucket_pattern`, because a past directory receives no more rows."""
         if self.rolls and self.bucket_pattern is not None and self.roll_interval is None:
             raise ValueError(
-                "roll_bytes and roll_rows alone never publish the last rows of a directory that bucket_pattern makes,"
-                " since none follow once its time is past: add roll_interval, as roll_interval='1 hour'"
+                "roll_bytes and roll_rows alone never publish the last rows of a directory of bucket_pattern, because"
+                " no rows follow after its time: add roll_interval, for example roll_interval='1 hour'"
             )
         return self
 
     _address = field_validator("endpoint_url")(parse_endpoint)
 
     def roll_bounds(self, clock: Callable[[], float]) -> RollBounds:
-        """Return when an object that gathers rows is composed: at a bound that was asked for, or when S3 takes no more.
+        """Return the bounds at which an object is composed: those of the options, and the largest object of S3.
 
         Args:
-            clock: tells the time, in seconds since 1970.
+            clock: returns the time in seconds since 1970.
         """
         largest = min(_MOST_BYTES, int(self.part_bytes) * _MOST_PARTS)
         return RollBounds(self.roll_bytes, self.roll_interval, self.roll_rows, largest, clock)
 
 
 class S3Arguments(PartitionArguments, FormatArguments, total=False):
-    """`S3Sink`'s options as keyword arguments, but for bucket and prefix; `S3Options` says what each means."""
+    """The options of `S3Sink` as keyword arguments except bucket and prefix, described in `S3Options`."""
 
     path: str | None
     on_existing: Literal["error", "resume", "overwrite"]

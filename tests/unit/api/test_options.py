@@ -142,7 +142,7 @@ def test_paths_become_absolute_where_the_sink_is_made(given: Any, path: str) -> 
 
 @pytest.mark.parametrize("path", ["ftp://host/x", "dbfs:/x", "https://host/x"])
 def test_other_schemes_are_refused_with_what_is_supported(path: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is not supported; a path, file: and s3, "):
+    with pytest.raises(ConfigurationError, match=r"is not supported; use a path, file:, s3, "):
         FileSink(path)
 
 

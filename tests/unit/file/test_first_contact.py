@@ -202,8 +202,8 @@ def test_two_slashes_at_the_beginning_of_a_path_are_one() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/tmp/\udcff", "must be text in UTF-8"),
-        (Path("s3://bucket/x"), "pathlib takes one of its slashes away"),
+        ("/tmp/\udcff", "must be valid UTF-8"),
+        (Path("s3://bucket/x"), "pathlib removes one of its slashes"),
         ("memory://x/a::b", "holds '::'"),
         ("memory://x::file", "holds"),
     ],

@@ -20,7 +20,7 @@ def test_keyword_arguments_and_options_have_the_same_names() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"sep": ";"}, "sep is an option of csv, and the format is jsonl"),
+        ({"sep": ";"}, "sep is an option of csv, but the format is jsonl"),
         ({"format": "parquet", "header": True}, "header is an option of csv"),
         ({"format": "text", "date_format": "yyyy"}, "date_format is an option of csv and jsonl"),
         ({"format": "csv", "ignore_null_fields": False}, "ignore_null_fields is an option of jsonl"),
@@ -30,10 +30,10 @@ def test_keyword_arguments_and_options_have_the_same_names() -> None:
         ({"format": "csv", "sep": "||"}, "sep: must be one character"),
         ({"format": "csv", "quote": ""}, "quote: must be one character"),
         ({"format": "csv", "escape": "\n"}, "escape: must be one character"),
-        ({"format": "csv", "sep": '"'}, "sep must be another character"),
-        ({"format": "csv", "sep": "\\"}, "sep must be another character"),
-        ({"format": "csv", "null_value": "a,b"}, "null_value must hold neither"),
-        ({"format": "csv", "empty_value": "\n"}, "empty_value must hold neither"),
+        ({"format": "csv", "sep": '"'}, "sep must differ"),
+        ({"format": "csv", "sep": "\\"}, "sep must differ"),
+        ({"format": "csv", "null_value": "a,b"}, "null_value must not contain"),
+        ({"format": "csv", "empty_value": "\n"}, "empty_value must not contain"),
         ({"date_format": "yyyy-MM-dd HH"}, "'HH' is not supported"),
         ({"timestamp_format": "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]"}, r"\[ is not supported outside quotes"),
         ({"timestamp_format": "EEE, dd MMM"}, "'EEE' is not supported"),

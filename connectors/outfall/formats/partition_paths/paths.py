@@ -47,19 +47,19 @@ class PartitionOptions(SinkOptions):
 
     partition_by: Names = Field(
         default=(),
-        description="Columns that become directories, as Spark's `partitionBy` makes them: `carrier=AA/day=2026-11-21`."
-        " As text, with commas between them. The files do not hold these columns; readers take them from the path.",
+        description="Columns that become directories, as with Spark's `partitionBy`: `carrier=AA/day=2026-11-21`."
+        " As a string, separated by commas. The files omit these columns; readers take them from the path.",
     )
     bucket_pattern: str | None = Field(
         default=None,
-        description="A pattern that makes directories of a time, below those of `partition_by`:"
-        " `'dt='yyyy-MM-dd/'hour='HH`. It has `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, `S` to `SSSSSS`, `XXX` and text;"
-        " `/` stands between levels.",
+        description="The pattern of directories by time, below those of `partition_by`, for example"
+        " `'dt='yyyy-MM-dd/'hour='HH`. It consists of `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, `S` to `SSSSSS`, `XXX`"
+        " and text; `/` separates levels.",
     )
     bucket_time: str | None = Field(
         default=None,
-        description="The date or timestamp column that `bucket_pattern` formats, in the session's time zone; the files"
-        " keep it. Default: the time of writing, in UTC, so that a repeated epoch may choose other directories.",
+        description="The date or timestamp column that `bucket_pattern` formats, in the session time zone. The files"
+        " keep it. Default: the time of writing in UTC; then a replayed epoch may use other directories.",
     )
 
     @field_validator("partition_by")
