@@ -19,26 +19,34 @@ from outfall.protocol.commit_retry import CommitPolicy
 class SourceOptions(SinkOptions):
     """Options of the API itself; every other one goes to the sink."""
 
-    sink: str = Field(description="Which sink to write to, for example `file`.")
-    step_id: str = Field(default="sink", description="Names this sink within the query.")
+    sink: str = Field(description="The sink, for example `file`.")
     checkpoint_location: str | None = Field(
-        default=None, description="Spark's checkpoint location, absolute; also holds the step's log."
+        default=None,
+        description="Streams only: Spark's checkpoint, absolute. It also holds the log unless `recovery` is set.",
     )
     query_name: str | None = Field(
-        default=None, description="The name of the stream's query. Spark's own, which hands it to sinks in Python too."
+        default=None, description="Streams only: the name of the query, as `.queryName(…)` sets it."
     )
     recovery: str | None = Field(
-        default=None, description="Where the step's log is, if not with the checkpoint: an absolute path or a URL."
+        default=None,
+        description="The location of the log if it is not next to the checkpoint: an absolute path or a URL, also"
+        " `kafka://host:9092/prefix`.",
     )
-    epoch: int | None = Field(default=None, description="Batch jobs only: the number of this job's rows.")
+    step_id: str = Field(default="sink", description="The name of this sink within the query.")
+    epoch: int | None = Field(
+        default=None,
+        description="Batch jobs only: the number of this job's epoch, larger than any before. Requires `recovery`.",
+    )
     adopt_checkpoint: bool = Field(
-        default=False, description="Begin at the batch id that comes although nothing is recorded yet."
+        default=False,
+        description="Start at Spark's current batch id although the log is empty: for a query that wrote elsewhere"
+        " before.",
     )
     commit_deadline: Duration = Field(default=timedelta(minutes=10), description="For how long a commit is retried.")
     on_known_failure: Literal["fail", "drop"] = Field(
         default="fail",
-        description="What to do when the target refuses written data: `fail`, or `drop` all rows of that task or"
-        " epoch.",
+        description="What to do when the target rejects written data: `fail` the query, or `drop` **all rows** of that"
+        " task or epoch.",
     )
 
     def commit_policy(self) -> CommitPolicy:

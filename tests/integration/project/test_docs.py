@@ -21,7 +21,7 @@ ROWS = [
     for number, carrier in enumerate(["UA", "AA", "B6", "DL"] * 5)
 ]
 README = PAGES[0]
-SHORT = "index.md"
+SHORT = "apis.md"
 """Beside the README the one page in the default run."""
 OTHERS = [page for page in PAGES[1:] if any(block.needs_spark and block.reason is None for block in blocks(page))]
 

@@ -23,7 +23,7 @@ from outfall.postgres import PostgresSink
 from outfall.postgres.options import PostgresOptions
 from outfall.s3 import S3Sink
 from outfall.s3.options import S3Options
-from outfall.source_options import build_sink, make_sink
+from outfall.source_options import SourceOptions, build_sink, make_sink
 from outfall.wrappers import BatchingOptions, BatchingSink, ExactlyOnceSink
 
 
@@ -227,10 +227,19 @@ def test_the_options_door_names_the_nearest_option() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [FileOptions, PostgresOptions, S3Options, HttpOptions, KafkaOptions, IcebergOptions, DeltaOptions]
+    ("name", "model"),
+    [
+        ("apis", SourceOptions),
+        ("file", FileOptions),
+        ("postgres", PostgresOptions),
+        ("s3", S3Options),
+        ("http", HttpOptions),
+        ("kafka", KafkaOptions),
+        ("iceberg", IcebergOptions),
+        ("delta", DeltaOptions),
+    ],
 )
-def test_the_documentation_holds_the_table_of_the_model(model: type[SinkOptions]) -> None:
-    name = model.__name__.removesuffix("Options").lower()
+def test_the_documentation_holds_the_table_of_the_model(name: str, model: type[SinkOptions]) -> None:
     page = Path(__file__).parents[3].joinpath("docs", f"{name}.md").read_text()
     table = page.partition("<!-- options -->\n")[2].partition("<!-- /options -->")[0]
     assert table == options_table(model), f"replace it by outfall.options.options_table({model.__name__})"

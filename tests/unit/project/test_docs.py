@@ -15,7 +15,7 @@ import pytest
 from outfall import errors
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
-from tests.documents import PAGES, ROOT, blocks, page_name, unchanged_environment
+from tests.documents import DOCS, PAGES, ROOT, blocks, page_name, unchanged_environment
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _REFERENCE = re.compile(r"^\[([^\]]+)\]: ", re.MULTILINE)
@@ -76,10 +76,14 @@ def own_sinks() -> list[str]:
     return list(declared)
 
 
-def test_the_index_names_every_built_in_sink() -> None:
-    index = (ROOT / "docs" / "index.md").read_text()
-    (row,) = re.findall(r"^\| `sink` \| which sink: (.*?)\.", index, re.MULTILINE)
-    assert re.findall(r"`(\w+)`", row) == own_sinks()
+def test_the_page_of_the_apis_names_every_built_in_sink() -> None:
+    (sentence,) = re.findall(r"^The built-in sinks are (.*?)\.", (DOCS / "apis.md").read_text(), re.MULTILINE)
+    assert re.findall(r"`(\w+)`", sentence) == own_sinks()
+
+
+def test_home_leads_to_the_page_of_every_sink() -> None:
+    home = (DOCS / "index.md").read_text()
+    assert [name for name in own_sinks() if name != "fanout" and f"]({name}.md)" not in home] == []
 
 
 FORMAT = (ROOT / "docs" / "recovery-format.md").read_text()
