@@ -89,14 +89,14 @@ __all__ = [
 
 
 class Guarantee(IntEnum):
-    """What a reader of the target finds, weakest first."""
+    """The guarantee for a reader of the target, weakest first."""
 
     AT_LEAST_ONCE = 1
-    """Every row, some perhaps more than once."""
+    """The target contains each row at least once."""
     EFFECTIVELY_ONCE = 2
-    """Every row once, if the receiver honours the idempotency key that it is sent."""
+    """The target contains each row exactly once if the receiver honors the idempotency key of each request."""
     EXACTLY_ONCE = 3
-    """Every row once."""
+    """The target contains each row exactly once."""
 
 
 class SupportsCommitter(ABC, Generic[C]):
@@ -104,7 +104,7 @@ class SupportsCommitter(ABC, Generic[C]):
 
     @abstractmethod
     def create_committer(self, context: CommitterInitContext) -> Committer[C]:
-        """Make the committer of one epoch. Called on the driver."""
+        """Return the committer of one epoch. Called on the driver."""
 
     @abstractmethod
     def committable_serializer(self) -> SimpleVersionedSerializer[C]:
@@ -113,13 +113,13 @@ class SupportsCommitter(ABC, Generic[C]):
 
 @runtime_checkable
 class CommittingSinkPartition(Protocol[C_co]):
-    """On a partition: hands over what is written but not yet visible."""
+    """On a partition: returns committables for data that is written but not yet visible."""
 
     def prepare_commit(self) -> Sequence[C_co]:
-        """Finish writing and return handles to it, as a list or tuple.
+        """Finish writing and return the committables, as a list or tuple.
 
-        Called once per epoch in the task, after the last flush and before the snapshot. What the handles name must be
-        durable and invisible. Nothing may be written afterwards.
+        Called once per epoch in the task, after the last flush and before the snapshot. The data of the committables
+        must be durable and invisible. The partition gets no values afterwards.
         """
 
 
@@ -128,16 +128,16 @@ class SupportsWriterState(ABC, Generic[X, S]):
 
     @abstractmethod
     def restore_writer(self, context: WriterInitContext, recovered: Sequence[S]) -> StatelessSinkPartition[X]:
-        """Open a writer that goes on from recorded states, in place of `build`.
+        """Open a writer that continues from recorded states. Called instead of `build`.
 
-        Called in a task when at least one state was recorded for it. After rescaling one writer may get several states
-        and others none; each is consumed by exactly one.
+        Called in a task if at least one state is recorded for it. After rescaling, one writer may get several states
+        and another none. Each state is given to exactly one writer.
         """
 
     def keeps_writer_state(self) -> bool:
-        """Whether it leaves state behind under its options. If not, it needs no fixed number of tasks.
+        """Return whether the sink keeps state under its options. If not, it requires no fixed number of tasks.
 
-        States that were recorded under other options are brought to `restore_writer` all the same.
+        States that were recorded under other options are still given to `restore_writer`.
         """
         return True
 
@@ -147,11 +147,11 @@ class SupportsWriterState(ABC, Generic[X, S]):
 
 
 class WithCompatibleState(ABC):
-    """On a `SupportsWriterState` sink: adopts once the states of other steps in the same recovery data."""
+    """On a `SupportsWriterState` sink: adopts the states of other steps in the same recovery data, once."""
 
     @abstractmethod
     def compatible_writer_state_names(self) -> Sequence[str]:
-        """Return the ids of the steps whose states may be adopted when this step begins for the first time."""
+        """Return the ids of the steps whose states this step may adopt when it first begins."""
 
 
 @runtime_checkable
@@ -159,11 +159,11 @@ class SnapshotsWriterState(Protocol[S_co]):
     """On a partition of a `SupportsWriterState` sink."""
 
     def snapshot_state(self, epoch: int) -> Sequence[S_co]:
-        """Return a list or tuple of zero or more states that describe what is to go on after the last value written."""
+        """Return zero or more states, as a list or tuple, from which a writer can continue after the last value."""
 
 
 class SupportsStateSerializer(ABC, Generic[S]):
-    """On a fixed sink: how its parts' states are stored. Without it as JSON, if JSON gives them back unchanged."""
+    """On a fixed sink: serializes the states of its parts. Default: JSON, if it restores the state unchanged."""
 
     @abstractmethod
     def state_serializer(self) -> SimpleVersionedSerializer[S]:
@@ -177,19 +177,19 @@ class SupportsPreWriteTopology(ABC):
     def add_pre_write_topology(self, df: DataFrame) -> DataFrame:
         """Repartition, sort or cast. Called on the driver, once per epoch.
 
-        Every partition of `df` must still be read: after `limit` a stateful query cannot go on.
+        Every partition of `df` must still be read. A stateful query fails after a `limit`, for example.
         """
 
 
 class SupportsPreCommitTopology(ABC, Generic[W, C]):
-    """On a committing sink: turns what the tasks hand over into committables. May change their type and number."""
+    """On a committing sink: turns the write results of the tasks into committables, of any type and number."""
 
     @abstractmethod
     def add_pre_commit_topology(self, results: Sequence[CommittableMessage[W]]) -> Sequence[CommittableMessage[C]]:
-        """Combine write results. Called on the driver after all tasks answered, before anything is recorded.
+        """Combine write results. Called on the driver after all tasks have returned, before anything is recorded.
 
-        There may be none, and none may be returned. The epoch is the one under way, whatever a returned message says.
-        Must have no side effect that a second run would not repeat harmlessly.
+        Both the results and the return value may be empty. The current epoch replaces the epoch of each returned
+        message. The method must be idempotent.
         """
 
     @abstractmethod
@@ -198,332 +198,333 @@ class SupportsPreCommitTopology(ABC, Generic[W, C]):
 
 
 class SupportsPostCommitTopology(ABC, Generic[C]):
-    """On a committing sink: acts on what was committed."""
+    """On a committing sink: acts on committed data, for example to compact it."""
 
     @abstractmethod
     def add_post_commit_topology(self, committed: Sequence[CommittableMessage[C]]) -> None:
-        """Follow up. Called on the driver after all committables are resolved. Idempotent: a crash repeats it."""
+        """Act on the epoch's committables. Called on the driver after all are resolved, and again after a crash."""
 
 
 @runtime_checkable
 class SupportsFlush(Protocol):
-    """On a partition: holds values back."""
+    """On a partition: buffers values."""
 
     def flush(self, end_of_input: bool) -> None:
-        """Send what is held back. Called once after the last value of an epoch; without an argument if it takes none.
+        """Send all buffered values. Called once after the last value of an epoch, without an argument if it takes none.
 
         Args:
-            end_of_input: whether nothing may be held back. True at the end of every epoch, since a stream has no end
-                that a sink could see; for a `SupportsBufferedRows` sink only in a drain and at the end of a batch job.
+            end_of_input: Whether no value may remain buffered. True at the end of every epoch, because the end of a
+                stream is not visible to a sink. For a `SupportsBufferedRows` sink, true only in a drain and at the end
+                of a batch job.
         """
 
 
 class SupportsBufferedRows(ABC, Generic[S]):
-    """On a sink: may hold rows back across epochs, in the state of a part or in writer states.
+    """On a sink: may buffer rows across epochs, in the state of a part or in writer states.
 
-    Its partitions must have `flush`, which is called with `end_of_input=False` at the end of an epoch: what is not sent
-    then must be in the state. With `end_of_input=True`, in a drain and at the end of a batch job, nothing may be left
-    but rows that cannot go into one epoch with those delivered; a drain comes again until there are none.
-    A wrapper passes True on to a target that has not this class.
+    Its partitions must have `flush`. At the end of an epoch, `flush` is called with `end_of_input=False`: rows that are
+    not sent then must be in the state. In a drain and at the end of a batch job it is called with `end_of_input=True`:
+    only rows that cannot be in one epoch with the delivered rows may remain. A drain repeats until none remain.
+    A wrapper passes True to a sink without this class.
     """
 
     @abstractmethod
     def buffered_rows(self, state: S) -> BufferedRows:
-        """Count the rows that a state holds.
+        """Return the number and age of the rows in a state.
 
-        Called in the task for each state that it hands over, before it is stored. Depends on the state alone.
+        Called in the task for each state that it returns, before the state is stored. Depends on the state alone.
         """
 
 
 @runtime_checkable
 class SupportsArrow(Protocol):
-    """On a partition: takes Arrow batches, so that no row ever becomes a Python object."""
+    """On a partition: takes Arrow batches, without a Python object per row."""
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Write the rows of a batch in their order, in place of `write_batch`."""
+        """Write the rows of a batch in their order. Called instead of `write_batch`."""
 
 
 @runtime_checkable
 class SupportsDeadLetters(Protocol):
-    """On a partition: hands over the records that its destination refuses for good, instead of failing on them."""
+    """On a partition: passes permanently rejected records on instead of failing."""
 
     def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
-        """Hand refused records to `take` from now on. Called once after building; without it a refusal is an error.
+        """Pass rejected records to `take` from now on. Called once after building. Without it, a rejection is an error.
 
         Args:
-            take: keeps them in the same epoch; when it raises, the query stops. To be called in the task's thread, and
-                no more once the last flush and `prepare_commit` have returned. What it took is to be counted as
-                `dead_letters` in the metrics of the writer context.
+            take: Keeps the records in the same epoch. If it raises, the query fails. Call it in the thread of the task,
+                and not after the last flush and `prepare_commit` have returned. Count the records as `dead_letters`
+                in the metrics of the writer context.
         """
 
 
 MAX_DEAD_LETTERS = 1000
-"""How many records of an epoch may be refused, unless a sink's options say otherwise."""
+"""The maximum number of rejected records per epoch, unless the options of a sink set another one."""
 
 
 class SupportsDeadLetterSink:
-    """On a sink: its partitions have `SupportsDeadLetters`, so that another sink can take what they refuse.
+    """On a sink: declares that its partitions have `SupportsDeadLetters`, so that another sink can take the records.
 
-    Said by the sink, since its partitions are not there yet when it is put together with the other one.
+    The sink declares it because it is combined with the other sink before its partitions exist.
     """
 
     def max_dead_letters(self) -> int:
-        """Return how many records of one epoch may be refused. The default is what sinks have by default."""
+        """Return the maximum number of rejected records per epoch."""
         return MAX_DEAD_LETTERS
 
 
 class SupportsCountCheck(ABC):
-    """On a sink: may refuse an epoch by what its tasks have counted."""
+    """On a sink: may reject an epoch by the counters of its tasks."""
 
     @abstractmethod
     def check_counts(self, counts: Mapping[str, int], examples: Mapping[str, str]) -> None:
-        """Look at the counters of an epoch. Called on the driver once all tasks have answered, before PREPARED.
+        """Check the counters of an epoch. Called on the driver after all tasks have returned, before PREPARED.
 
         Args:
-            counts: summed over the tasks.
-            examples: by the name of a counter, a text of `Metrics.example`.
+            counts: The sums over the tasks.
+            examples: A text of `Metrics.example` by the name of its counter.
 
         Raises:
-            OutfallError: the epoch is not recorded, nor is anything of it published that tasks have not published.
+            OutfallError: The epoch is rejected. It is not recorded, and no data of it is published unless its tasks
+                have already published it.
         """
 
 
 class SupportsWriterContext(ABC):
-    """On a sink: learns who writes. Needed for fencing and for staging names."""
+    """On a sink: receives step, incarnation, generation, epoch and attempt. Required for fencing and staging names."""
 
     @abstractmethod
     def bind(self, context: WriterInitContext) -> Self:
-        """Return a copy that knows the context. Called in a task before `build` or `build_part`; changes nothing."""
+        """Return a copy with this context. Called in a task before `build` or `build_part`. Has no side effect."""
 
 
 class SupportsTarget(ABC, Generic[S]):
-    """On a sink: knows its target. Only its name is needed; every other method has a default that does nothing.
+    """On a sink: names, checks, opens and cleans up its target. Only `target` is required, the rest has defaults.
 
-    In the order of an epoch: the columns are checked, the target is compared with the recovery data, and once BEGIN is
-    written it is opened; when the epoch is completed, what lost attempts left behind is removed.
+    The order in an epoch: the columns are checked, the target is compared with the recovery data, BEGIN is written, the
+    target is opened. After the epoch is completed, the data of failed attempts is removed.
     """
 
     chooses_bases_anew: bool = False
-    """Whether `check_target` may replace a state that it returned before, as long as no epoch is recorded. It then
-    returns one for a part that has one only where nothing can have been written since."""
+    """Whether `check_target` may replace a state that it returned earlier, as long as no epoch is recorded. For a part
+    that has a state, it then returns one only if no data can have been written since."""
 
     def kind(self) -> str:
-        """Return a stable name of the sink's kind. The default is the class's; a built-in keeps its own when moved."""
+        """Return a stable name of the kind of sink, stored in the log. Defaults to the class name."""
         return class_name(self)
 
     @abstractmethod
     def target(self) -> str:
-        """Return a stable name of the target, free of secrets. A change of it between restarts stops the query."""
+        """Return a stable name of the target, without secrets. If it changes between restarts, the query fails."""
 
     def place(self) -> str:
-        """Return where the target is today: another text than any other target's, the same by whatever name.
+        """Return the current location of the target: unique per target, and the same for all names of one target.
 
-        Called on the driver before each epoch, where several sinks are written in one step: no two of one kind (up to
-        its first `/`) may write to one place. A place that ends with `/` holds every place that begins with it, and
-        those are refused beside it too. Never recorded, so that it may name a host, which `target` leaves out if it may
-        change. The default is what `target` returns.
+        Called on the driver before each epoch if several sinks are written in one step. No two sinks of one kind (up
+        to the first `/` of `kind`) may write to one location. A location that ends with `/` contains every location
+        that begins with it, and those are rejected too. The value is never recorded. It may therefore contain a
+        host name, which `target` omits if the name may change. Defaults to `target`.
         """
         return self.target()
 
     def owns_target(self) -> bool:
-        """Whether the sink takes what it finds in its target for its own, so that no other may write there beside it.
+        """Return whether the sink takes over the data in its target, so that no other sink may write there.
 
-        One that sends and is answered finds nothing, and others may send to the same place. By default that is a sink
-        that neither compares its target, nor commits, seals or cleans up there.
+        A sink that only sends requests reads nothing, and other sinks may send to the same location. The default is
+        false for a sink that neither checks its target, nor commits, seals or cleans up there.
         """
         kind = type(self)
         acts = isinstance(self, SupportsCommitter | SupportsSeal) or kind.clean_up is not SupportsTarget.clean_up
         return acts or kind.check_target is not SupportsTarget.check_target
 
     def check_connection(self) -> Sequence[str]:
-        """Try the destination, for `outfall doctor`: connect, look whether the rights suffice, leave nothing behind.
+        """Connect to the destination and check the permissions, for `outfall doctor`. Leaves nothing behind.
 
-        Called in any process, with no query around it; no row is sent.
+        Called in any process, without a query. Sends no row.
 
         Returns:
-            What was found to work, one short sentence each; what it cannot find out is said too. Nothing where there is
-            no such check, as by default.
+            One short sentence per successful check, and per property that cannot be checked. Empty by default.
 
         Raises:
-            OutfallError: what does not work, why, and what to do.
+            OutfallError: A check failed. States why, and what to do.
         """
         return ()
 
     def row_schema(self) -> pa.Schema | None:
-        """Return the columns that a row may have, for who makes rows of text: `outfall replay`.
+        """Return the columns that a row may have, for `outfall replay`, which parses rows from text.
 
-        Called in any process, with no query around it. A column takes the values of its type here; a string may also
-        be another type's text, where the target reads that.
+        Called in any process, without a query. A column takes values of its type. A string column may also take the
+        text form of another type, if the target parses it.
 
         Returns:
-            The columns, or `None` where the target does not say, as by default.
+            The columns, or `None` if the target does not define them. Defaults to `None`.
 
         Raises:
-            OutfallError: the target could not be asked.
+            OutfallError: The target cannot be read.
         """
         return None
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse columns that cannot be written. Called on the driver before each epoch, before any data moves.
+        """Reject columns that cannot be written. Called on the driver before each epoch, before any data moves.
 
         Args:
-            schema: the Arrow schema of the batches to come.
+            schema: The Arrow schema of the batches.
 
         Raises:
-            ConfigurationError: naming each column, its type and what to do.
+            ConfigurationError: Names each rejected column, its type, and what to do.
         """
 
     def check_target(self, context: TargetContext[S]) -> Mapping[str, S]:
-        """Refuse a target that is not what the recovery data says, and change nothing.
+        """Reject a target that contradicts the recovery data. Changes nothing.
 
-        Called on the driver before each epoch's BEGIN is written.
+        Called on the driver before the BEGIN of each epoch.
 
         Returns:
-            The state to start from, for parts that have none yet. A sink that writes in place returns one for each such
-            part, also an empty one: `seal` is called for parts with a state only. Until an epoch is recorded a
-            sink that `chooses_bases_anew` may return others than before.
+            The start state of parts that have none yet. A sink that writes in place returns a state for each such
+            part, even an empty one, because `seal` is called only for parts with a state. Until an epoch is recorded, a
+            sink with `chooses_bases_anew` may return other states than before.
 
         Raises:
-            TargetNotEmptyError: first contact, and somebody's data is there.
-            TargetLostError: less is there than was recorded.
-            TargetAheadError: later epochs are there than were recorded.
+            TargetNotEmptyError: On the first run, the target contains data of another writer.
+            TargetLostError: The target contains less than was recorded.
+            TargetAheadError: The target contains later epochs than were recorded.
         """
         return {}
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
-        """Return a copy that does with what its target holds as a save mode of Spark's says.
+        """Return a copy that treats existing data in the target according to a save mode of Spark.
 
-        Called on the driver for a batch job, before anything is begun. The default takes whatever comes to a target
-        that it does not look at.
+        Called on the driver for a batch job, before it begins. The default accepts "append" and `None`.
 
         Args:
-            mode: "error" refuses a target that holds data, by `TargetNotEmptyError`; "append" keeps the data,
-                "overwrite" replaces it. `None` is as the sink's options say, or "error".
+            mode: "error" rejects a target with data (`TargetNotEmptyError`), "append" keeps the data, "overwrite"
+                replaces it. `None` applies the sink's options, or "error".
 
         Raises:
-            ConfigurationError: the sink cannot do that, or its options say otherwise.
+            ConfigurationError: The sink does not support the mode, or its options contradict it.
         """
         if mode in ("error", "overwrite"):
             raise no_save_mode(self, mode)
         return self
 
     def output_modes(self) -> Collection[str]:
-        """Return which output modes a streaming query may have whose rows come as they are.
+        """Return the output modes of streaming queries that the sink accepts.
 
-        In `update` a row comes again whenever it changes, in `complete` all rows come in every epoch.
+        In mode `update`, Spark sends a row again after each change. In mode `complete`, it sends all rows in every
+        epoch.
         """
         return OUTPUT_MODES
 
     def open_target(self, context: TargetContext[S]) -> None:
-        """Make what the tasks need: directories, markers, tables. Called after each BEGIN is written; idempotent."""
+        """Create directories, markers or tables for the tasks. Called after each BEGIN. Must be idempotent."""
 
     def clean_up(self, context: CleanUpContext) -> int:
-        """Remove what lost attempts left behind: what carries our incarnation and a generation below the context's.
+        """Remove data of failed attempts: names with this incarnation and a generation below that of the context.
 
-        Called on the driver after an epoch is completed, and before a lost attempt's epoch is written again, when no
-        record but the states names anything of an older generation; what a state names, which the context reads, is to
-        be left. Never removes anything of others, and never goes by age.
+        Called on the driver after an epoch is completed, and before the epoch of a failed attempt is written again. At
+        these times no record names data of an older generation, except the states, which the context reads. Data that
+        a state names must remain. Never removes data of another writer, and never decides by age.
 
         Returns:
-            How many things were removed.
+            The number of removed objects.
         """
         return 0
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str] | None:
-        """Say what `clean_up` would remove with the same context, for `outfall gc` without `--yes`.
+        """Return what `clean_up` would remove with the same context, for `outfall gc` without `--yes`.
 
-        Changes nothing. Between the two calls more may come, or a query may clean up by itself.
+        Changes nothing. The result may be outdated by the time of `clean_up`.
 
         Returns:
-            One readable name each, free of secrets. `None` if it cannot tell beforehand, the default where `clean_up`
-            removes anything.
+            One readable name per object, without secrets. `None` if the sink cannot determine it, which is the default
+            if the sink has a `clean_up`.
         """
         return () if type(self).clean_up is SupportsTarget.clean_up else None
 
     def withdraw(self, context: CleanUpContext) -> None:
-        """Give up a target that was opened, and in which no epoch is completed: the next one finds it as it was.
+        """Release a target that was opened and in which no epoch is completed, so that the next run finds it unchanged.
 
-        Removes what says that this incarnation writes there. Called on the driver for a batch job without recovery data
-        that failed before anything was recorded, after `open_target`, `seal` and `clean_up` with a new generation:
-        nothing of the job is there any more, and its late tasks are fenced. Idempotent.
+        Removes the marks of this incarnation. Called on the driver for a batch job without recovery data that failed
+        before anything was recorded, after `open_target`, `seal` and `clean_up` with a new generation. By then all
+        data of the job is removed, and its zombie tasks are fenced. Must be idempotent.
         """
 
 
 class SupportsSeal(ABC, Generic[S]):
-    """On a fixed sink that writes in place: makes each part final before its state is recorded."""
+    """On a fixed sink that writes in place: closes each part before its state is recorded."""
 
     @abstractmethod
     def seal(self, context: SealContext, parts: Sequence[PartSeal[S]]) -> None:
-        """Check and close the parts against every writer of this epoch or an older generation.
+        """Check the parts, and close them to every writer of this epoch or an older generation.
 
-        Called on the driver after all tasks answered. Under each part's lock: the last writer must be the recorded
-        winner and the content must end where the state says; a part that no task answered for is cut back to its state.
+        Called on the driver after all tasks have returned. Under each part's lock, the last writer must be the recorded
+        winner, and the content must end where the state says. A part without a task result is truncated to its state.
 
         Raises:
-            SealError: another attempt wrote last; the epoch runs again.
+            SealError: Another attempt wrote last. The epoch runs again.
         """
 
 
 class DeclaresCapabilities(ABC):
-    """On a sink or a partition: says which of the features that its class has it has under its options.
+    """On a sink or a partition: declares which features of its class it has under its options.
 
-    For classes that have a feature in one way of writing and not in another, and for those that stand for another sink.
-    What it says counts, whatever its class derives from.
+    For classes that have a feature only in some write modes, and for sinks that delegate to another sink. The
+    declaration takes precedence over the base classes.
     """
 
     @abstractmethod
     def capabilities(self) -> Collection[type]:
-        """Return the classes that apply, the same whenever it is asked.
+        """Return the classes that apply. The result must not change.
 
-        They are classes of `outfall.capabilities`, and for a sink `FixedPartitionedSink` or `DynamicSink`.
+        Valid are classes of `outfall.capabilities`, and for a sink also `FixedPartitionedSink` or `DynamicSink`.
         """
 
 
 class DeclaresGuarantee(ABC):
-    """On a sink: says what it promises. The conformance suite tries to refute it."""
+    """On a sink: declares its guarantee. The conformance suite tries to refute it."""
 
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """Return the guarantee under the sink's own options."""
+        """Return the guarantee under the options of the sink."""
 
     def requires(self) -> Sequence[str]:
-        """Return what source, receiver or surroundings must do for it, one short sentence each."""
+        """Return the conditions of the guarantee on source, receiver and environment, one short sentence each."""
         return ()
 
     def needs_same_rows(self) -> bool:
-        """Whether it stands only where an epoch that is run again brings the same rows, in whatever order and batches.
+        """Return whether the guarantee requires the same rows in a replay, in any order and in any batches.
 
-        Such a sink is refused where a wrapper would choose which rows an epoch has.
+        Wrappers that choose the rows of an epoch reject such a sink.
         """
         return False
 
     def bears_speculation(self) -> bool:
-        """Whether Spark may run two attempts of a task side by side. If not, `spark.speculation=true` is refused."""
+        """Return whether Spark may run two attempts of a task in parallel. If not, `spark.speculation` is rejected."""
         return True
 
 
 class DeclaresRoutingKey(ABC):
-    """On a fixed sink: says which column routes rows to its parts where the user names none."""
+    """On a fixed sink: names the column that routes rows to its parts if the user names none."""
 
     @abstractmethod
     def routing_key(self) -> str | None:
-        """Return the column's name; `None` where the user has to name one."""
+        """Return the name of the column, or `None` if the user must name one."""
 
 
 def no_save_mode(sink: object, mode: str) -> ConfigurationError:
-    """Make the refusal of a save mode by a sink that adds rows and does not see what is there."""
+    """Return the error for a save mode that a sink does not support because it only adds rows."""
     return ConfigurationError(
         f"{shown_name(sink)} cannot be written with mode={mode!r}",
-        why="it adds rows, and neither sees nor replaces what its target holds",
+        why="the sink only adds rows: it neither checks nor replaces the data in its target",
         do='pass mode="append"',
     )
 
 
 def shown_name(sink: object) -> str:
-    """Name a sink's class for people: the one that they write, where that one holds this and `shown_as` says so."""
+    """Return the class name of a sink for messages: `shown_as` if set, which names the public class around it."""
     return getattr(sink, "shown_as", None) or type(sink).__name__
 
 
 def class_name(sink: object) -> str:
-    """Name a sink's class with its module."""
+    """Return the qualified class name of a sink."""
     return f"{type(sink).__module__}.{type(sink).__qualname__}"

@@ -1,4 +1,4 @@
-"""Publishing: committers, and the requests that they resolve (Flink's `Committer` and `CommitRequest`)."""
+"""Committers, and the requests that they resolve (Flink's `Committer` and `CommitRequest`)."""
 
 from __future__ import annotations
 
@@ -13,87 +13,87 @@ C = TypeVar("C")
 
 
 class CommitRequest(Generic[C]):
-    """One committable offered to a committer. It ends as committed unless one of the signals says otherwise."""
+    """A committable for a committer. It counts as committed unless a signal method is called."""
 
     def __init__(self, committable: C, number_of_retries: int = 0) -> None:
-        """Offer `committable`, after `number_of_retries` earlier offers."""
+        """Wrap `committable`, which was passed to the committer `number_of_retries` times before."""
         self._committable = committable
         self._number_of_retries = number_of_retries
         self._outcome: CommitOutcome = CommitOutcome("unsignalled")
 
     @property
     def committable(self) -> C:
-        """What is to be committed."""
+        """The committable to commit."""
         return self._committable
 
     @property
     def rows(self) -> int | None:
-        """How many rows the committable stands for, where its `rows` says so."""
+        """The number of rows of the committable, if it has an attribute or key `rows`."""
         committable: Any = self._committable
         rows = committable.get("rows") if isinstance(committable, Mapping) else getattr(committable, "rows", None)
         return rows if type(rows) is int else None
 
     @property
     def number_of_retries(self) -> int:
-        """How often this committable was offered before."""
+        """How often this committable was passed to the committer before."""
         return self._number_of_retries
 
     @property
     def outcome(self) -> CommitOutcome:
-        """What was signalled."""
+        """The signaled outcome."""
         return self._outcome
 
     def signal_committed(self) -> None:
-        """Say that it is committed. Needed only for a strict committer; others commit by saying nothing."""
+        """Signal that it is committed. Only a strict committer must call this; for others it is the default."""
         self._outcome = CommitOutcome("committed")
 
     def signal_already_committed(self) -> None:
-        """Say that an earlier try had committed it, as after a lost reply or a replay."""
+        """Signal that an earlier attempt has committed it, for example before a lost response or a replay."""
         self._outcome = CommitOutcome("already committed")
 
     def retry_later(self, reason: str = "") -> None:
-        """Ask to be offered it again, after a pause. The reason is for the log, without secrets."""
+        """Request a retry after a pause. The reason is logged and must not contain secrets."""
         self._outcome = CommitOutcome("retry", reason=reason)
 
     def update_and_retry_later(self, committable: C, reason: str = "") -> None:
-        """Ask to be offered `committable` in its place, after a pause. The reason is for the log, without secrets."""
+        """Request a retry with `committable` instead, after a pause. The reason must not contain secrets."""
         self._committable = committable
         self._outcome = CommitOutcome("retry", reason=reason)
 
     def signal_failed_with_known_reason(self, error: Exception) -> None:
-        """Say that it will never commit, for a reason the sink understands: it fails the query, or is dropped."""
+        """Signal a permanent failure with a known reason. The query fails, or the committable is dropped."""
         self._outcome = CommitOutcome("known failure", error)
 
     def signal_failed_with_unknown_reason(self, error: Exception) -> None:
-        """Say that it failed for a reason the sink does not understand: fails the query."""
+        """Signal a failure with an unknown reason. The query fails."""
         self._outcome = CommitOutcome("unknown failure", error)
 
     def signal_lost(self, reason: str) -> None:
-        """Say that the data behind it is gone although nothing of it was published.
+        """Signal that the data of the committable is missing and that none of it was published.
 
-        For an unlogged staging table emptied by a server's crash, or an upload taken by a lifecycle rule.
+        For example, a server crash emptied an unlogged staging table, or a lifecycle rule removed an upload.
         """
         self._outcome = CommitOutcome("lost", reason=reason)
 
     def resolve_as(self, other: CommitRequest[Any], committable: C) -> None:
-        """Take over what was signalled for another request. Called by a committer that hands its work on.
+        """Adopt the outcome of another request. Called by a committer that delegates to another one.
 
         Args:
-            other: the request as it was handed on.
-            committable: what `other` holds now, in the form that this request holds it.
+            other: The request that was passed on.
+            committable: The current committable of `other`, in the form of this request.
         """
         self._committable = committable
         self._outcome = other.outcome
 
     def offer_again(self) -> None:
-        """Clear the signal before the next offer. Called by the engine."""
+        """Clear the signal before the next attempt. Called by the engine."""
         self._outcome = CommitOutcome("unsignalled")
         self._number_of_retries += 1
 
 
 @dataclass(frozen=True)
 class CommitOutcome:
-    """What became of a commit request."""
+    """The outcome of a commit request."""
 
     kind: str
     error: Exception | None = None
@@ -101,20 +101,20 @@ class CommitOutcome:
 
 
 class Committer(ABC, Generic[C]):
-    """Publishes committables, on the driver, after they are recorded.
+    """Publishes committables on the driver, after they are recorded.
 
-    Committing must be idempotent: after a crash the same committables are offered again, also by a second driver while
-    the first still runs.
+    Commits must be idempotent. After a crash, the committer gets the same committables again. A second driver may
+    commit them while the first one still runs.
     """
 
     strict: bool = False
-    """Whether each request must be resolved by a signal, so that saying nothing is an error."""
+    """Whether each request must be resolved by a signal. A request without one is then an error."""
 
     def group(self, committable: C) -> str | None:
-        """Return which share of the epoch a committable belongs to, for a committer whose shares stand alone.
+        """Return the group of a committable, for a committer with independent groups. `None`: there are no groups.
 
-        Each group is offered in a call of its own. A failure of one does not keep the others from being offered, and a
-        group that is wholly committed is marked in the recovery data and never offered again. `None`: there are none.
+        Each group is committed in a call of its own, even after another group has failed. The recovery data marks a
+        group that is completely committed, and the committer does not get it again.
         """
         return None
 
@@ -122,32 +122,32 @@ class Committer(ABC, Generic[C]):
     def commit(self, requests: Sequence[CommitRequest[C]]) -> None:
         """Publish the committables of one epoch.
 
-        Called with all requests, then again with those that asked for a retry, after a pause. A raised error counts as
-        an unknown failure of the whole call.
+        Called with all requests, then after a pause with those that requested a retry. A raised error counts as an
+        unknown failure of all requests of the call.
         """
 
     def find_lost(self, requests: Sequence[CommitRequest[C]]) -> None:
-        """Signal each committable whose data is gone, without publishing any.
+        """Signal each committable whose data is missing, and publish none.
 
-        Called when a driver finds recorded committables that nobody has begun to commit.
+        Called if a driver finds recorded committables whose commit has not begun.
         """
 
     def revoke(self, requests: Sequence[CommitRequest[C]]) -> None:
-        """Make these committables unpublishable for ever, by anybody, before their epoch is written anew.
+        """Make these committables permanently unpublishable for all drivers, before their epoch is written again.
 
-        Called when another committable of the epoch is lost and none was published. The default refuses.
+        Called if another committable of the epoch is lost and none was published. The default raises.
         """
         raise CapabilityError(
-            f"{type(self).__name__} cannot revoke committables, so an epoch that lost one cannot be written anew",
+            f"{type(self).__name__} cannot revoke committables, so an epoch with a lost one cannot be written again",
             do="implement Committer.revoke, or restore the lost data",
         )
 
     def nothing_published(self, requests: Sequence[CommitRequest[C]]) -> bool:
-        """Tell from conclusive evidence in the target, read under a lock, that nothing of the epoch was published.
+        """Return whether the target proves that no data of the epoch was published. Reads the target under a lock.
 
-        Called when a committable is lost after committing has begun. The default has no evidence and says no.
+        Called if a committable is lost after the commit has begun. The default returns false.
         """
         return False
 
     def close(self) -> None:
-        """Release resources. Called once, after errors too."""
+        """Release resources. Called once, also after errors."""

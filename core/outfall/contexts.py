@@ -1,4 +1,4 @@
-"""What the engine tells a sink: who writes, what is recorded, which epoch."""
+"""The contexts that the engine passes to sinks: writer, epoch, recorded data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ C = TypeVar("C")
 
 _PEAK = "max_"
 _EXAMPLE = 1000
-"""Characters; a row may be long."""
+"""Maximum length in characters, because a row may be long."""
 
 
 class Metrics:
-    """Counters of one part, one task or one epoch: whole numbers under a name, summed on the way to the record.
+    """Integer counters of one part, task or epoch, summed before they are recorded.
 
-    Those whose name begins with `max_`, behind the name of a child if there is one (`archive.max_in_flight`), are not
-    summed: of them the largest is kept.
+    A counter whose name begins with `max_` is a peak: its largest value is kept instead of the sum. The name may follow
+    that of a child (`archive.max_in_flight`).
     """
 
     def __init__(self, counts: Mapping[str, int] | None = None) -> None:
-        """Start from given counts, or from nothing."""
+        """Start with the given counts, or with none."""
         self._counts: Counter[str] = Counter(counts or {})
         self._examples: dict[str, str] = {}
 
@@ -33,16 +33,16 @@ class Metrics:
         self._counts[name] += amount
 
     def example(self, name: str, text: str) -> None:
-        """Keep a text that shows what the counter `name` counts: the first one that is given, for the driver's errors.
+        """Keep an example of the records that the counter `name` counts, for errors of the driver. Keeps the first one.
 
         Args:
-            name: the counter's.
-            text: without a secret. Only its beginning is kept.
+            name: The name of the counter.
+            text: The example, without secrets. Long texts are cut.
         """
         self._examples.setdefault(name, text[:_EXAMPLE])
 
     def add_all(self, counts: Mapping[str, int]) -> None:
-        """Add each of `counts` to the counter of its name; of a `max_…` keep the larger."""
+        """Add each count to the counter of its name, or keep the larger one for a peak."""
         for name, amount in counts.items():
             if is_peak(name):
                 self.peak(name, amount)
@@ -50,10 +50,10 @@ class Metrics:
                 self.add(name, amount)
 
     def peak(self, name: str, amount: int) -> None:
-        """Raise the counter `name` to `amount`, if it is below.
+        """Raise the counter `name` to `amount` if it is lower.
 
         Raises:
-            ValueError: the name does not begin with `max_`.
+            ValueError: The name does not begin with `max_`.
         """
         if not is_peak(name):
             raise ValueError(f"the name of a peak begins with {_PEAK!r}, not {name!r}")
@@ -61,23 +61,23 @@ class Metrics:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counters as a plain dict of their own."""
+        """A copy of the counters."""
         return dict(self._counts)
 
     @property
     def examples(self) -> dict[str, str]:
-        """The examples, by the names of their counters."""
+        """A copy of the examples, by the names of their counters."""
         return dict(self._examples)
 
 
 def is_peak(name: str) -> bool:
-    """Whether the counter of this name is not summed: of it the largest is kept."""
+    """Return whether this is the name of a peak, of which the largest value is kept instead of the sum."""
     return name.rpartition(".")[2].startswith(_PEAK)
 
 
 @dataclass(frozen=True)
 class WriterInitContext:
-    """Who writes, in which attempt. Handed to `SupportsWriterContext.bind` before a part is built.
+    """Identity of a writer and its attempt. Passed to `SupportsWriterContext.bind` before a part is built.
 
     (`generation`, `epoch`, `attempt`) orders all writers of one part: only the highest may write.
     """
@@ -89,7 +89,7 @@ class WriterInitContext:
     """Number of the driver's BEGIN entry: the fencing token."""
     epoch: int
     part: str | None
-    """The part's name; `None` for a dynamic sink."""
+    """The name of the part; `None` for a dynamic sink."""
     attempt: int
     """Unique and increasing among the attempts of one generation (Spark's task attempt id)."""
     worker_index: int = 0
@@ -97,87 +97,86 @@ class WriterInitContext:
     value: str | None = None
     """The column whose values are the sink's items; `None` for rows."""
     key: str | None = None
-    """The column that says which part a row belongs to; `None` where none was given, as in a drain."""
+    """The routing column; `None` if there is none, for example in a drain."""
     metrics: Metrics = field(default_factory=Metrics, compare=False)
     token: str = ""
-    """The random token of that BEGIN: where a log was copied, two drivers may have one generation, never one token."""
+    """The random token of that BEGIN. Two drivers of copies of a log may have the same generation, but not token."""
 
 
 @dataclass(frozen=True)
 class BufferedRows:
-    """How many rows a state holds that are not in the target yet.
+    """The number of rows in a state that are not yet in the target.
 
     Raises:
-        ValueError: the number is negative, or the time has no zone.
+        ValueError: The number is negative, or the time has no zone.
     """
 
     rows: int
     oldest: datetime | None = None
-    """When the oldest of them was written, with its zone; `None` when it is not known or there is none."""
+    """The write time of the oldest row, with time zone; `None` if it is unknown or there is no row."""
 
     def __post_init__(self) -> None:
         if self.rows < 0:
-            raise ValueError(f"rows held cannot be {self.rows}")
+            raise ValueError(f"the number of buffered rows is {self.rows}, which is negative")
         if self.oldest is not None and self.oldest.tzinfo is None:
-            raise ValueError(f"the time of the oldest row held has no zone: {self.oldest}")
+            raise ValueError(f"the time of the oldest buffered row has no time zone: {self.oldest}")
 
 
 @dataclass(frozen=True)
 class CommitterInitContext:
-    """Whose committables are to be committed. Handed to `SupportsCommitter.create_committer`."""
+    """Origin of the committables. Passed to `SupportsCommitter.create_committer`."""
 
     step_id: str
     incarnation: str
     generation: int
-    """The generation that wrote the committables, which may be older than the driver that commits them."""
+    """The generation that wrote the committables, which may be older than that of the committing driver."""
     epoch: int
     metrics: Metrics = field(default_factory=Metrics, compare=False)
     token: str = ""
     """The token of the BEGIN of that generation."""
     begun: Mapping[int, str] = field(default_factory=dict)
-    """Generation → token of each BEGIN since the last completed epoch's, and of that one."""
+    """Generation → token of the last completed epoch's BEGIN and of each BEGIN since."""
 
 
 @dataclass(frozen=True)
 class TargetContext(Generic[S]):
-    """What the recovery data knows of the target when an epoch begins."""
+    """The state of the recovery data when an epoch begins."""
 
     step_id: str
     incarnation: str
     epoch: int | None
-    """The epoch that begins; `None` where the API learns it only in the tasks."""
+    """The epoch that begins; `None` if the API learns it only in the tasks."""
     completed: int | None
     """The last completed epoch; `None` before the first."""
     first_contact: bool
-    """Whether no BEGIN was ever written: what the target holds is not ours."""
+    """Whether no BEGIN was ever written: existing data in the target belongs to another writer."""
     states: Mapping[str, S]
     """The recorded state of each part that has one."""
     last_generation: int = 0
-    """The newest generation in the recovery data before this epoch; a target that carries a higher one is ahead."""
+    """The newest generation in the recovery data before this epoch. A target with a higher one is ahead."""
     generation: int = 0
-    """The generation that begins; 0 while the target is only being checked."""
+    """The generation that begins; 0 while the target is being checked."""
     known_children: Mapping[str, int] = field(default_factory=dict)
-    """For a sink that consists of others: the children that were there when the recovery data was last written, and the
-    first epoch that each could get."""
+    """For a composite sink: the children in the recovery data, and the first epoch that each could receive."""
     token: str = ""
-    """The token of the BEGIN of `generation`; empty while the target is only being checked."""
+    """The token of the BEGIN of `generation`; empty while the target is being checked."""
     begun: Mapping[int, str] = field(default_factory=dict)
-    """Generation → token of each BEGIN since the last completed epoch's, and of that one: one of these opened the
-    target last."""
+    """Generation → token of the last completed epoch's BEGIN and of each BEGIN since. One of these last opened the
+    target."""
     published: int | None = None
-    """The newest epoch that was published to this target when its epoch was recorded as completed; `None` before the
-    first, and in recovery data of a release that did not record it."""
+    """The newest epoch that was published to this target, as recorded with the last completed epoch. `None` before the
+    first, and in recovery data of releases that did not record it."""
     children_published: Mapping[str, int] = field(default_factory=dict)
-    """The same by name, for a sink that consists of others."""
+    """The same per child, for a composite sink."""
     unfinished: bool = False
-    """Whether there was a BEGIN after the last completed epoch: its tasks may have written."""
+    """Whether a BEGIN follows the last completed epoch: its tasks may have written."""
     key: str | None = None
-    """The column that says which part a row belongs to, as in `WriterInitContext`."""
+    """The routing column, as in `WriterInitContext`."""
 
 
 @dataclass(frozen=True, order=True)
 class WriterId:
-    """Identity of an attempt at a part. A higher one fences a lower one."""
+    """Identity of an attempt to write a part. A higher one fences a lower one."""
 
     generation: int
     epoch: int
@@ -186,17 +185,17 @@ class WriterId:
 
 @dataclass(frozen=True)
 class PartSeal(Generic[S]):
-    """One part to be sealed: its state after the epoch, and who wrote it last."""
+    """A part to be sealed: its state after the epoch, and its last writer."""
 
     part: str
     state: S
     writer: WriterId | None
-    """The recorded winner; `None` when no task of this epoch responded for the part."""
+    """The recorded winner; `None` if no task of this epoch returned a result for the part."""
 
 
 @dataclass(frozen=True)
 class SealContext:
-    """Which epoch seals its parts."""
+    """The epoch that seals its parts."""
 
     step_id: str
     incarnation: str
@@ -208,31 +207,30 @@ class SealContext:
 
 @dataclass(frozen=True)
 class CleanUpContext:
-    """Bounds of a clean-up: names of this incarnation with a generation below this one, that stand in no record."""
+    """Bounds of a clean-up: unrecorded names of this incarnation with a lower generation than this one."""
 
     step_id: str
     incarnation: str
     generation: int
     final: bool = False
-    """Whether the last epoch of this incarnation is completed, or taken back: nobody comes back to it, and what tells
-    that it was written may go too."""
+    """Whether the last epoch of this incarnation is completed or rolled back. No run continues it, and the evidence
+    that it was written may be removed too."""
     token: str = ""
-    """The token of the BEGIN of `generation`, where it is that of a BEGIN."""
+    """The token of `generation`, if that is the number of a BEGIN."""
     lost: Mapping[int, str] | None = None
-    """Generation → token of each BEGIN whose attempts were lost: after that of the last completed epoch, or for the
-    clean-up after COMPLETED of the one before it, and older than `generation`. For a sink that has a location for
-    each BEGIN, and looks at these only. `None` where any older one is meant, as for `outfall gc`."""
-    # Without a default: who cleans up and forgets them would remove what they name.
+    """Generation → token of each BEGIN whose attempts failed. These are older than `generation` and follow the BEGIN of
+    the last completed epoch, or of the one before in the clean-up after COMPLETED. For a sink that has a location per
+    BEGIN and reads only these. `None` means any older one, as in `outfall gc`."""
+    # Without a default: a clean-up that omits them would remove data that the states name.
     states: Callable[[], Mapping[str, Any]] = field(kw_only=True, compare=False)
-    """Reads the recorded states of parts, by name: for a sink whose states name things in the target, which stand in a
-    record as long as a state does."""
+    """Returns the recorded states of parts by name, for a sink whose states name data in the target."""
     writer_states: Callable[[], Sequence[Any]] = field(kw_only=True, compare=False)
-    """Reads the recorded writer states."""
+    """Returns the recorded writer states."""
 
 
 @dataclass(frozen=True)
 class CommittableMessage(Generic[C]):
-    """A committable, or a write result on its way to become one, with where it comes from."""
+    """A committable or a write result, with its origin."""
 
     value: C
     epoch: int

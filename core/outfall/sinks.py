@@ -1,14 +1,14 @@
-"""The five classes that a sink is made of.
+"""The five base classes of sinks and their partitions.
 
-Names and signatures are those of Bytewax 0.21 (`bytewax.outputs`), so that a sink written for it runs here by
-changing an import. The engine checks behaviour and not ancestry: any object with these methods is a sink.
+Names and signatures are those of Bytewax 0.21 (`bytewax.outputs`): a sink written for Bytewax runs here after a change
+of the import. The engine checks behavior, not base classes: any object with these methods is a sink.
 
-What Bytewax leaves open is fixed here:
+Outfall defines four points that Bytewax leaves open:
 
-- `close()` only releases resources. It runs after errors too, and never flushes, publishes or commits.
+- `close()` only releases resources. It also runs after errors, and never flushes, publishes or commits.
 - Parts are indexed in the order in which `list_parts()` returns them, not sorted.
-- A state is absent only when it is `None`; `0`, `""` and `{}` are states.
-- A value handed to a sink is never changed by it: another sink or a retry may see it next.
+- A state is absent only if it is `None`; `0`, `""` and `{}` are states.
+- A sink never changes a value: another sink or a retry may receive it next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ S = TypeVar("S")
 
 
 class Sink(ABC, Generic[X]):
-    """A picklable description of a destination: it holds options and opens nothing.
+    """A picklable description of a destination: it contains options and opens nothing.
 
     Subclass `FixedPartitionedSink` or `DynamicSink`, not this.
     """
@@ -40,27 +40,27 @@ class StatefulSinkPartition(ABC, Generic[X, S]):
     def write_batch(self, values: list[X]) -> None:
         """Write values in their order.
 
-        Called zero or more times between building and `snapshot`. How values are cut into batches carries no meaning.
-        A raised error fails the attempt; Spark may try the task again with another partition object.
+        Called zero or more times between building and `snapshot`. The division into batches has no meaning. If it
+        raises, the attempt fails, and Spark may retry the task with another partition object.
 
         Args:
-            values: one or more values, never to be changed.
+            values: One or more values, which must not be changed.
         """
 
     @abstractmethod
     def snapshot(self) -> S:
         """Return the position after the last value written.
 
-        Called once per epoch, after the last `write_batch` and a flush, never after `close`. What has been written must
-        be durable when this returns, since the state is recorded next. Building a part from this state must go on
-        *after* the last value; beware of being off by one.
+        Called once per epoch, after the last `write_batch` and a flush, and never after `close`. All written data must
+        be durable when this returns, because the state is recorded next. A part that is built from this state must
+        continue *after* the last value.
 
         Returns:
-            The state, not `None`; `0`, `""` and `{}` are states like any other.
+            The state, not `None`; `0`, `""` and `{}` are valid states.
         """
 
     def close(self) -> None:
-        """Release resources. Called once, after errors too. Must not flush, publish or commit."""
+        """Release resources. Called once, also after errors. Must not flush, publish or commit."""
 
 
 class FixedPartitionedSink(Sink[tuple[str, X]], Generic[X, S]):
@@ -71,41 +71,42 @@ class FixedPartitionedSink(Sink[tuple[str, X]], Generic[X, S]):
 
     @abstractmethod
     def list_parts(self) -> list[str]:
-        """Name all parts, in the order that `part_fn` indexes.
+        """Return the names of all parts, in the order that `part_fn` indexes.
 
-        Called on the driver, several times per epoch, with the same answer each time. Names must be unique and must not
-        change between restarts: a part that had state and is no longer listed stops the query; new names start fresh.
+        Called on the driver several times per epoch. Must return the same list each time. Names must be unique and must
+        not change between restarts. If a part with a state is no longer listed, the query fails. A new part has no
+        state.
 
         Returns:
-            All parts of the sink. Parts local to a worker are not supported.
+            All parts of the sink. Parts that are local to a worker are not supported.
         """
 
     def part_fn(self, item_key: str) -> int:
-        """Choose the part for a key.
+        """Return the number of the part for a key.
 
-        Must depend on the key alone and give the same number in every process and release. The default is CRC-32
-        (ISO 3309) of the key's UTF-8 bytes, which Spark's `crc32` computes too, so that routing stays in the JVM.
+        Must depend on the key alone and return the same number in every process and release. The default is CRC-32
+        (ISO 3309) of the key's UTF-8 bytes. Spark's `crc32` computes the same number, and routing stays in the JVM.
         Do not use `hash()`: it differs between processes.
 
         Args:
-            item_key: the row's key, cast to string by Spark.
+            item_key: The key of the row, cast to string by Spark.
 
         Returns:
-            Any integer; it is taken modulo the number of parts.
+            Any integer. The engine takes it modulo the number of parts.
         """
         return zlib.crc32(item_key.encode())
 
     @abstractmethod
     def build_part(self, step_id: str, for_part: str, resume_state: S | None) -> StatefulSinkPartition[X, S]:
-        """Open a part, anew or where its last recorded state says.
+        """Open a part, new or at its last recorded state.
 
-        Called in a task, at most once per part and attempt. Whatever lies behind `resume_state` comes from an attempt
-        that does not count and must be cut, overwritten or ignored.
+        Called in a task, at most once per part and attempt. Data after `resume_state` was written by a failed attempt
+        and must be truncated, overwritten or ignored.
 
         Args:
-            step_id: the step's id.
-            for_part: one of the names from `list_parts()`.
-            resume_state: what `snapshot()` returned in the last recorded epoch; `None` if there is none.
+            step_id: The step id.
+            for_part: One of the names from `list_parts()`.
+            resume_state: The result of `snapshot()` in the last recorded epoch; `None` if there is none.
 
         Returns:
             The open part.
@@ -120,17 +121,18 @@ class StatelessSinkPartition(ABC, Generic[X]):
         """Write values in their order. As `StatefulSinkPartition.write_batch`.
 
         Args:
-            values: one or more values, never to be changed.
+            values: One or more values, which must not be changed.
         """
 
     def close(self) -> None:
-        """Release resources. Called once, after errors too. Must not flush, publish or commit."""
+        """Release resources. Called once, also after errors. Must not flush, publish or commit."""
 
 
 class DynamicSink(Sink[X]):
-    """A sink that any number of tasks write side by side, without routing.
+    """A sink that any number of tasks write in parallel, without routing.
 
-    By itself it gives at-least-once: what a failed attempt wrote stays. `SupportsCommitter` makes it publish once.
+    Its default guarantee is at-least-once, because rows of a failed attempt remain. Add `SupportsCommitter` to publish
+    each row once.
     """
 
     @abstractmethod
@@ -140,10 +142,10 @@ class DynamicSink(Sink[X]):
         Called in a task, once per attempt.
 
         Args:
-            step_id: the step's id.
-            worker_index: the task's partition id, from 0.
-            worker_count: the number of tasks where it was fixed (`workers=`), else 0: Spark does not tell a task how
-                many there are.
+            step_id: The step id.
+            worker_index: The partition id of the task, from 0.
+            worker_count: The number of tasks if it was set (`workers=`), else 0, because Spark does not provide it to
+                tasks.
 
         Returns:
             The open writer.
