@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -180,15 +181,21 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Build the wheel and use it where there is no checkout, first without any extra and then with Spark."""
+    """Build what is uploaded into dist/, check it, and use the wheel without a checkout, first without Spark."""
     own_environment(session)
     need_java(session)
-    session.install("build")
-    check = str(ROOT / "tests" / "wheel" / "check.py")
+    dist, check = ROOT / "dist", str(ROOT / "tests" / "wheel" / "check.py")
+    shutil.rmtree(dist, ignore_errors=True)
     with tempfile.TemporaryDirectory() as scratch:
+        # Apart from the session's environment: they bring packages that the wheel must do without.
+        tools = f"{scratch}/tools/bin"
+        session.run("python", "-m", "venv", f"{scratch}/tools")
+        session.run(f"{tools}/pip", "install", "--quiet", "build", "twine", external=True)
         # By way of the source distribution, so that what is missing there is found too.
-        session.run("python", "-m", "build", "--outdir", scratch, str(ROOT))
-        (built,) = Path(scratch).glob("*.whl")
+        session.run(f"{tools}/python", "-m", "build", "--outdir", str(dist), str(ROOT), external=True)
+        (built,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+        session.run(f"{tools}/twine", "check", "--strict", str(built), str(source), external=True)
+        _holds_the_repository(session, source)
         session.chdir(scratch)
         session.install(str(built))
         session.run("python", "-I", check)
@@ -249,6 +256,16 @@ def coverage(session: nox.Session) -> None:
 for _minor in SPARKS:
     # Spark 3.5 knows no Python beyond 3.11; one interpreter for all makes Spark the only difference.
     nox.session(name=f"spark-{_minor}", python="3.11")(spark)
+
+
+def _holds_the_repository(session: nox.Session, source: Path) -> None:
+    """Compare a source distribution with what git tracks: the build takes every file that is not ignored."""
+    with session.chdir(ROOT):
+        tracked = session.run("git", "ls-files", external=True, silent=True)
+    with tarfile.open(source) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    if difference := sorted(held.symmetric_difference({"PKG-INFO", *str(tracked).splitlines()})):
+        session.error(f"{source.name} is not what is committed: {', '.join(difference)}")
 
 
 def _for_pytest(session: nox.Session) -> list[str]:
