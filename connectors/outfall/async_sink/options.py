@@ -31,71 +31,70 @@ class AsyncSinkOptions(SinkOptions):
         "max_record_bytes": Alias("max_record_size_in_bytes"),
     }
 
-    max_batch_size: int = Field(default=500, gt=0, description="How many entries one request may hold.")
+    max_batch_size: int = Field(default=500, gt=0, description="Maximum number of entries in one request.")
     max_in_flight_requests: int = Field(
         default=50,
         gt=0,
-        description="How many requests of one task may be under way at a time. With 1 the order of rows is kept.",
+        description="Maximum number of concurrent requests per task. 1 keeps the order of rows.",
     )
     max_buffered_requests: int = Field(
         default=10_000,
         gt=0,
-        description="How many entries one task may hold back, which bounds its memory; more than `max_batch_size`.",
+        description="Maximum number of buffered entries per task, which bounds its memory. Must exceed"
+        " `max_batch_size`.",
     )
     max_batch_size_in_bytes: ByteSize = Field(
-        default=ByteSize(5 << 20), gt=0, description="How many bytes the entries of one request may have together."
+        default=ByteSize(5 << 20), gt=0, description="Maximum total size of the entries in one request."
     )
     max_time_in_buffer_ms: int = Field(
         default=5000,
         gt=0,
-        description="After how many milliseconds entries are sent although they do not fill a request; `flush_interval`"
-        " takes a duration. Checked while rows come in. The end of the epoch sends everything.",
+        description="Maximum time in milliseconds that an entry waits for a full request; `flush_interval` takes a"
+        " duration. Checked when rows arrive. The end of the epoch sends everything.",
     )
     max_record_size_in_bytes: ByteSize = Field(
         default=ByteSize(1 << 20),
         gt=0,
-        description="How many bytes one entry may have. A larger one is a dead letter; at most"
-        " `max_batch_size_in_bytes`.",
+        description="Maximum size of one entry, at most `max_batch_size_in_bytes`. A larger entry becomes a dead"
+        " letter.",
     )
     request_timeout: Duration = Field(
         default=timedelta(minutes=10),
-        description="How long a request may take. Without a response by then it is sent again, which may duplicate its"
+        description="How long to wait for a response. After that the request is sent again, which may duplicate its"
         " rows.",
     )
     fail_on_timeout: bool = Field(
-        default=False, description="Whether a request without an answer stops the query instead."
+        default=False, description="Whether the query fails if a request times out, instead of sending it again."
     )
     across_epochs: bool = Field(
         default=False,
-        description="Whether entries that do not fill a request wait for the next epoch, in the recovery data. Without"
-        " it every epoch sends everything.",
+        description="Whether entries that do not fill a request are buffered across epochs, in the recovery data."
+        " Without it each epoch sends everything.",
     )
     max_retries: int | None = Field(
-        default=None, ge=0, description="How often an entry is sent again. Without it, until `retry_deadline`."
+        default=None, ge=0, description="Maximum number of retries per entry. Default: no limit until `retry_deadline`."
     )
     retry_deadline: Duration = Field(
-        default=timedelta(minutes=5), description="For how long after its first try an entry is sent again."
+        default=timedelta(minutes=5), description="How long an entry is retried after its first attempt."
     )
     retry_backoff: Duration = Field(
         default=timedelta(milliseconds=100),
-        description="The longest pause before the first retry; doubled for each further one. The pause is random,"
-        " between nothing and that.",
+        description="Maximum pause before the first retry. It doubles with each further retry. The actual pause is"
+        " random, between zero and this value.",
     )
-    max_retry_backoff: Duration = Field(
-        default=timedelta(seconds=20), description="The longest pause before any retry."
-    )
+    max_retry_backoff: Duration = Field(default=timedelta(seconds=20), description="Maximum pause before any retry.")
     retry_budget: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="Which share of the requests may be retries while nothing succeeds. Beyond it retries wait.",
+        description="Maximum share of retries among all requests while no request succeeds. Retries beyond it wait.",
     )
 
     max_dead_letters: int = Field(
         default=MAX_DEAD_LETTERS,
         ge=1,
-        description="With a dead-letter sink: how many records of an epoch it may get; one more fails the query, so"
-        " that a wrong schema does not divert an epoch in silence.",
+        description="Maximum number of dead letters per epoch. One more fails the query, so that a wrong schema does"
+        " not divert a whole epoch unnoticed.",
     )
 
     @model_validator(mode="after")

@@ -51,18 +51,19 @@ class _DeltaPlace(SinkOptions):
     """Where the table is. A base of its own, so that its options stand before the common ones in the documentation."""
 
     path: str = Field(
-        description="The table's directory: an absolute path, or a URL (`file:`, `s3://`, `gs://`, `abfss://`, `az://`)."
-        " The same for the driver and all executors."
+        description="The directory of the table: an absolute path or a URL (`file:`, `s3://`, `gs://`, `abfss://`,"
+        " `az://`). It must be the same on the driver and on all executors."
     )
     storage_options: Pairs = Field(
         default={},
-        description="deltalake's options of the object store, as a mapping or a JSON object: `AWS_ACCESS_KEY_ID`,"
-        " `AWS_ENDPOINT_URL`, … Each accepts `env:NAME` and `file:PATH`. What is missing comes from the environment.",
+        description="deltalake options of the object store, as a mapping or a JSON object: `AWS_ACCESS_KEY_ID`,"
+        " `AWS_ENDPOINT_URL`, … Values accept `env:NAME` and `file:PATH`. Missing options come from the"
+        " environment.",
     )
     configuration: Pairs = Field(
         default={},
-        description="Table properties of a table that is created, as a mapping or a JSON object:"
-        " `delta.checkpointInterval`, `delta.logRetentionDuration`, … One that exists keeps its own.",
+        description="Table properties of a created table, as a mapping or a JSON object: `delta.checkpointInterval`,"
+        " `delta.logRetentionDuration`, … An existing table keeps its own.",
     )
 
 

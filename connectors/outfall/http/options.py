@@ -37,102 +37,110 @@ class HttpOptions(AsyncSinkOptions):
 
     url: str = Field(
         min_length=1,
-        description="Where requests go: `https://host/path`. Columns in braces in path or query are taken from each"
-        " record and escaped: `https://host/users/{user}/events`.",
+        description="Where requests are sent: `https://host/path`. Column names in braces, in the path or the query,"
+        " are replaced by the escaped values of each record: `https://host/users/{user}/events`.",
     )
-    method: Method = Field(default="POST", description="The request's method.")
+    method: Method = Field(default="POST", description="The HTTP method.")
     headers: Pairs = Field(
         default={},
-        description="More headers, as a mapping or a JSON object. Values accept `env:NAME` and `file:PATH`, and never"
-        " go to another origin.",
+        description="Additional headers, as a mapping or a JSON object. Values accept `env:NAME` and `file:PATH`, and"
+        " are never sent to another origin.",
     )
-    query: Pairs = Field(default={}, description="What is added to the url's query, likewise. Values are escaped.")
+    query: Pairs = Field(
+        default={},
+        description="Query parameters to add to the URL, as a mapping or a JSON object. Values are escaped and accept"
+        " `env:NAME` and `file:PATH`.",
+    )
     body: Shape = Field(
         default="array",
-        description="`record`: one record per request, as a JSON object. `array`: a JSON array of records. `wrapped`:"
-        " that array in an object. `ndjson`: one object per line.",
+        description="`record`: one JSON object per request. `array`: a JSON array of records. `wrapped`: that array as"
+        " a field of an object. `ndjson`: one JSON object per line.",
     )
-    wrap_key: str = Field(default="events", min_length=1, description="`wrapped`: the name of the array.")
+    wrap_key: str = Field(default="events", min_length=1, description="With `wrapped`: the name of the array field.")
     ignore_null_fields: bool = Field(
-        default=True, description="A field that is NULL is left out, rather than written as `null`."
+        default=True, description="Whether NULL fields are omitted instead of written as `null`."
     )
     compression: Compression = Field(
-        default="none", description="How bodies are compressed; `Content-Encoding` says so. Answers are not."
+        default="none",
+        description="Compression of request bodies, declared by `Content-Encoding`. Responses are not compressed.",
     )
     content_type: str | None = Field(
-        default=None, description="Default: `application/json`, and `application/x-ndjson` for `ndjson`."
+        default=None, description="Default: `application/json`, or `application/x-ndjson` with `ndjson`."
     )
     bearer_token: SecretStr | None = Field(
-        default=None, description="Sent as `Authorization: Bearer …`. Read anew when the server refuses it."
+        default=None, description="Sent as `Authorization: Bearer …`. Read again if the server rejects it."
     )
-    username: str | None = Field(default=None, description="Basic authentication, with `password`.")
-    password: SecretStr | None = Field(default=None, description="Its password.")
+    username: str | None = Field(default=None, description="User name of basic authentication, with `password`.")
+    password: SecretStr | None = Field(default=None, description="Password of basic authentication.")
     oauth2_token_url: str | None = Field(
         default=None,
-        description="OAuth2 client credentials (RFC 6749 §4.4): where tokens are made. One token per process, renewed"
-        " before it expires and once when the server refuses it.",
+        description="Token endpoint for OAuth2 client credentials (RFC 6749 §4.4). Each process has one token, renewed"
+        " before it expires and once if the server rejects it.",
     )
-    oauth2_client_id: str | None = Field(default=None, description="OAuth2: the client.")
-    oauth2_client_secret: SecretStr | None = Field(default=None, description="OAuth2: its secret.")
-    oauth2_scope: str | None = Field(default=None, description="OAuth2: the scopes, with blanks between them.")
+    oauth2_client_id: str | None = Field(default=None, description="OAuth2: the client id.")
+    oauth2_client_secret: SecretStr | None = Field(default=None, description="OAuth2: the client secret.")
+    oauth2_scope: str | None = Field(default=None, description="OAuth2: the scopes, separated by spaces.")
     idempotency: Idempotency = Field(
         default="request",
-        description="What names what is sent. `request`: a new `Idempotency-Key` per request, the same for its retries."
-        " `row`: `key_column` is the key. `content`: the key is a digest of the record, which is routed by content."
-        " `item`: the receiver knows records by the field `key_column`. `none`: no key.",
+        description="How the server detects duplicates. `request`: a new `Idempotency-Key` per request, kept for its"
+        " retries. `row`: `key_column` is the key. `content`: the key is a digest of the record, and rows"
+        " are routed by content. `item`: records are identified by the field `key_column`. `none`: no key.",
     )
     key_column: str | None = Field(
-        default=None, min_length=1, description="`row`, `item`: the column that names the record, once and for all."
+        default=None,
+        min_length=1,
+        description="With `row` or `item`: the column with the permanent, unique id of the record.",
     )
     idempotency_header: str = Field(
-        default="Idempotency-Key", description="The header that carries the key, as a string of RFC 8941, in quotes."
+        default="Idempotency-Key", description="The header for the key, which is sent as a quoted string (RFC 8941)."
     )
     statuses: Exceptions = Field(
         default={},
-        description="Exceptions from the table of statuses: `409=complete, 404=dead_letter`, or a mapping. `complete`,"
-        " `retry`, `split`, `dead_letter` or `stop`.",
+        description="Overrides of the status table, such as `409=complete, 404=dead_letter`, or a mapping. Values:"
+        " `complete`, `retry`, `split`, `dead_letter`, `stop`.",
     )
     limiter: LimiterKind = Field(
         default="gradient",
-        description="How many requests are on their way: found out from the server's latency and refusals (per host"
-        " and process), found out from refusals alone, or always `max_in_flight_requests`.",
+        description="How the number of concurrent requests is controlled. `gradient`: by latency and rejections, per"
+        " host and process. `aimd`: by rejections only. `fixed`: always `max_in_flight_requests`.",
     )
-    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
+    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Maximum time to connect.")
     read_timeout: Duration = Field(
-        default=timedelta(seconds=30), description="How long the server may be silent once it has the request."
+        default=timedelta(seconds=30), description="Maximum silence of the server after it has received the request."
     )
     request_timeout: Duration = Field(
         default=timedelta(seconds=30),
-        description="How long one try may take, from connecting to the answer's end. A server that sends"
-        " byte by byte gains nothing, except through `requests`. The request is then sent again.",
+        description="Maximum duration of one attempt, from connecting to the end of the response. The request is then"
+        " sent again. A server that sends byte by byte cannot extend it, except through `requests`.",
     )
     max_retries: int | None = Field(
-        default=3, ge=0, description="How often an entry is sent again; `retry_deadline` beats it."
+        default=3, ge=0, description="Maximum number of retries per entry. `retry_deadline` takes precedence."
     )
     retry_backoff: Duration = Field(
         default=timedelta(seconds=1),
-        description="The longest pause before the first retry; doubled for each further one. The pause is random,"
-        " between nothing and that.",
+        description="Maximum pause before the first retry. It doubles with each further retry. The actual pause is"
+        " random, between zero and this value.",
     )
-    max_retry_backoff: Duration = Field(
-        default=timedelta(seconds=60), description="The longest pause before any retry."
-    )
+    max_retry_backoff: Duration = Field(default=timedelta(seconds=60), description="Maximum pause before any retry.")
     max_retry_after: Duration = Field(
         default=timedelta(minutes=5),
-        description="How much of a server's `Retry-After` is obeyed. What ends after `retry_deadline` is cut there.",
+        description="Maximum pause that a server's `Retry-After` can request. Pauses end at `retry_deadline` at the"
+        " latest.",
     )
-    verify: bool = Field(default=True, description="Whether the server's certificate is verified.")
+    verify: bool = Field(default=True, description="Whether to verify the server's certificate.")
     ca_bundle: str | None = Field(
         default=None,
-        description="A file with the certificates to trust, or a directory of them with the names that `openssl rehash`"
-        " gives, on each host. Default: what `REQUESTS_CA_BUNDLE` names, else those that `requests` brings.",
+        description="A file with the trusted certificates, or a directory prepared by `openssl rehash`, on each host."
+        " Default: the value of `REQUESTS_CA_BUNDLE`, else the certificates of `requests`.",
     )
-    client_certificate: str | None = Field(default=None, description="A PEM file with the client's certificate.")
-    client_key: str | None = Field(default=None, description="A PEM file with its key, where that is another one.")
+    client_certificate: str | None = Field(default=None, description="A PEM file with the client certificate.")
+    client_key: str | None = Field(
+        default=None, description="A PEM file with the private key, if it is a separate file."
+    )
     max_response_bytes: ByteSize = Field(
-        default=ByteSize(1 << 20), gt=0, description="How much of an answer's body is read."
+        default=ByteSize(1 << 20), gt=0, description="Maximum number of bytes to read from a response body."
     )
-    max_redirects: int = Field(default=5, ge=0, description="How many redirects (307, 308) a request follows.")
+    max_redirects: int = Field(default=5, ge=0, description="Maximum number of redirects (307, 308) to follow.")
 
     @property
     def keyed(self) -> bool:

@@ -38,30 +38,28 @@ class Rule:
 
 
 TABLE = (
-    Rule("200-206, 208-299", Verdict.COMPLETE, "accepted; with `per_item` the body is asked for each record"),
-    Rule(
-        "207", Verdict.PER_ITEM, "some records may have failed: without `per_item` nobody can tell, so the query stops"
-    ),
-    Rule("307, 308", Verdict.FOLLOW, "RFC 9110 promises method and body; another origin gets neither auth nor headers"),
+    Rule("200-206, 208-299", Verdict.COMPLETE, "accepted; `per_item` reads the body for each record"),
+    Rule("207", Verdict.PER_ITEM, "some records may have failed; without `per_item` the query fails"),
+    Rule("307, 308", Verdict.FOLLOW, "RFC 9110 keeps method and body; another origin gets neither auth nor headers"),
     Rule(
         "300-306, 309-399",
         Verdict.STOP,
-        "for 301, 302 and 303 clients go on with GET, and a login page answers a POST with 200: records would be lost",
+        "after 301, 302 and 303 clients send GET, and a login page may respond with 200: records would be lost",
     ),
-    Rule("400, 413, 422", Verdict.SPLIT, "a bad record, or too large a body; the same request is never sent again"),
-    Rule("409 with a key", Verdict.RETRY, "the first try with this key is still being processed: wait for it"),
-    Rule("409 without a key", Verdict.SPLIT, "a record is in conflict with what the receiver has"),
-    Rule("408, 423, 425, 429", Verdict.RETRY, "the server says that it may pass"),
-    Rule("401, 403", Verdict.STOP, "the credentials; OAuth2 first takes a new token, once"),
-    Rule("404, 410, 414 with a template as url", Verdict.SPLIT, "the record's own address is to blame"),
+    Rule("400, 413, 422", Verdict.SPLIT, "an invalid record or too large a body; the same request is never sent again"),
+    Rule("409 with a key", Verdict.RETRY, "the first attempt with this key is still being processed"),
+    Rule("409 without a key", Verdict.SPLIT, "a record conflicts with existing data"),
+    Rule("408, 423, 425, 429", Verdict.RETRY, "a transient state of the server"),
+    Rule("401, 403", Verdict.STOP, "wrong credentials; OAuth2 first requests a new token, once"),
+    Rule("404, 410, 414 with a template as url", Verdict.SPLIT, "the record's own URL is at fault"),
     Rule(
         "402, 404-407, 410, 411, 414, 415, 421, 426, 428, 431, 451",
         Verdict.STOP,
-        "url, method or headers are to blame, whatever the record",
+        "URL, method or headers are at fault, not the record",
     ),
-    Rule("other 4xx", Verdict.SPLIT, "the request's content is to blame"),
-    Rule("501, 505", Verdict.STOP, "the server will never do it"),
-    Rule("other 5xx", Verdict.RETRY, "the server is in trouble, which may pass"),
+    Rule("other 4xx", Verdict.SPLIT, "the content of the request is at fault"),
+    Rule("501, 505", Verdict.STOP, "the server does not support the request"),
+    Rule("other 5xx", Verdict.RETRY, "a transient server error"),
 )
 """What is done by default; a status is looked up from the top."""
 
@@ -115,7 +113,7 @@ def parse_exceptions(value: Any) -> Any:
 
 def markdown_table() -> str:
     """Render the table for the documentation."""
-    lines = ["| Status | What is done | Why |", "|---|---|---|"]
+    lines = ["| Status | Verdict | Reason |", "|---|---|---|"]
     lines += [f"| {rule.statuses} | `{rule.verdict.value}` | {rule.why} |" for rule in TABLE]
     return "\n".join(lines) + "\n"
 

@@ -112,37 +112,37 @@ class SnapshotArguments(TypedDict, total=False):
 class IcebergOptions(TableOptions):
     """What `IcebergSink` takes, in its constructor and as Spark options."""
 
-    table: str = Field(description="The table, with its namespace: `namespace.table`.")
+    table: str = Field(description="The table with its namespace: `namespace.table`.")
     catalog: str = Field(
         default="default",
-        description="The catalogue's name, by which pyiceberg finds its configuration (`.pyiceberg.yaml`,"
-        " `PYICEBERG_CATALOG__…`) on the driver.",
+        description="The name of the catalog. pyiceberg uses it to find its configuration on the driver"
+        " (`.pyiceberg.yaml`, `PYICEBERG_CATALOG__…`).",
     )
     catalog_options: Pairs = Field(
         default={},
-        description="pyiceberg's own properties of the catalogue and of its files, as a mapping or a JSON object:"
-        " `type`, `uri`, `warehouse`, `credential`, `s3.endpoint`, … They come before the configuration of `catalog`."
-        " Secrets accept `env:NAME` and `file:PATH`.",
+        description="pyiceberg properties of the catalog and of FileIO, as a mapping or a JSON object: `type`, `uri`,"
+        " `warehouse`, `credential`, `s3.endpoint`, … They override the configuration of `catalog`. Secrets"
+        " accept `env:NAME` and `file:PATH`.",
     )
     branch: str | None = Field(
         default=None,
         min_length=1,
-        description="The branch that epochs are committed to; it must exist. Default: `main`.",
+        description="The branch that epochs are committed to. It must exist. Default: `main`.",
     )
     partition_by: Annotated[tuple[str, ...], BeforeValidator(_parse_terms)] = Field(
         default=(),
-        description="How a table that is created is partitioned, in Spark's words: `days(ts)`, `hours(ts)`,"
-        " `months(ts)`, `years(ts)`, `bucket(16, id)`, `truncate(4, name)`, or a column. One that exists keeps its"
+        description="Partitioning of a created table, in Spark's syntax: `days(ts)`, `hours(ts)`, `months(ts)`,"
+        " `years(ts)`, `bucket(16, id)`, `truncate(4, name)`, or a column. An existing table keeps its"
         " partitioning.",
     )
     max_snapshot_age: Duration | None = Field(
         default=None,
-        description="After each epoch, expire the snapshots that are older than this. The newest five of each branch"
-        " stay, and what branches and tags name. Removes metadata only: no file is deleted.",
+        description="Expire older snapshots after each epoch. The newest five of each branch, and snapshots of branches"
+        " and tags, are kept. Removes metadata only, no data files.",
     )
     snapshot_properties: Annotated[dict[str, str], BeforeValidator(parse_pairs)] = Field(
         default={},
-        description="What the summary of each snapshot says beside what Iceberg says, as a mapping or a JSON object.",
+        description="Additional entries of the snapshot summary, as a mapping or a JSON object.",
     )
 
     @field_validator("table")

@@ -177,77 +177,79 @@ def check_brokers(brokers: object) -> str:
 class KafkaOptions(SinkOptions):
     """What `KafkaSink` takes, in its constructor and as Spark options."""
 
-    brokers: str = Field(description="Where the cluster is: `host:port`, several with commas between them.")
+    brokers: str = Field(description="The bootstrap servers: `host:port`, several separated by commas.")
     topic: str | None = Field(
         default=None,
-        description="Where all records go, whatever a column `topic` says. Without it each row names its topic, in the"
-        " column `topic` or `topic_column`.",
+        description="The topic of all records, which overrides a column `topic`. Default: the topic of each row, from"
+        " the column `topic` or `topic_column`.",
     )
     parts: int | None = Field(
         default=None,
         ge=1,
-        description="How many parts the rows are routed to by key; each epoch of a part is one transaction (exactly"
-        " once; `write_stream` and `write` only). Without it rows are written at least once.",
+        description="Number of parts that rows are routed to by key. Each epoch of a part is one transaction (exactly"
+        " once; `write_stream` and `write` only). Default: no parts, at least once.",
     )
     value_format: Literal["json", "csv", "text"] | None = Field(
         default=None,
-        description="How a row becomes a value: all columns but `topic_column` as one JSON object or one line of CSV,"
-        " or the one column of text. Without it rows are as Spark's own sink takes them, with a column `value`.",
+        description="How a row becomes a value: all columns except `topic_column` as a JSON object or a CSV line, or"
+        " the single column of text. Default: rows have Spark's Kafka columns, with `value`.",
     )
     key_column: str | None = Field(
-        default=None, min_length=1, description="`value_format`: the column with the key, text or bytes."
+        default=None, min_length=1, description="With `value_format`: the column with the key, a string or binary."
     )
     topic_column: str | None = Field(
-        default=None, min_length=1, description="`value_format`: the column with the topic, which the value leaves out."
+        default=None,
+        min_length=1,
+        description="With `value_format`: the column with the topic, which is not part of the value.",
     )
     create_topic: Literal["never", "if_missing"] = Field(
         default="never",
-        description="Whether a missing `topic` is made before the first row. Without it, it is refused.",
+        description="Whether a missing `topic` is created before the first row or rejected.",
     )
     partitions: int | None = Field(
-        default=None, ge=1, description="Of a topic that is made. Default: the brokers' own (`num.partitions`)."
+        default=None, ge=1, description="Partitions of a created topic. Default: `num.partitions` of the brokers."
     )
     replication_factor: int | None = Field(
         default=None,
         ge=1,
         le=32767,
-        description="Of a topic that is made; default: the brokers' own (`default.replication.factor`). With `parts`"
+        description="Replicas of a created topic; default: `default.replication.factor` of the brokers. With `parts`"
         " also of the ledger; default: 3.",
     )
     client_options: Pairs = Field(
         default={},
-        description="librdkafka's properties, as a mapping or a JSON object: `security.protocol`, `sasl.*`, `ssl.*`,"
-        " `linger.ms`, `batch.size`, `compression.type`, … Secrets accept `env:NAME` and `file:PATH`. What the sink's"
-        " promises stand on is refused.",
+        description="librdkafka properties, as a mapping or a JSON object: `security.protocol`, `sasl.*`, `ssl.*`,"
+        " `linger.ms`, `batch.size`, `compression.type`, … Secrets accept `env:NAME` and `file:PATH`."
+        " Properties that the guarantees depend on are rejected.",
     )
     delivery_timeout: Duration = Field(
         default=timedelta(minutes=2),
-        description="How long a record may take from the local queue until the brokers have confirmed it, and one"
-        " question to them; then the task fails.",
+        description="Maximum time from the local queue to the acknowledgment of a record, and for one query to the"
+        " brokers. After that the task fails.",
     )
     transaction_timeout: Duration = Field(
         default=timedelta(minutes=10),
-        description="`parts`: how long a transaction may take; the brokers then abort it. Not above their"
-        " `transaction.max.timeout.ms` (15 minutes unless set).",
+        description="With `parts`: maximum duration of a transaction, after which the brokers abort it. Must not exceed"
+        " their `transaction.max.timeout.ms` (15 minutes by default).",
     )
     transactional_id_prefix: str = Field(
-        default="outfall", description="`parts`: what the names of transactions begin with, as an ACL may ask for."
+        default="outfall", description="With `parts`: prefix of the transactional ids, for ACLs."
     )
     ledger_topic: str | None = Field(
         default=None,
-        description="`parts`: the compacted topic that records each commit. Default: `<topic>-outfall-ledger`, or"
-        " `outfall-ledger` where rows name their topics. Made on first use.",
+        description="With `parts`: the compacted topic that records each commit. Created on first use. Default:"
+        " `<topic>-outfall-ledger`, or `outfall-ledger` if rows have their own topics.",
     )
     max_dead_letters: int = Field(
         default=MAX_DEAD_LETTERS,
         ge=1,
-        description="With a dead-letter sink: how many records of an epoch it may get; one more fails the query, so"
-        " that a wrong schema does not divert an epoch in silence.",
+        description="Maximum number of dead letters per epoch. One more fails the query, so that a wrong schema does"
+        " not divert a whole epoch unnoticed.",
     )
     on_existing: Literal["check", "resume"] = Field(
         default="check",
-        description="`parts`: what to do on first contact where the ledger names this step, under a checkpoint that is"
-        " gone. `check`: refuse it. `resume`: go on.",
+        description="With `parts`: what to do on the first run if the ledger has this step under a missing checkpoint."
+        " `check`: fail. `resume`: continue.",
     )
 
     @property

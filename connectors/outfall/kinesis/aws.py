@@ -103,15 +103,17 @@ class AwsOptions(SinkOptions):
 
     data: str | None = Field(
         default=None,
-        description="The column whose bytes or text is a record's data. Without it the whole row, as one JSON object.",
+        description="The column with the bytes or string that is the data of the record. Default: the whole row as a"
+        " JSON object.",
     )
-    region: str | None = Field(default=None, description="The region. Without it that of the environment.")
+    region: str | None = Field(default=None, description="The AWS region. Default: the region of the environment.")
     endpoint_url: str | None = Field(
-        default=None, description="Another address than the region's, for a VPC endpoint or an emulator."
+        default=None, description="An alternative endpoint, for a VPC endpoint or an emulator."
     )
-    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="How long connecting may take.")
+    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Maximum time to connect.")
     read_timeout: Duration = Field(
-        default=timedelta(seconds=30), description="How long an answer may take, before the request is sent again."
+        default=timedelta(seconds=30),
+        description="Maximum time to wait for a response before the request is sent again.",
     )
 
     _address = field_validator("endpoint_url")(parse_endpoint)

@@ -22,20 +22,20 @@ _KIB = 1 << 10
 class _DeliveryStream(SinkOptions):
     """Which delivery stream."""
 
-    delivery_stream: str = Field(min_length=1, description="The delivery stream's name.")
+    delivery_stream: str = Field(min_length=1, description="The name of the delivery stream.")
 
 
 class FirehoseOptions(AsyncSinkOptions, AwsOptions, _DeliveryStream):
     """What `FirehoseSink` takes, in its constructor and as Spark options. The limits are those of PutRecordBatch."""
 
     max_batch_size: int = Field(
-        default=500, gt=0, le=500, description="How many records one PutRecordBatch call may hold."
+        default=500, gt=0, le=500, description="Maximum number of records per PutRecordBatch call."
     )
     max_batch_size_in_bytes: ByteSize = Field(
-        default=ByteSize(4096 * _KIB), gt=0, le=4096 * _KIB, description="How many bytes of data one call may hold."
+        default=ByteSize(4096 * _KIB), gt=0, le=4096 * _KIB, description="Maximum size of data per call."
     )
     max_record_size_in_bytes: ByteSize = Field(
-        default=ByteSize(1000 * _KIB), gt=0, le=1000 * _KIB, description="How many bytes a record may have."
+        default=ByteSize(1000 * _KIB), gt=0, le=1000 * _KIB, description="Maximum size of a record."
     )
 
 

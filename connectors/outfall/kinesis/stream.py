@@ -24,35 +24,34 @@ _MIB = 1 << 20
 class _Stream(SinkOptions):
     """Which stream, and which of its shards."""
 
-    stream: str = Field(min_length=1, description="The stream's name, or its ARN.")
+    stream: str = Field(min_length=1, description="The name or ARN of the stream.")
     partition_key: str | None = Field(
         default=None,
-        description="The column whose text decides the shard; NULL is refused. In Python also a function of the row."
-        " Without it each record gets a random key.",
+        description="The column whose value determines the shard. NULL is rejected. In Python also a function of the"
+        " row. Default: a random key per record.",
     )
     explicit_hash_key: str | None = Field(
         default=None,
-        description="The column with a whole number below 2¹²⁸ that decides the shard instead of the key's hash.",
+        description="The column with an integer below 2¹²⁸ that determines the shard instead of the hash of the key.",
     )
     ordered: bool = Field(
         default=False,
-        description="Whether the records of one task and partition key arrive in the order of the rows: one of them is"
-        " under way at a time.",
+        description="Whether records of one task and partition key arrive in row order, one in flight at a time.",
     )
 
 
 class KinesisOptions(AsyncSinkOptions, AwsOptions, _Stream):
     """What `KinesisSink` takes, in its constructor and as Spark options. The limits are those of PutRecords."""
 
-    max_batch_size: int = Field(default=500, gt=0, le=500, description="How many records one PutRecords call may hold.")
+    max_batch_size: int = Field(default=500, gt=0, le=500, description="Maximum number of records per PutRecords call.")
     max_batch_size_in_bytes: ByteSize = Field(
         default=ByteSize(5 * _MIB),
         gt=0,
         le=5 * _MIB,
-        description="How many bytes of data and partition keys one call may hold.",
+        description="Maximum size of data and keys per call.",
     )
     max_record_size_in_bytes: ByteSize = Field(
-        default=ByteSize(_MIB), gt=0, le=_MIB, description="How many bytes a record and its partition key may have."
+        default=ByteSize(_MIB), gt=0, le=_MIB, description="Maximum size of a record with its key."
     )
 
 

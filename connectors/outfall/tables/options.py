@@ -31,39 +31,39 @@ class TableOptions(SinkOptions):
 
     write_mode: WriteMode = Field(
         default="append",
-        description="`append` adds the rows of each epoch. `overwrite_partitions` replaces the partitions that an epoch"
-        " has rows of, in one commit with them; of a table that is not partitioned all rows.",
+        description="`append` adds the rows of each epoch. `overwrite_partitions` replaces the partitions that the"
+        " epoch has rows for, in one commit. In an unpartitioned table it replaces all rows.",
     )
     create_table: Literal["never", "if_missing"] = Field(
         default="never", description="Whether a missing table is created, with the columns of the rows."
     )
     partition_by: Names = Field(
-        default=(), description="How a table that is created is partitioned. One that exists keeps its partitioning."
+        default=(), description="Partition columns of a created table. An existing table keeps its partitioning."
     )
     schema_evolution: Literal["fail", "add_columns"] = Field(
-        default="fail", description="What to do with columns that the table does not have: refuse them, or add them."
+        default="fail", description="Columns that the table does not have: reject them or add them."
     )
     on_existing: OnExisting = Field(
         default="check",
-        description="What to do on first contact with a table that holds rows. `check`: keep them, but refuse them when"
-        " the table says that this step wrote some, under a checkpoint that is gone. `resume`: keep them. `error`:"
-        " refuse them. `overwrite`: remove them in the commit of the first epoch, be it empty.",
+        description="The first run against a table with rows. `check`: keep them, but fail if this step wrote some"
+        " under a checkpoint that no longer exists. `resume`: keep them. `error`: fail. `overwrite`: remove"
+        " them in the commit of the first epoch, even if that epoch is empty.",
     )
     target_file_bytes: ByteSize | None = Field(
         default=None,
-        description="Close a data file once it holds this many bytes, and go on in a new one: a number, or text such as"
-        " `128 MiB`. Default: what the table's properties say, or the format's default.",
+        description="Size at which a data file is closed and a new one is started: a number, or a string such as `128"
+        " MiB`. Default: the table property, else the default of the format.",
     )
     max_open_files: int = Field(
         default=100,
         ge=1,
-        description="How many files a task has open at most, one for each partition. Beyond that the one that was"
-        " written to least recently is closed, so that there are more and smaller files.",
+        description="Maximum number of open files per task, one per partition. Beyond it the least recently written"
+        " file is closed, which creates more and smaller files.",
     )
     retry_deadline: Duration = Field(
         default=timedelta(minutes=2),
-        description="For how long loading, creating and changing the table are tried again after errors that may pass."
-        " Commits are tried for as long as the query says (`commit_deadline`).",
+        description="How long transient errors are retried when the table is loaded, created or changed. Commits are"
+        " retried until `commit_deadline` of the query.",
     )
 
     @field_validator("target_file_bytes")

@@ -20,21 +20,20 @@ from outfall.values import rows_to_batch
 class BatchLimits(SinkOptions):
     """When a batch is complete: at the first of the limits that is reached. What `format("outfall")` takes."""
 
-    batch_size: int = Field(default=1000, ge=1, description="Rows in a batch.")
+    batch_size: int = Field(default=1000, ge=1, description="Number of rows in a batch.")
     flush_interval: Duration = Field(
-        default=timedelta(seconds=30), description="How old the oldest row of a batch gets before the batch is written."
+        default=timedelta(seconds=30),
+        description="Maximum age of the oldest row in a batch. The batch is then written.",
     )
     batch_bytes: ByteSize | None = Field(
-        default=None, gt=0, description="Bytes in a batch, as Arrow holds the rows. A larger row is a batch of its own."
+        default=None, gt=0, description="Maximum size of a batch in Arrow memory. A larger row becomes its own batch."
     )
 
 
 class BatchingOptions(BatchLimits):
     """When a batch is complete, and whether it waits for later epochs."""
 
-    across_epochs: bool = Field(
-        default=False, description="Whether a batch that is not complete waits for the rows of later epochs."
-    )
+    across_epochs: bool = Field(default=False, description="Whether an incomplete batch is buffered across epochs.")
 
 
 class Buffer:

@@ -44,17 +44,15 @@ SEEN = "seen"
 class ExactlyOnceOptions(SinkOptions):
     """Where a row comes from, and how far out of order it may come."""
 
-    offset: str = Field(
-        description="The column with the row's offset: whole numbers from 0, that grow, as an integer type with a sign."
-    )
+    offset: str = Field(description="The column with the offset of the row: a signed integer type, increasing, from 0.")
     source_partition: Names = Field(
         min_length=1,
-        description="The columns that name the source partition whose offset it is: whole numbers, decimals, text,"
-        " binary, booleans, dates or timestamps.",
+        description="The columns that identify the source partition of the offset: integers, decimals, strings, binary,"
+        " booleans, dates or timestamps.",
     )
-    parts: int = Field(default=1, ge=1, description="How many tasks write. With more than one, pass `key=`.")
+    parts: int = Field(default=1, ge=1, description="Number of tasks that write. If it exceeds 1, pass `key=`.")
     window: int = Field(
-        default=10_000, ge=0, description="How many offsets a row may at least come late and still be told from others."
+        default=10_000, ge=0, description="Minimum number of offsets for which out-of-order rows are still recognized."
     )
 
 
