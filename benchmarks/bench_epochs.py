@@ -59,12 +59,15 @@ def _peers(name: str) -> dict[str, str]:
 
 def _streams() -> dict[str, Stream]:
     streams: dict[str, Stream] = {
-        f"{EMPTY}, objects API": _empty(PythonApi()),
-        "jsonl, objects API": _objects,
+        f"{EMPTY}, Python API": _empty(PythonApi()),
+        "jsonl, Python API": _python_api,
         SPARK: _spark,
     }
     if pyspark_version() >= OLDEST_FOR_OPTIONS:
-        streams |= {f"{EMPTY}, options API": _empty(FormatApi()), "jsonl, options API": _options}
+        streams |= {
+            f'{EMPTY}, format("outfall")': _empty(FormatApi()),
+            'jsonl, format("outfall")': _format_api,
+        }
     return streams
 
 
@@ -72,11 +75,11 @@ def _empty(api: Api) -> Stream:
     return lambda df, scratch: api.stream(df, EmptySink(), scratch.new())
 
 
-def _objects(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
+def _python_api(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
     return PythonApi().stream(df, FileSink(scratch.new()), scratch.new())
 
 
-def _options(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
+def _format_api(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
     options = {"sink": "file", "path": str(scratch.new()), "checkpointLocation": str(scratch.new())}
     return df.writeStream.format("outfall").options(**options)
 

@@ -23,15 +23,16 @@ from outfall.testing.benchmark.session import cpu_seconds
 
 DEFAULT = Given(rows=3_000_000, pairs=5)
 FORMATS = {"jsonl": "json", "csv": "csv", "parquet": "parquet"}
-"""Ours, and what Spark calls them."""
+"""Format name of Outfall → format name of Spark."""
 
 EMPTY = "empty sink"
+PYTHON_API, FORMAT_API = "Python API", 'format("outfall")'
 
 
 def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
     """Write whole files through each API."""
     started = now()
-    # A flight has 19 columns and costs four times what a mixed row does.
+    # A flight has 19 columns and costs four times as much as a mixed row.
     inputs = {"mixed rows": mixed(spark, given.rows, scratch), "flights": flights(spark, given.rows // 3, scratch)}
     lines = [line for name, df in inputs.items() for line in _lines(name, df, given.pairs, scratch)]
     return Result(
@@ -52,7 +53,7 @@ def _lines(name: str, df: DataFrame, pairs: int, scratch: Scratch) -> list[Line]
     runs = in_turn(jobs, rows, pairs=pairs, cpu_seconds=cpu_seconds, between=scratch.clear)
     group = f"{rows:,} {name}"
     lines = []
-    for api in ("objects", "options"):
+    for api in (PYTHON_API, FORMAT_API):
         if _job(EMPTY, api) in jobs:
             lines.append(throughput(group, _job(EMPTY, api), runs, {}))
             for ours, theirs in FORMATS.items():
@@ -62,34 +63,34 @@ def _lines(name: str, df: DataFrame, pairs: int, scratch: Scratch) -> list[Line]
 
 
 def _jobs(df: DataFrame, scratch: Scratch) -> dict[str, Job]:
-    jobs: dict[str, Job] = {_job(EMPTY, "objects"): _empty(df, PythonApi(), scratch)}
+    jobs: dict[str, Job] = {_job(EMPTY, PYTHON_API): _empty(df, PythonApi(), scratch)}
     for ours, theirs in FORMATS.items():
-        jobs[_job(ours, "objects")] = _objects(df, ours, scratch)
+        jobs[_job(ours, PYTHON_API)] = _python_api(df, ours, scratch)
         jobs[f"Spark {theirs}"] = _spark(df, theirs, scratch)
     if pyspark_version() >= OLDEST_FOR_OPTIONS:
-        jobs[_job(EMPTY, "options")] = _empty(df, FormatApi(), scratch)
-        jobs |= {_job(ours, "options"): _options(df, ours, scratch) for ours in FORMATS}
+        jobs[_job(EMPTY, FORMAT_API)] = _empty(df, FormatApi(), scratch)
+        jobs |= {_job(ours, FORMAT_API): _format_api(df, ours, scratch) for ours in FORMATS}
     return jobs
 
 
 def _job(name: str, api: str) -> str:
-    return f"{name}, {api} API"
+    return f"{name}, {api}"
 
 
 def _empty(df: DataFrame, api: Api, scratch: Scratch) -> Job:
     return lambda: api.write(df, EmptySink(), scratch.new())
 
 
-def _objects(df: DataFrame, kind: str, scratch: Scratch) -> Job:
+def _python_api(df: DataFrame, kind: str, scratch: Scratch) -> Job:
     make: Callable[..., FileSink] = FileSink
     return lambda: PythonApi().write(df, make(scratch.new(), format=kind), scratch.new())
 
 
-def _options(df: DataFrame, kind: str, scratch: Scratch) -> Job:
+def _format_api(df: DataFrame, kind: str, scratch: Scratch) -> Job:
     def job() -> int:
         log = str(scratch.new())
         options = {"sink": "file", "path": str(scratch.new()), "format": kind, "epoch": "0", "recovery": log}
-        # As options of the sink: Spark's own `format` is the name of the data source.
+        # A separate option: Spark's own `format` is the name of the data source.
         df.write.format("outfall").options(**options).mode("append").save()
         return history(log)[-1].bytes
 

@@ -53,7 +53,7 @@ WANTED = {
     JDBC: "≥ 5",
     REWRITING: "≥ 2",
     BARE: "≥ 0.8",
-    NO_LEDGER: "≥ 0.95, the rest being the ledger's and the log's",
+    NO_LEDGER: "≥ 0.95 (the rest is ledger and log)",
     STAGED: "≥ 3",
     STAGED_REWRITING: "no bound",
 }

@@ -75,9 +75,9 @@ def measure(given: Given, scratch: Scratch) -> Result:
     return Result(
         benchmark="recovery",
         title="Recovery stores",
-        unit="s from the last answer to COMPLETED",
+        unit="s from the last task result to COMPLETED",
         wanted={},
-        lines=[seconds(f"{given.rows:,} parts, wanted ≤ 0.1", name, figures, {}) for name in queries],
+        lines=[seconds(f"{given.rows:,} parts, target ≤ 0.1", name, figures, {}) for name in queries],
         pairs=given.pairs,
         started=started,
         machine=machine(),

@@ -44,7 +44,7 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
         benchmark="routing",
         title="Routing by key",
         unit="rows/s",
-        wanted={UNROUTED: "≥ 0.625, that is at most 1.6 times as long"},
+        wanted={UNROUTED: "≥ 0.625 (at most 1.6 times the duration)"},
         lines=[
             throughput(group, UNROUTED, runs, {}),
             throughput(group, ROUTED, runs, {UNROUTED: UNROUTED, "Spark": SPARK}),

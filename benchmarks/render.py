@@ -1,4 +1,4 @@
-"""The newest results as tables and as a plot: `python -m benchmarks.render` rewrites docs/benchmarks.md and .svg."""
+"""Renders the newest results: `python -m benchmarks.render` rewrites docs/benchmarks.md and .svg."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _MARKED = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOT
 
 
 def main() -> None:
-    """Render what is kept in benchmarks/results."""
+    """Render the results in benchmarks/results."""
     results = newest()
     if not results:
-        sys.exit("There are no results. What to do: nox -s bench")
+        sys.exit("There are no results. What to do: run nox -s bench")
     page = DOCS / "benchmarks.md"
     page.write_text(_MARKED.sub(lambda found: f"{found[1]}{markdown(results)}\n{found[2]}", page.read_text()))
     plot(results, DOCS / "benchmarks.svg")
 
 
 def tables(result: Result) -> list[Table]:
-    """Lay out a result for a terminal, a table for each group."""
+    """Return a result as terminal tables, one per group."""
     return [_table(result, lines) for lines in groups(result)]
 
 
 def markdown(results: list[Result]) -> str:
-    """Lay out results for a page, each with when and on what it was measured."""
+    """Return results as Markdown, each with its date and machine."""
     return "".join(_section(result) for result in results)
 
 
 def groups(result: Result) -> list[list[Line]]:
-    """The lines that are compared with each other, in their order."""
+    """Return the lines by group, in order."""
     names = dict.fromkeys(line.group for line in result.lines)
     return [[line for line in result.lines if line.group == name] for name in names]
 
 
 def conditions(result: Result) -> str:
-    """Say when and on what a result was measured."""
+    """Describe the date and the machine of a result."""
     machine = result.machine
     packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
     return (
@@ -63,9 +63,9 @@ def _table(result: Result, lines: list[Line]) -> Table:
 
 
 def _section(result: Result) -> str:
-    wanted = "; ".join(f"{text} of {peer}" for peer, text in result.wanted.items())
-    # Where there is no peer, what is wanted stands in the heading of the lines.
-    text = f"\n### {result.title}\n\n{conditions(result)}{f' Wanted: {wanted}.' if wanted else ''}\n"
+    targets = "; ".join(f"{peer} {text}" for peer, text in result.wanted.items())
+    # A result without peers has its target in the heading of the lines.
+    text = f"\n### {result.title}\n\n{conditions(result)}{f' Target ratios: {targets}.' if targets else ''}\n"
     for lines in groups(result):
         head, *rows = _cells(result, lines)
         rows = [[lines[0].group, *head[1:]], ["---"] * len(head), *rows]
@@ -80,7 +80,7 @@ def _cells(result: Result, lines: list[Line]) -> list[list[str]]:
     with_cpu = any(line.per_cpu_second for line in lines)
     head = ["", result.unit, *(["per CPU second"] if with_cpu else [])]
     for peer in peers:
-        head += [f"of {peer}", *(["by CPU"] if with_cpu else [])]
+        head += [f"vs. {peer}", *(["by CPU"] if with_cpu else [])]
     return [head, *(_row(line, peers, with_cpu=with_cpu) for line in lines)]
 
 
@@ -96,7 +96,7 @@ def _row(line: Line, peers: list[str], *, with_cpu: bool) -> list[str]:
 
 
 def _range(figure: Figure | None) -> str:
-    """The median, and in brackets the least and the greatest."""
+    """The median, with minimum and maximum in parentheses."""
     return "" if figure is None else f"{_short(figure.median)} ({_short(figure.low)} to {_short(figure.high)})"
 
 
@@ -113,11 +113,11 @@ def _short(figure: float) -> str:
 
 
 def plot(results: list[Result], path: Path) -> None:
-    """Draw each result as bars: medians, with lines from the least to the greatest."""
+    """Draw each result as bars: medians with error bars from minimum to maximum."""
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
-    # The same results give the same bytes.
+    # Reproducible output.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "outfall", "font.size": 8}):
         shown = [(result, lines) for result in results for lines in groups(result)]
         heights = [len(lines) + 1.5 for _, lines in shown]
@@ -132,9 +132,9 @@ def _bars(axis: Axes, result: Result, lines: list[Line]) -> None:
     medians = [line.figure.median for line in lines]
     low = [line.figure.median - line.figure.low for line in lines]
     high = [line.figure.high - line.figure.median for line in lines]
-    colours = ["#bbbbbb" if "empty" in line.label else "#e08030" if "Spark" in line.label else "#3070b0"
+    colors = ["#bbbbbb" if "empty" in line.label else "#e08030" if "Spark" in line.label else "#3070b0"
                for line in lines]  # fmt: skip
-    axis.barh([line.label for line in lines], medians, xerr=[low, high], color=colours, height=0.7)
+    axis.barh([line.label for line in lines], medians, xerr=[low, high], color=colors, height=0.7)
     axis.invert_yaxis()
     axis.set_title(f"{lines[0].group}: {result.unit}", loc="left", fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)

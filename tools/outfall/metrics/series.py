@@ -106,23 +106,23 @@ def _timestamp(time: datetime | None) -> float | None:
 STEP_SERIES = (
     Series(
         "outfall_log_readable",
-        "1 if the step's log could be read at the last look; 0 if it is damaged, or its store fails or hangs.",
+        "1 if the last read of the step's log succeeded; 0 if the log is damaged, or its store fails or hangs.",
         lambda reading: [((), float(reading.readable))],
     ),
-    Series("outfall_state", "1 for the state that the step is in, 0 for each other one.", _states, ("state",)),
+    Series("outfall_state", "1 for the current state of the step, 0 for all other states.", _states, ("state",)),
     Series(
         "outfall_log_last_read_timestamp_seconds",
-        "When a look at the step's log came to its end, as Unix time.",
+        "Unix time of the last read of the step's log.",
         lambda reading: [((), reading.at)],
     ),
     Series(
         "outfall_log_read_seconds",
-        "Seconds that the last look at the step's log took.",
+        "Duration of the last read of the step's log, in seconds.",
         lambda reading: [((), reading.seconds)],
     ),
     Series(
         "outfall_step_info",
-        "1; names the sink and the version of Outfall that began the newest epoch.",
+        "Always 1; the labels have the sink and the version of Outfall of the newest epoch.",
         lambda reading: [((reading.status.sink or "", reading.status.outfall or ""), 1.0)] if reading.known else [],
         ("sink", "version"),
     ),
@@ -132,62 +132,62 @@ STEP_SERIES = (
     _gauge("outfall_last_completed_epoch", "Number of the last completed epoch.", lambda found: found.status.completed),
     _gauge(
         "outfall_last_completed_timestamp_seconds",
-        "When it was completed, as Unix time by the driver's clock.",
+        "Completion time of the last completed epoch, as Unix time by the driver's clock.",
         lambda found: _timestamp(found.status.completed_at),
     ),
     _gauge(
         "outfall_last_completed_age_seconds",
-        "Seconds since then.",
+        "Seconds since the last completed epoch.",
         lambda found: found.age(found.status.completed_at) if found.status.completed_at else None,
     ),
     Series(
         "outfall_epoch_open_seconds",
-        "Seconds since the BEGIN of an epoch that is not completed, under the phase that it is in; 0 if there is none.",
+        "Seconds since BEGIN of the open epoch, by its phase; 0 if no epoch is open.",
         _open,
         ("phase",),
     ),
     _gauge(
         "outfall_recorded_rows",
-        "Rows that are recorded and not wholly published: the next start publishes them.",
+        "Rows that are recorded but not fully published; the next start publishes them.",
         lambda found: found.status.recorded_rows,
     ),
     _gauge("outfall_buffered_rows", "Rows that the sink buffers across epochs.", lambda found: found.status.rows_held),
     _gauge(
         "outfall_buffered_age_seconds",
-        "Age of the oldest of them; 0 if there are none, or the sink does not say.",
+        "Age of the oldest buffered row; 0 if no row is buffered, or the sink does not report it.",
         lambda found: found.age(found.status.held_since),
     ),
     _gauge(
         "outfall_retrying",
-        "1 while the driver or a task tries something again, and for 90 seconds after its last try.",
+        "1 while the driver or a task retries an operation, and for 90 seconds after the last attempt.",
         lambda found: float(found.status.retrying),
     ),
     _gauge(
         "outfall_retrying_attempts",
-        "Tries that have failed meanwhile, of driver and tasks together.",
+        "Failed attempts of the current retries, of the driver and all tasks.",
         lambda found: sum(beat.attempts for beat in found.status.heartbeats),
     ),
     _gauge(
         "outfall_retrying_seconds",
-        "Seconds since the first of these tries failed.",
+        "Seconds since the first failed attempt of the current retries.",
         lambda found: found.age(min((beat.since for beat in found.status.heartbeats), default=None)),
     ),
     Series(
         "outfall_last_epoch_peak",
-        "The largest value that a task of the last completed epoch saw, such as of requests in flight.",
+        "Largest value in any task of the last completed epoch, for example requests in flight.",
         _peaks,
         ("sink", "counter"),
     ),
     _gauge(
         "outfall_generation",
-        "Number of the newest BEGIN; each driver and each epoch makes a new one.",
+        "Number of the newest BEGIN; each driver and each epoch appends a new one.",
         lambda found: found.status.generation,
     ),
 )
 
 LOCATION_READABLE = Series(
     "outfall_location_readable",
-    "1 if the steps of a location, or the locations below a directory, could be listed at the last look.",
+    "1 if the last listing of the location succeeded: of its steps, or of the locations below a directory.",
     lambda reading: [],
 )
 """Of locations, and so without the label `step`."""

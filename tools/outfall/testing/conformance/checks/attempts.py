@@ -29,7 +29,7 @@ def begun_epoch(trial: Trial) -> Begun:
 
 @check
 def task_retry(trials: Trials) -> None:
-    """What a failed attempt of a task wrote stays: nobody is told to take it back."""
+    """Rows of a failed task attempt remain, because nothing rolls them back."""
     for spec in trials.chosen(task_steps(trials)):
         begun = begun_epoch(trials.new())
         with when(f"an attempt of a task failed at {spec!r}, and the next one went through"):
@@ -47,7 +47,7 @@ def _fail() -> None:
 
 @check
 def two_attempts_finish(trials: Trials) -> None:
-    """Two attempts of a task both finish, as under speculation, and both count or neither does."""
+    """Two attempts of a task finish, as under speculation. Both count, or neither does."""
     for delivered in ("first", "second"):
         begun = begun_epoch(trials.new())
         with when(f"two attempts of a task finished, and the answer of the {delivered} was delivered"):
@@ -62,7 +62,7 @@ def two_attempts_finish(trials: Trials) -> None:
 
 @check
 def attempt_after_the_winner(trials: Trials) -> None:
-    """An attempt that starts when another one has won, and is killed, takes away or changes what that one wrote."""
+    """An attempt starts after another has won, and is killed. It removes or changes the winner's rows."""
     for spec, moment in trials.chosen(product(task_steps(trials), MOMENTS[:3])):
         begun = begun_epoch(trials.new())
         with when(f"an attempt started {moment}, when another one had won, and died at {spec!r}"):
@@ -88,7 +88,7 @@ MOMENTS = ("before the answers are collected", "after PREPARED", "after COMPLETE
 
 @check
 def stalled_attempt(trials: Trials) -> None:
-    """An attempt that stalled wakes when another attempt of the same driver has won, and changes something."""
+    """A stalled attempt continues after another attempt of the same driver has won, and changes rows."""
     for spec, moment in trials.chosen(product(task_steps(trials), MOMENTS)):
         with when(f"an attempt stalled at {spec!r} and woke {moment}"):
             _stall(begun_epoch(trials.new()), spec, moment)
@@ -113,7 +113,7 @@ def _stall(begun: Begun, spec: str, moment: str) -> None:
 
 @check
 def second_driver(trials: Trials) -> None:
-    """A second driver takes the step over, and the first one goes on writing."""
+    """A second driver takes over the step, and the first driver continues to write."""
     trial = trials.new()
     old, new = trial.driver(), trial.driver()
     trial.run(old, trial.bring(0))
@@ -128,7 +128,7 @@ def second_driver(trials: Trials) -> None:
 
 @check
 def late_zombie(trials: Trials) -> None:
-    """A driver that was overtaken starts its tasks, and they write into newer epochs."""
+    """An old driver starts its tasks after the takeover, and they write into newer epochs."""
     for later in (0, 1):
         trial = trials.new()
         trial.run_epochs(1)
@@ -147,7 +147,7 @@ def late_zombie(trials: Trials) -> None:
 
 @check
 def zombie_of_an_older_generation(trials: Trials) -> None:
-    """A task of an older driver wakes when a newer one has gone on, and writes or takes back rows."""
+    """A task of an old driver continues after the takeover, and writes or rolls back rows."""
     for spec, later in trials.chosen(product(task_steps(trials), (0, 1))):
         with when(f"a task stopped at {spec!r} and woke {later} epochs after a newer driver had completed its own"):
             _zombie(trials, spec, later)
@@ -174,7 +174,7 @@ def _zombie(trials: Trials, spec: str, later: int) -> None:
 
 @check
 def old_driver_wakes(trials: Trials) -> None:
-    """A driver that slept between any two steps of its epoch wakes when a newer one has gone on, and publishes."""
+    """An old driver continues after the takeover, from any step of its epoch, and publishes."""
     for spec, later in trials.chosen(product(_driver_steps(trials), (0, 1))):
         with when(f"a driver slept at {spec!r} and woke {later} epochs after a newer one had completed its own"):
             trial = trials.new()

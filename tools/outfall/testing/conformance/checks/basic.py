@@ -17,7 +17,7 @@ from outfall.testing.conformance.trial import Trials, frozen
 
 @check
 def declared_guarantee(trials: Trials) -> None:
-    """The sink's test claims more than the sink tells its users."""
+    """The test claims a stronger guarantee than the sink declares."""
     declared = guarantee_of(trials.sink)
     if trials.claim > declared:
         raise ConformanceError(
@@ -29,7 +29,7 @@ def declared_guarantee(trials: Trials) -> None:
 
 @check
 def one_epoch(trials: Trials) -> None:
-    """Rows are lost, added or changed although nothing fails."""
+    """Rows are lost, added or changed without any failure."""
     trial = trials.new()
     trial.run_epochs(1)
     trial.drain()
@@ -38,7 +38,7 @@ def one_epoch(trials: Trials) -> None:
 
 @check
 def several_epochs(trials: Trials) -> None:
-    """A later epoch overwrites an earlier one, or the next driver does."""
+    """A later epoch, or the next driver, overwrites an earlier epoch."""
     trial = trials.new()
     trial.run_epochs(3)
     trial.run_epochs(3)
@@ -48,7 +48,7 @@ def several_epochs(trials: Trials) -> None:
 
 @check
 def empty_epochs_and_tasks(trials: Trials) -> None:
-    """An epoch, a task or a part without rows is an error, or repeats what was there before."""
+    """An empty epoch, task or part causes an error, or repeats earlier rows."""
     trial = trials.new()
     contents: list[list[list[int]]] = [[], [[], []], [[], trial.new_numbers(3)], [[]]]
     for tasks in contents:
@@ -58,7 +58,7 @@ def empty_epochs_and_tasks(trials: Trials) -> None:
 
 @check
 def values_unchanged(trials: Trials) -> None:
-    """A value that was handed to the sink is changed: a retry, or another sink, sees what is left of it."""
+    """The sink modifies a value that it received, which corrupts retries and other sinks."""
     trial = trials.new()
     with probing(_Values()) as probe:
         trial.run_epochs(1)
@@ -84,7 +84,7 @@ class _Values(Probe):
 
 @check
 def no_state_on_the_sink(trials: Trials) -> None:
-    """State is kept on the sink object: tasks work on copies, and nobody sees what they leave there."""
+    """The sink object keeps state. Tasks work on copies, so that state is lost."""
     trial = trials.new()
     begun = trial.begin(trial.driver(), trial.bring(0))
     mine = copied(begun.driver.sink)
@@ -105,7 +105,7 @@ def _attributes(sink: Any) -> dict[str, bytes]:
 
 @check
 def counts_are_facts(trials: Trials) -> None:
-    """The counts of an epoch are not those of its rows."""
+    """The counters of an epoch differ from its rows."""
     trial = trials.new()
     content = trial.bring(0)
     written = trial.run(trial.driver(), content).counts.get("rows", 0)

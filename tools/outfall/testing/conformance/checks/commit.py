@@ -25,7 +25,7 @@ Requests = Sequence[CommitRequest[Any]]
 
 @check
 def nothing_visible_before_commit(trials: Trials) -> None:
-    """Rows are visible before their epoch is recorded: a reader sees what may be taken back."""
+    """Rows are visible before their epoch is recorded. Readers see rows that may be rolled back."""
     _needs_committer(trials)
     trials.needs(trials.once, "at-least-once may show rows early")
     trial = trials.new()
@@ -95,7 +95,7 @@ def _unknown(requests: Requests, commit: Callable[[], Any]) -> None:
 
 @check
 def lost_reply_of_a_commit(trials: Trials) -> None:
-    """A commit that did its work and lost its reply is repeated by the next driver, and publishes twice."""
+    """A commit succeeds, but its response is lost. The next driver publishes the data again."""
     _needs_committer(trials)
     trial = trials.new()
     trial.run_epochs(1)
@@ -111,7 +111,7 @@ def lost_reply_of_a_commit(trials: Trials) -> None:
 
 @check
 def commit_is_asked_again(trials: Trials) -> None:
-    """A committable that was committed is offered again by the same driver, and is published twice or refused."""
+    """The same driver commits a committable twice. It is published twice or rejected."""
     _needs_committer(trials)
     for name, actions in {
         "retry_later after the work was done": [reply_late],
@@ -128,7 +128,7 @@ def commit_is_asked_again(trials: Trials) -> None:
 
 @check
 def failed_commit_is_resumed(trials: Trials) -> None:
-    """After a commit that failed for a known or an unknown reason the next driver loses or repeats rows."""
+    """After a failed commit, with known or unknown reason, the next driver loses or repeats rows."""
     _needs_committer(trials)
     for name, action in {"a known": _refused, "an unknown": _unknown}.items():
         trial = trials.new()
@@ -142,7 +142,7 @@ def failed_commit_is_resumed(trials: Trials) -> None:
 
 @check
 def commit_deadline(trials: Trials) -> None:
-    """A commit that does not come through before its deadline is lost or repeated by the next driver."""
+    """After a commit misses its deadline, the next driver loses or repeats rows."""
     _needs_committer(trials)
     trial = trials.new()
     trial.run_epochs(1)
@@ -165,13 +165,13 @@ def commit_deadline(trials: Trials) -> None:
 
 @check
 def lost_before_committing(trials: Trials) -> None:
-    """A committable whose data is gone is taken for committed, or the rest is published beside a replay."""
+    """A committable without data counts as committed, or the others are published next to a replay."""
     _lose(trials, "after PREPARED")
 
 
 @check
 def lost_after_committing(trials: Trials) -> None:
-    """A committable that was lost while others were published is taken for committed, or all are written again."""
+    """Data is lost during the commit. It counts as committed, or all data is written again."""
     _lose(trials, "before commit")
     _lose(trials, "sink: request 2 taken")
 
@@ -213,7 +213,7 @@ def recorded_committables(trial: Trial) -> list[Any]:
 
 @check
 def target_refuses(trials: Trials) -> None:
-    """A failure of the target is swallowed: the epoch counts as completed, and rows are missing."""
+    """The sink ignores a failure of the target. The epoch counts as completed, but rows are missing."""
     trials.needs_from_author("breaking")
     for step in ("after open target", "after BEGIN", "sink: before write_batch", "task: before flush", "before commit"):
         trial = trials.new()

@@ -31,7 +31,7 @@ def epoch_steps(trials: Trials, epoch: int, *, files: set[str] | None = None, du
 
 @check
 def crash_at_every_step(trials: Trials) -> None:
-    """A crash of the driver at some step, or between two calls of the sink, loses or repeats rows."""
+    """A driver crash at a step, or between two calls of the sink, loses or repeats rows."""
     steps = [(epoch, spec) for epoch in (0, 1) for spec in epoch_steps(trials, epoch)]
     for epoch, spec in trials.chosen(steps):
         _crash(trials, epoch, spec)
@@ -50,7 +50,7 @@ def crash_at_every_line(trials: Trials) -> None:
 
 @check
 def crash_twice(trials: Trials) -> None:
-    """A driver that dies where its predecessor died loses or repeats rows."""
+    """A driver that crashes where the previous driver crashed loses or repeats rows."""
     for spec in trials.chosen(epoch_steps(trials, 0)[::3]):
         trial = trials.new()
         with when(f"two drivers, one after the other, died at {spec!r}"):
@@ -97,7 +97,7 @@ def _files(trials: Trials) -> set[str]:
 
 @check
 def tasks_in_processes_of_their_own(trials: Trials) -> None:
-    """Tasks tell their driver something through a class, a module or a global: on Spark nobody hears it."""
+    """Tasks pass data to the driver in a class, module or global. On Spark, that data is lost."""
     trials.needs_processes()
     trial = trials.new(durable_log=True)
     trial.run_epochs(1)
@@ -128,7 +128,7 @@ class _NeverClosing(Probe):
 
 @check
 def killed_before_close(trials: Trials) -> None:
-    """What a task hands over is complete only when `close()` has run: rows wait there to be flushed or sent."""
+    """Committables are incomplete until `close()`: rows are not yet flushed or sent."""
     trials.needs_processes()
     trial = trials.new(durable_log=True)
     trial.run_epochs(1)
@@ -149,7 +149,7 @@ def killed_before_close(trials: Trials) -> None:
 
 @check
 def killed_at_every_step(trials: Trials) -> None:
-    """A driver that is really killed at some step, so that no cleaning up runs, loses or repeats rows."""
+    """A driver that is killed at a step, so that no clean-up runs, loses or repeats rows."""
     trials.needs_processes()
     # Not within an append to the log, which is the engine's own business and tested with it.
     steps = [step for step in epoch_steps(trials, 1, durable_log=True) if not step.startswith("log:")]
@@ -169,7 +169,7 @@ def _run(trial: Trial, content: Content) -> None:
 
 @check
 def random_schedules(trials: Trials) -> None:
-    """Some sequence of writing, failing, crashing, replaying, sleeping and waking makes the claim untrue."""
+    """A random sequence of writes, failures, crashes, replays and pauses violates the guarantee."""
     from outfall.testing.conformance.search import search
 
     search(

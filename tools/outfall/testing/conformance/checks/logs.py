@@ -27,7 +27,7 @@ def epoch_rewound_or_ahead(trials: Trials) -> None:
 
 @check
 def rewound_log(trials: Trials) -> None:
-    """Recovery data restored from an older copy makes the sink write again what the target already holds."""
+    """After a restore of older recovery data, the sink writes rows again that are in the target."""
     trials.needs(trials.once, "at-least-once may write again")
     trials.needs_target()
     for missing in (1, 2):
@@ -44,7 +44,7 @@ def rewound_log(trials: Trials) -> None:
 
 @check
 def lost_log(trials: Trials) -> None:
-    """A query with a new checkpoint writes into, over or after what another one left in the target."""
+    """A query with a new checkpoint writes into, over or after the data of an earlier query."""
     trial = trials.new(durable_log=True)
     trial.run_epochs(2)
     shutil.rmtree(trial.directory / "recovery")
@@ -62,7 +62,7 @@ def lost_log(trials: Trials) -> None:
 
 @check
 def foreign_log(trials: Trials) -> None:
-    """Recovery data of another target is taken for the target's own."""
+    """The sink accepts recovery data that belongs to another target."""
     trials.needs_target()
     trial, other = trials.new(), trials.new()
     other.run_epochs(2)
@@ -80,7 +80,7 @@ def foreign_log(trials: Trials) -> None:
 
 @check
 def second_query(trials: Trials) -> None:
-    """A second query with recovery data of its own damages what the first one wrote, or loses what it writes."""
+    """A second query with its own recovery data damages the first query's rows, or loses its own."""
     for name, order in {"after the first": _after_one_another, "while the first wrote": _at_the_same_time}.items():
         trial = trials.new()
         with when(f"another query with its own recovery data wrote to the same target {name}"):
@@ -119,7 +119,7 @@ def _at_the_same_time(trial: Trial, stranger: Trial) -> None:
 
 @check
 def lost_target(trials: Trials) -> None:
-    """A target that lost what was recorded is written on as if nothing had happened."""
+    """The target lost recorded data, and the sink continues to write without an error."""
     trials.needs_target()
     trials.needs_from_author("lose_target")
     trial = trials.new()

@@ -9,7 +9,7 @@ from outfall.testing.conformance.trial import Trials
 
 @check
 def rescaling(trials: Trials) -> None:
-    """Rows or states are lost or repeated when the number of tasks changes, 2 to 4 to 1, and crashes come between."""
+    """Rows or states are lost or repeated when the number of tasks changes (2, 4, 1) between crashes."""
     trial = trials.new()
     for tasks in (2, 4, 1):
         trial.run(trial.driver(), trial.bring(trial.epoch, rows=8, tasks=tasks))
@@ -33,7 +33,7 @@ def _reversed(parts: list[str]) -> list[str]:
 
 @check
 def parts_added(trials: Trials) -> None:
-    """A part that is new after a restart does not start fresh, or disturbs the others."""
+    """A part that is added at a restart starts with old state, or disturbs other parts."""
     _needs_parts(trials)
     trial = trials.new()
     try:
@@ -48,7 +48,7 @@ def parts_added(trials: Trials) -> None:
 
 @check
 def parts_removed(trials: Trials) -> None:
-    """A part that has state and is no longer listed is forgotten without a word."""
+    """A part with state is no longer listed, and its state is dropped without an error."""
     _needs_parts(trials)
     trial = trials.new()
     trial.run(trial.driver(), trial.bring(0, rows=24))
@@ -65,7 +65,7 @@ def parts_removed(trials: Trials) -> None:
 
 @check
 def parts_reordered(trials: Trials) -> None:
-    """Parts that are listed in another order after a restart are taken for each other."""
+    """Parts that are listed in another order after a restart are confused with each other."""
     _needs_parts(trials)
     trial = trials.new()
     trial.run_epochs(2)

@@ -30,7 +30,7 @@ SYNCS = {"fsync", "fdatasync"}
 
 @check
 def failing_system_calls(trials: Trials) -> None:
-    """A disk that is full or broken at some call loses or repeats rows, or a failed fsync is taken for a good one."""
+    """A full or failing disk loses or repeats rows, or a failed fsync counts as successful."""
     trial = trials.new()
     trial.run_epochs(1)
     driver, content = trial.driver(), trial.bring(1)
@@ -71,7 +71,7 @@ Tree = dict[str, bytes | None]
 
 @check
 def loss_of_power(trials: Trials) -> None:
-    """A task or the driver answers before what it wrote is durable: when the machine loses its power, rows are gone."""
+    """A task or the driver reports success before its data is durable. A power loss loses rows."""
     trials.needs_to_try(hasattr(os, "fork"), "this system has no fork()")
     for moment in MOMENTS:
         trial = trials.new(durable_log=True)

@@ -8,7 +8,7 @@ from outfall.testing.conformance.trial import Content, Trial, Trials
 
 @check
 def replay_of_a_completed_epoch(trials: Trials) -> None:
-    """A completed epoch that comes again is written again."""
+    """A replayed epoch that is already completed is written again."""
     for tasks in (1, 2, 5):
         trial = trials.new()
         trial.run_epochs(2)
@@ -20,7 +20,7 @@ def replay_of_a_completed_epoch(trials: Trials) -> None:
 
 @check
 def replay_of_a_lost_epoch(trials: Trials) -> None:
-    """What a lost attempt wrote stays beside what its replay writes."""
+    """Rows of a failed attempt remain next to the rows of its replay."""
     for step in ("after collect", "before PREPARED"):
         for tasks in (1, 2, 5):
             trial = trials.new()
@@ -34,7 +34,7 @@ def replay_of_a_lost_epoch(trials: Trials) -> None:
 
 @check
 def parts_missing_in_the_replay(trials: Trials) -> None:
-    """What a lost attempt left in a part that its replay does not touch becomes visible, or stays."""
+    """Rows of a failed attempt remain or become visible in a part that the replay does not touch."""
     trial = trials.new()
     trials.needs(
         not trial.repeatable, "the claim stands only where a replay brings the same rows, and so touches the same parts"
@@ -62,7 +62,7 @@ def _for_one_part(trial: Trial, epoch: int) -> Content:
 
 @check
 def empty_state_is_a_state(trials: Trials) -> None:
-    """A recorded state such as 0 or {} is taken for none: the part does not go back to where it says."""
+    """An empty recorded state, such as 0 or {}, counts as no state. The part is not restored."""
     trials.needs(trials.fixed, "a dynamic sink has no parts that resume from a state")
     trial = trials.new()
     begun = trial.begin(trial.driver(), trial.bring_numbers(0, [()]))

@@ -50,7 +50,7 @@ class _PublishedInCloseError(BaseException):
 
 @check
 def close_publishes_nothing(trials: Trials) -> None:
-    """`close()` publishes: it runs after errors too, and what it writes is in no record."""
+    """`close()` publishes data. It also runs after errors, and that data is in no record."""
     for step in ("never", "task: after write", "task: before flush", "task: after prepare_commit"):
         trial = trials.new()
         trial.run_epochs(1)
@@ -86,7 +86,7 @@ class _ClosingTwice(Probe):
 
 @check
 def close_after_errors_and_twice(trials: Trials) -> None:
-    """`close()` fails after an error or when it is called twice, or disturbs what comes next."""
+    """`close()` fails after an error or on a second call, or disturbs the next attempt."""
     for step in ("never", "sink: before write_batch", "task: after write", "task: after snapshot"):
         trial = trials.new()
         trial.run_epochs(1)
@@ -98,7 +98,7 @@ def close_after_errors_and_twice(trials: Trials) -> None:
 
 @check
 def files_and_threads_stay_flat(trials: Trials) -> None:
-    """Open files, connections or threads pile up over epochs, or after failed attempts."""
+    """Open files, connections or threads accumulate over epochs or after failed attempts."""
     trials.needs(sys.platform == "linux", "open files are counted in /proc/self/fd")
     trial = trials.new()
     driver = trial.run_epochs(3)
@@ -159,7 +159,7 @@ def memory_over_epochs(trials: Trials) -> None:
 
 @check
 def memory_of_a_task(trials: Trials) -> None:
-    """A task's memory grows with its rows, beyond what its sink says it needs."""
+    """A task's memory grows with its rows beyond the declared limit."""
     limit = trials.harness.memory_limit
     if limit is None:
         raise NotApplicableError("the test sets no memory_limit: a task may hold its rows")
@@ -220,7 +220,7 @@ def _size(batch: list[Any]) -> int:
 
 @check
 def leftovers_are_cleaned_up(trials: Trials) -> None:
-    """What lost attempts leave in the target stays there for ever, or what others use is removed."""
+    """Data of failed attempts remains in the target, or the clean-up removes other data."""
     trials.needs(_cleans_up(trials.sink), "the sink has no SupportsTarget, or no clean_up() of its own")
     trials.needs_from_author("leftovers")
     trial = trials.new()

@@ -56,7 +56,7 @@ def _with_serializers(sink: Any, what: str, value: Any) -> list[tuple[str, Any, 
 
 @check
 def stored_values_come_back(trials: Trials) -> None:
-    """A state or committable does not come back from its bytes as it was."""
+    """A state or committable changes when it is stored and read again."""
     for what, value, serializer in _stored(trials):
         data = serializer.serialize(value)
         again = serializer.deserialize(serializer.version, data)
@@ -76,7 +76,7 @@ def _equal(again: Any, value: Any, serializer: SimpleVersionedSerializer[Any]) -
 
 @check
 def unknown_version_is_refused(trials: Trials) -> None:
-    """A state or committable of a newer version is read as if it were of this one."""
+    """A state or committable of a newer version is read as if it had the current version."""
     for what, value, serializer in _stored(trials):
         data = serializer.serialize(value)
         for version in (serializer.version + 1, 0):
@@ -85,7 +85,7 @@ def unknown_version_is_refused(trials: Trials) -> None:
 
 @check
 def damaged_bytes_are_refused(trials: Trials) -> None:
-    """A damaged state or committable is read as something else."""
+    """A damaged state or committable is read as another value."""
     for what, _, serializer in _stored(trials):
         for data in (b"\xff\xfe\x00damaged", b""):
             _refuses(serializer, serializer.version, data, f"the {what}'s serializer read {data!r}")
@@ -105,7 +105,7 @@ def _refuses(serializer: SimpleVersionedSerializer[Any], version: int, data: byt
 
 @check
 def no_secret_comes_out(trials: Trials) -> None:
-    """A secret option stands in an error, a log line, the sink's text or the recovery data."""
+    """A secret option appears in an error, a log line, the sink's repr or the recovery data."""
     trials.needs(bool(trials.harness.secrets), "the test names no secrets")
     trial = trials.new()
     texts: list[tuple[str, str]] = [("the sink's repr", repr(trials.sink)), ("the sink's text", str(trials.sink))]
