@@ -1,10 +1,11 @@
-"""`HttpSink` in one worker process, against a service of 20 ms: requests/s, rows/s, and the limiter at a knee.
+"""Throughput of `HttpSink` in one worker process with a 20 ms service, and its limiter at a knee.
 
     python -m benchmarks.bench_http --rows 20000 --pairs 3 [--former CHECKOUT]
 
-Runs on the local engine, without Spark; the service is a process of its own. `--rows` is how many rows, and so
-requests, the first line sends. The peer of the second is what `foreach` does for each row, without what Spark adds.
-With `--former` the sink of another revision, which lies there, sends the same rows in turn, and is a peer of both.
+Runs on the local engine, without Spark. The service runs in a separate process. `--rows` is the number of rows, and
+of requests, in the first line. The peer of the second line sends one request per row, as `foreach` does, without the
+cost of Spark. With `--former`, the sink of another revision in that checkout sends the same rows alternately, and is a
+peer of both lines.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def measure(given: Given, scratch: Scratch, former: str | None = None) -> Result
 
 
 def _rates(url: str, rows: int, former: str | None, **options: Any) -> list[Rate]:
-    """What ours reaches, and the former one right after it."""
+    """The rates of this revision and, alternately, of the former one."""
     checkouts = [None] if former is None else [None, former]
     return [rate(url, rows, {"max_in_flight_requests": IN_FLIGHT} | options, checkout) for checkout in checkouts]
 
@@ -91,7 +92,7 @@ def _post(url: str, rows: int) -> None:
 
 
 def _limit(rows: int, scratch: Scratch) -> float:
-    """The mean limit over the second half of an epoch, against a service that has a knee."""
+    """The mean limit over the second half of an epoch, with a service that has a knee."""
     with http_service(SERVICE, KNEE) as url:
         sink = HttpSink(url, body="record", max_in_flight_requests=200)
         driver = LocalDriver(sink, str(scratch.new()))

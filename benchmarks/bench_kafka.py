@@ -1,9 +1,9 @@
-"""Rows per second into Kafka: `KafkaSink`, without and with parts, and a bare producer loop; epochs of 100 rows.
+"""Throughput into Kafka: `KafkaSink` without and with parts, and a bare producer loop; epochs of 100 rows.
 
     python -m benchmarks.bench_kafka --rows 1000000 --pairs 5
 
-Runs a broker of its own, noida-db: one process, in memory, on the same cores. `OUTFALL_TEST_KAFKA=host:port` takes
-another one.
+Starts its own broker, noida-db: one process, in memory, on the same cores. `OUTFALL_TEST_KAFKA=host:port` selects
+another broker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Stream = Callable[[DataFrame, str, Scratch], DataStreamWriter]
 
 
 def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
-    """Write the rows in every way, in turn; then run streams of small epochs, in turn."""
+    """Write the rows with all jobs alternately, then run streams of small epochs alternately."""
     started = now()
     with kafka_server() as brokers:
         topics = Topics(brokers)
@@ -63,10 +63,10 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
 
 
 class Topics:
-    """The topics of a broker: each run has one of its own, and none is left, since this broker has them in memory."""
+    """The topics of a broker. Each run uses a new topic; old topics are deleted to free the broker's memory."""
 
     def __init__(self, brokers: str) -> None:
-        """Make the first one."""
+        """Create the first topic."""
         self.brokers = brokers
         settings: dict[str, Any] = {"bootstrap.servers": brokers, "logger": logging.getLogger(__name__)}
         self._admin = AdminClient(settings)
@@ -74,7 +74,7 @@ class Topics:
         self._new()
 
     def change(self) -> None:
-        """Delete the topic and its ledger, and make another one."""
+        """Delete the topic and its ledger, and create the next topic."""
         known = self._admin.list_topics(timeout=10).topics
         _wait(self._admin.delete_topics([name for name in known if name.startswith(self.name)]))
         self._new()
@@ -85,11 +85,11 @@ class Topics:
         _wait(self._admin.create_topics([NewTopic(self.name, PARTITIONS, 1)]))
 
     def count(self) -> int:
-        """Return how many records a `read_committed` reader finds in the last topic."""
+        """Return the number of records of the last topic, read with `read_committed`."""
         consumer = Consumer({
             "bootstrap.servers": self.brokers, "group.id": self.name, "isolation.level": "read_committed",
             "enable.partition.eof": True, "enable.auto.commit": False,
-            # noida-db answers with all that a partition has.
+            # noida-db returns all records of a partition in one response.
             "receive.message.max.bytes": 2_000_000_000,
         })  # fmt: skip
         consumer.assign([TopicPartition(self.name, partition, 0) for partition in range(PARTITIONS)])
@@ -155,7 +155,7 @@ def _epochs(spark: SparkSession, pairs: int, topics: Topics, scratch: Scratch) -
 
 
 def records(spark: SparkSession, rows: int, scratch: Scratch) -> DataFrame:
-    """Mixed rows with a thousand keys and JSON for values, from Parquet: making them would be what is measured."""
+    """Mixed rows as JSON values with a thousand keys, read from Parquet, so that their creation is not measured."""
     directory = scratch.rows / f"records-{rows}"
     if not directory.exists():
         mixed(spark, rows, scratch).selectExpr(*AS_RECORDS).write.parquet(str(directory))

@@ -1,8 +1,9 @@
-"""What the driver adds to an epoch, with ten growing files and with a thousand: BEGIN, collect, seal, commit.
+"""Driver time per epoch (BEGIN, collect, seal, commit) with ten and with a thousand growing files.
 
     python -m benchmarks.bench_parts --rows 1000 --pairs 7
 
-Runs on the local engine, without Spark; `--rows` is how many parts the larger sink has, each with one row per epoch.
+Runs on the local engine, without Spark. `--rows` is the number of parts of the larger sink. Each
+part gets one row per epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FEW = 10
 
 
 class Parts:
-    """A query with so many growing files."""
+    """A query with a given number of growing files."""
 
     def __init__(self, parts: int, scratch: Scratch) -> None:
         self._driver = LocalDriver(FileSink(scratch.new(), parts=parts), str(scratch.new()))
@@ -31,7 +32,7 @@ class Parts:
         self._epochs = count()
 
     def seconds(self) -> float:
-        """Run an epoch with a row in each part; return what the driver took, without the tasks."""
+        """Run an epoch with one row per part, and return the driver's seconds, without the tasks."""
         epoch = next(self._epochs)
         with closing(self._driver.coordinator()) as coordinator:
             start = time.perf_counter()
@@ -44,7 +45,7 @@ class Parts:
 
 
 def measure(given: Given, scratch: Scratch) -> Result:
-    """Run epochs of both queries in turn."""
+    """Run epochs of both queries alternately."""
     started = now()
     few, many = f"{FEW} parts", f"{given.rows:,} parts"
     queries = {few: Parts(FEW, scratch), many: Parts(given.rows, scratch)}

@@ -1,9 +1,9 @@
-"""Rows per second into PostgreSQL: `PostgresSink`, Spark's JDBC writer, and COPY without any guarantee.
+"""Throughput into PostgreSQL: `PostgresSink`, Spark's JDBC writer, and COPY without any guarantee.
 
     python -m benchmarks.bench_postgres --rows 300000 --pairs 3
 
-Runs a server of its own, with `fsync` off: what is compared is work, not disks. JDBC's driver is Debian's package
-`libpostgresql-jdbc-java`; without it its peers are left out, and that is said.
+Starts its own server with `fsync` off, to compare work and not disks. The JDBC driver is Debian's package
+`libpostgresql-jdbc-java`. Without it, its peers are skipped with a message.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TYPES = {
     "timestamp": "timestamptz",
     "boolean": "boolean",
 }
-"""Spark's, and what the tables have."""
+"""Spark type → PostgreSQL type."""
 
 PARTS, OFFSETS = "PostgresSink, parts", "PostgresSink, the source's offsets"
 SINK, BARE, NO_LEDGER = "PostgresSink", "bare COPY", "COPY, INSERT … SELECT"
@@ -55,13 +55,13 @@ WANTED = {
     BARE: "≥ 0.8",
     NO_LEDGER: "≥ 0.95 (the rest is ledger and log)",
     STAGED: "≥ 3",
-    STAGED_REWRITING: "no bound",
+    STAGED_REWRITING: "no target",
 }
 
 
 @dataclass(frozen=True)
 class Base:
-    """A database with a table `t`, and for those who stage by themselves `s`.
+    """A database with a table `t`, and a staging table `s` for peers that stage by themselves.
 
     Args:
         dsn: the database.
@@ -82,14 +82,14 @@ class Base:
         return sql.SQL(", ").join(map(sql.Identifier, self.df.columns))
 
     def make(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         fields = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(TYPES[kind])) for name, kind in self.df.dtypes]
         key = [sql.SQL("PRIMARY KEY ({})").format(sql.Identifier(self.key))] if self.key else []
         self.run(sql.SQL("CREATE TABLE t ({})").format(sql.SQL(", ").join([*fields, *key])))
         self.run(sql.SQL("CREATE UNLOGGED TABLE s ({})").format(sql.SQL(", ").join(fields)))
 
     def reset(self, rows: int) -> None:
-        """Empty the tables, or fill them with every second of so many keys."""
+        """Empty the tables, or fill them with every second of the given number of keys."""
         self.run(sql.SQL("TRUNCATE t, s"))
         if self.half and self.key:
             fill = sql.SQL("INSERT INTO t ({}) SELECT generate_series(0, {}, 2)")
@@ -119,7 +119,7 @@ class Base:
 
 
 def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
-    """Append rows of both kinds, also into a table with a key, and upsert mixed ones."""
+    """Append rows of both kinds, append mixed rows to a table with a key, and upsert mixed rows."""
     started = now()
     inputs = {"mixed rows": mixed(spark, given.rows, scratch), "flights": flights(spark, given.rows // 3, scratch)}
     lines = []
@@ -145,7 +145,7 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
 
 
 def overheads(lines: Iterable[Line]) -> list[str]:
-    """Say what ledger and recovery log add to the time of the same work without them."""
+    """Describe the cost of ledger and recovery log, relative to the same work without them."""
     found = [(line, line.ratios[NO_LEDGER]) for line in lines if line.label == SINK and NO_LEDGER in line.ratios]
     return [
         f"{line.group}: ledger and recovery log cost {100 / ratio.median - 100:.0f} %"
@@ -159,7 +159,7 @@ def _lines(name: str, base: Base, jobs: Mapping[str, Job], pairs: int, scratch: 
 
     def between() -> None:
         if base.count() != rows:
-            sys.exit(f"{base.count()} rows are in the table, of {rows}")
+            sys.exit(f"the table has {base.count()} of {rows} rows")
         scratch.clear()
         base.reset(rows)
 
@@ -184,7 +184,7 @@ def _appends(base: Base, scratch: Scratch) -> dict[str, Job]:
 
 
 def _keyed_appends(base: Base, scratch: Scratch) -> dict[str, Job]:
-    """The source's offsets need an index, so the others are measured with it too."""
+    """Source offsets require an index, so all jobs run with the index."""
     by_offsets = PostgresSink(base.dsn, "t", delivery="offset", offset_columns=base.key or "")
     return {
         SINK: _sink(base, PostgresSink(base.dsn, "t"), scratch),
@@ -195,7 +195,7 @@ def _keyed_appends(base: Base, scratch: Scratch) -> dict[str, Job]:
 
 
 def _parts(base: Base, scratch: Scratch) -> Job:
-    """As many parts as tasks, and nothing of them in the table."""
+    """One part per task, without part columns in the table."""
     sink = PostgresSink(base.dsn, "t", delivery="offset", parts=2, offset_keys="ledger")
     return lambda: PythonApi(key=base.routed_by).write(base.df, sink, scratch.new())
 
@@ -210,7 +210,7 @@ def _upserts(base: Base, scratch: Scratch) -> dict[str, Job]:
 
 
 def has_jdbc(spark: SparkSession) -> bool:
-    """Tell whether a session was started with JDBC's driver."""
+    """Whether the session has the JDBC driver."""
     return str(JAR) in (spark.conf.get("spark.jars", "") or "")
 
 
@@ -283,7 +283,5 @@ if __name__ == "__main__":
         settings = {"spark.jars": str(JAR)}
     else:
         settings = {}
-        print(
-            f"There is no {JAR}: Spark's JDBC writer is left out. What to do: apt-get install libpostgresql-jdbc-java"
-        )
+        print(f"{JAR} is missing: Spark's JDBC writer is skipped. What to do: apt-get install libpostgresql-jdbc-java")
     main(__doc__.splitlines()[0], DEFAULT, measure, settings)

@@ -1,12 +1,12 @@
-"""What recording an epoch costs the driver in each recovery store, with a thousand parts; and whether a store grows.
+"""Driver time to record an epoch with a thousand parts in each recovery store, and growth of the stores.
 
     python -m benchmarks.bench_recovery --rows 1000 --pairs 15
     python -m benchmarks.bench_recovery --rows 1000 --pairs 15 --epochs 10000
     python -m benchmarks.bench_recovery --rows 1 --pairs 51 --checkpoint
 
-Runs on the local engine, without Spark. `--rows` is how many parts the sink has, each with one row and a state of forty
-bytes per epoch. `--epochs` also runs so many epochs of one part on each store and prints its size along the way.
-`--checkpoint` also measures what it costs an epoch to make Spark's checkpoint durable before BEGIN.
+Runs on the local engine, without Spark. `--rows` is the number of parts, each with one row and a state of forty bytes
+per epoch. `--epochs` also runs that number of epochs with one part on each store and prints the size of the store.
+`--checkpoint` also measures the cost per epoch of syncing Spark's checkpoint before BEGIN.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from outfall.testing.recovery_contract import CountingSink
 
 DEFAULT = Given(rows=1000, pairs=15)
 CHUNK = 512
-"""Bytes to a checksum in Hadoop's files."""
+"""Bytes per checksum in Hadoop's files."""
 MARKS = (100, 200, 1_000, 2_000, 5_000, 10_000)
 
 
 class Recorded:
-    """A query with so many parts, whose rows cost nothing."""
+    """A query with a given number of parts, whose rows cost nothing."""
 
     def __init__(self, parts: int, recovery: RecoveryConfig) -> None:
         self._driver = LocalDriver(CountingSink(parts, padding=40), recovery)
@@ -55,7 +55,7 @@ class Recorded:
 
 
 def stores(scratch: Scratch) -> dict[str, RecoveryConfig]:
-    """A new store of each kind."""
+    """Create a new store of each kind."""
     return {
         "checkpoint store": CheckpointRecoveryConfig(str(scratch.new())),
         "SQLite": SqliteRecoveryConfig(str(scratch.new())),
@@ -63,7 +63,7 @@ def stores(scratch: Scratch) -> dict[str, RecoveryConfig]:
 
 
 def measure(given: Given, scratch: Scratch) -> Result:
-    """Run epochs on all stores in turn."""
+    """Run epochs on all stores alternately."""
     started = now()
     queries = {name: Recorded(given.rows, recovery) for name, recovery in stores(scratch).items()}
     for query in queries.values():
@@ -85,7 +85,7 @@ def measure(given: Given, scratch: Scratch) -> Result:
 
 
 def growth(epochs: int, scratch: Scratch) -> dict[str, dict[int, int]]:
-    """Run epochs of one part; return each store's bytes after some of them."""
+    """Run epochs with one part, and return the size of each store at intervals."""
     sizes: dict[str, dict[int, int]] = {}
     for name, recovery in stores(scratch).items():
         query = Recorded(1, recovery)
@@ -99,7 +99,7 @@ def growth(epochs: int, scratch: Scratch) -> dict[str, dict[int, int]]:
 
 
 class Planned:
-    """A query whose checkpoint gets the files that Spark writes for each batch, as it does: without a sync."""
+    """A query whose checkpoint receives the files that Spark writes per batch, without syncs, as Spark does."""
 
     def __init__(self, place: Path, partitions: int, *, durable: bool) -> None:
         for name in ("offsets", "commits", "sources/0", *(f"state/0/{number}" for number in range(partitions))):
@@ -113,7 +113,7 @@ class Planned:
         self._write("metadata", 50)
 
     def seconds(self) -> float:
-        """Run an epoch; return what it took from before BEGIN to COMPLETED."""
+        """Run an epoch, and return its seconds from before BEGIN to COMPLETED."""
         epoch = next(self._epochs)
         for number in range(self._partitions):
             self._write(f"state/0/{number}/{epoch}.delta", 1000)
@@ -134,7 +134,7 @@ class Planned:
 
 
 def durability(pairs: int, scratch: Scratch) -> Iterator[str]:
-    """Run epochs with and without making the checkpoint durable, in turn; say what the difference is."""
+    """Run epochs with and without syncing the checkpoint, alternately, and describe the difference."""
     for partitions in (0, 200):
         queries = [Planned(Path(scratch.new()), partitions, durable=durable) for durable in (False, True)]
         found = [[query.seconds() for query in queries] for _ in range(pairs + 1)][1:]
@@ -145,7 +145,7 @@ def durability(pairs: int, scratch: Scratch) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure, and print how the stores grew where that was asked for."""
+    """Measure, and print the growth of the stores if requested."""
     rest = list(arguments)
     epochs = int(rest[rest.index("--epochs") + 1]) if "--epochs" in rest else 0
     if epochs:

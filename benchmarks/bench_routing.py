@@ -1,4 +1,4 @@
-"""What routing rows by key into sixteen growing files costs, against the same rows unrouted into whole files.
+"""Cost of routing rows by key into sixteen growing files, compared with unrouted rows in whole files.
 
 python -m benchmarks.bench_routing --rows 3000000 --pairs 5
 """
@@ -23,7 +23,7 @@ UNROUTED, ROUTED, SPARK = "unrouted", f"routed to {PARTS} parts", f"Spark json, 
 
 
 def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
-    """Write JSON lines in three ways."""
+    """Write JSON lines with three jobs."""
     started = now()
     df = mixed(spark, given.rows, scratch)
     rows = df.count()

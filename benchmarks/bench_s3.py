@@ -1,8 +1,8 @@
-"""Bytes per second of `S3Sink`'s uploads and of boto3's own, and how long the driver takes to complete 200 objects.
+"""Throughput of uploads with `S3Sink` and boto3, and driver time to complete 200 objects.
 
 python -m benchmarks.bench_s3 --rows 2000 --pairs 5
 
-A row is a MB here. The server is one that keeps nothing: what is measured is the client.
+`--rows` counts MB. The server discards all data, so only the client is measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PART_SIZE = 8 << 20
 CONCURRENCY = 8
 OBJECTS = 200
 COMPLETION = 0.05
-"""Seconds that the server takes to complete an upload, as S3 does."""
+"""Seconds in which the server completes an upload; similar to S3."""
 OURS, BOTO, ENCODED = "S3Sink's upload", "boto3's upload_fileobj", "S3Sink, text of 1 kB a row"
 ALL, SINGLE = f"{OBJECTS} objects", f"slowest single one x {OBJECTS} / {CONCURRENCY}"
 
@@ -49,7 +49,7 @@ def sink(address: str) -> S3Sink:
 
 
 def uploads(given: Given) -> Result:
-    """Upload the same bytes each way, in turn."""
+    """Upload the same bytes with each client, alternately."""
     started = now()
     size = given.rows * MB
     body = bytes(bytearray(range(250)) * (size // 250))
@@ -89,7 +89,7 @@ def uploads(given: Given) -> Result:
 
 
 def completions(given: Given) -> Result:
-    """Complete many uploads at once, and some one by one."""
+    """Complete many uploads concurrently, and some one by one."""
     started = now()
     figures: dict[str, list[float]] = {ALL: [], SINGLE: []}
     with discarding_s3(COMPLETION) as address:
@@ -156,7 +156,7 @@ def _commit(address: str, count: int) -> float:
         for n in range(count)
     ]
     committer = sink(address).create_committer(CommitterInitContext("sink", "0" * 16, 1, 0))
-    committer.commit([])  # the marker, which is not the completion's
+    committer.commit([])  # writes the marker, which is not part of the measured completion
     begun = time.perf_counter()
     committer.commit([CommitRequest(each) for each in staged])
     return time.perf_counter() - begun

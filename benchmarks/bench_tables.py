@@ -1,8 +1,8 @@
-"""Rows per second into tables of Iceberg and Delta, beside FileSink and collecting; what commits cost, early and late.
+"""Throughput into Iceberg and Delta tables, FileSink and collecting; cost of early and late commits.
 
     python -m benchmarks.bench_tables --rows 2000000 --pairs 3
 
-The catalogue is SQLite, and tables lie on the same disk as the files of FileSink.
+The catalog is SQLite. Tables are on the same disk as the files of FileSink.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from outfall.trace_points import listen
 
 DEFAULT = Given(rows=2_000_000, pairs=3)
 COMMITS, PART = 500, 100
-"""Epochs of one query, and how many are taken together at its begin and at its end."""
+"""Epochs of one query, and the number of epochs at its start and end that are averaged."""
 EPOCH_ROWS, EPOCHS = 100, 12
 
 FILES, EMPTY = "FileSink", "empty sink"
@@ -45,14 +45,14 @@ ICEBERG, DELTA = "IcebergSink", "DeltaSink"
 ROWS, ARROW = "collect", "toArrow"
 CALLS = {ICEBERG: "append of pyiceberg", DELTA: "write_deltalake"}
 FIRST = f"first {PART}"
-WANTED = {FILES: "≥ 0.9", ROWS: "≥ 3", ARROW: "≥ 3", FIRST: "≤ 2", EMPTY: "as it comes"}
+WANTED = {FILES: "≥ 0.9", ROWS: "≥ 3", ARROW: "≥ 3", FIRST: "≤ 2", EMPTY: "no target"}
 
 Make = Callable[[Path], Any]
 Collect = Callable[[], pa.Table]
 
 
 def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
-    """Write the rows in every way, in turn; then run small epochs with Spark; then many without."""
+    """Write the rows with all jobs alternately, then run small epochs with Spark, then many without."""
     started = now()
     lines = list(_throughput(spark, given, scratch))
     epochs, notes = _epochs(spark, given.pairs, scratch)
@@ -74,7 +74,7 @@ def catalog_in(directory: Path) -> dict[str, str]:
 
 
 def into_iceberg(directory: Path, **options: Any) -> IcebergSink:
-    """The sink of a table that does not exist yet."""
+    """Return the sink of a table that does not exist yet."""
     catalog = catalog_in(directory)
     load_catalog(None, **catalog).create_namespace("bench")
     return IcebergSink("bench.t", catalog_options=catalog, create_table="if_missing", **options)
@@ -91,7 +91,7 @@ SINKS: dict[str, Make] = {ICEBERG: into_iceberg, DELTA: into_delta}
 
 
 def _throughput(spark: SparkSession, given: Given, scratch: Scratch) -> Iterator[Line]:
-    """Compare with collecting as Arrow; and as rows, with fewer: it takes so long that Spark would end idle workers."""
+    """Compare with collecting as Arrow, and as rows with fewer rows: Spark stops workers that idle for too long."""
     df = mixed(spark, given.rows, scratch)
     yield from _against(df, given, scratch, ARROW, df.toArrow, [EMPTY, FILES])
     few = mixed(spark, given.rows // 10, scratch)
@@ -105,7 +105,7 @@ def _collected(df: DataFrame) -> pa.Table:
 def _against(
     df: DataFrame, given: Given, scratch: Scratch, way: str, collect: Collect, others: list[str]
 ) -> Iterator[Line]:
-    """Compare our sinks with others, and with `foreachBatch` as it is done: with the rows brought to the driver."""
+    """Compare the sinks with other sinks, and with `foreachBatch` code that collects the rows on the driver."""
     collected = {name: f"{way}, then {call}" for name, call in CALLS.items()}
     jobs: dict[str, Job] = {
         EMPTY: lambda: _write(df, EmptySink(), scratch),
@@ -159,7 +159,7 @@ def _epochs(spark: SparkSession, pairs: int, scratch: Scratch) -> tuple[list[Lin
 
 @contextmanager
 def commits_timed() -> Iterator[list[float]]:
-    """Note the seconds of each commit in this process, with all that is done before the epoch counts as completed."""
+    """Record the seconds of each commit in this process, until the epoch counts as completed."""
     found: list[float] = []
     began = 0.0
 
@@ -182,7 +182,7 @@ def commits_timed() -> Iterator[list[float]]:
 
 
 def _growth(scratch: Scratch) -> Iterator[Line]:
-    """Run one query of each sink for long. Iceberg's snapshots expire, since each that stays makes a commit longer."""
+    """Run one long query per sink. Iceberg's snapshots expire, because each remaining snapshot makes commits slower."""
     queries: dict[str, Make] = {
         f"{ICEBERG}, max_snapshot_age": lambda directory: into_iceberg(directory, max_snapshot_age="1 second"),
         DELTA: into_delta,

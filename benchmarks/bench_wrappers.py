@@ -1,8 +1,8 @@
-"""What wrappers cost: a fan-out to two empty sinks, and batches of 100,000 rows over epochs of 1,000.
+"""Cost of wrappers: a fan-out to two empty sinks, and batches of 100,000 rows across epochs of 1,000.
 
     python -m benchmarks.bench_wrappers --rows 3000000 --pairs 5
 
-The fan-out goes through Spark, by objects. The batches run first, on the local engine, and are printed only.
+The fan-out runs on Spark with the Python API. The batches run first, on the local engine, and are only printed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLAIN, HELD = f"epochs of {EPOCH:,}", f"batches of {BATCH:,}"
 
 
 class SizesSink(DynamicSink[object]):
-    """Notes how many rows it is given at once."""
+    """Records the number of rows in each call."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -52,7 +52,7 @@ class _SizesPartition(EmptyPartition):
 
 
 def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
-    """Write the same rows to one sink and to two, and small epochs as they come and as large batches."""
+    """Write the same rows to one sink and to two; write small epochs unbatched and in large batches."""
     started = now()
     df = mixed(spark, given.rows, scratch)
     rows = df.count()
@@ -79,7 +79,7 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
 
 
 def batches(pairs: int) -> tuple[list[Line], list[int]]:
-    """Run small epochs as they come and in batches, in turn: seconds per epoch, and the sizes that the target saw."""
+    """Run small epochs unbatched and in batches, alternately: seconds per epoch, and batch sizes at the target."""
     figures: dict[str, list[float]] = {PLAIN: [], HELD: []}
     sizes: list[int] = []
     for _ in range(pairs):
@@ -92,7 +92,7 @@ def batches(pairs: int) -> tuple[list[Line], list[int]]:
 
 
 def _seconds_per_epoch(sink: object) -> float:
-    """The mean over two batches' worth of epochs."""
+    """The mean over the epochs of two batches."""
     recovery, options, count = MemoryRecoveryConfig(), EpochOptions(worker_count=1), 2 * BATCH // EPOCH
     batch = pa.RecordBatch.from_pydict({"id": list(range(EPOCH)), "text": [f"row {i}" for i in range(EPOCH)]})
     driver = LocalDriver(sink, recovery, options=options)
@@ -108,5 +108,5 @@ if __name__ == "__main__":
     lines, sizes = batches(DEFAULT.pairs)
     for line in lines:
         print(f"{line.label}: {line.figure.median:.4f} s per epoch")
-    print(f"The target was given {sizes} rows at once")
+    print(f"Rows per call at the target: {sizes}")
     main(__doc__.splitlines()[0], DEFAULT, measure)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: their command line, their session, their peers."""
+"""Shared by the benchmarks: command line, session and peers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MASTER = "local[2]"
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line asks for."""
+    """The arguments of the command line."""
 
     rows: int
     pairs: int
@@ -33,7 +33,7 @@ Measure = Callable[[SparkSession, Given, Scratch], Result]
 
 
 def main(description: str, default: Given, measure: Measure, settings: Mapping[str, str] | None = None) -> None:
-    """Run a benchmark in a session of its own, with further settings, print its tables and keep its result."""
+    """Run a benchmark in a new session with the given settings, print its tables and save its result."""
     given = parse(description, default, sys.argv[1:])
     spark = start_session(
         MASTER, {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"} | dict(settings or {})
@@ -54,14 +54,14 @@ def parse(description: str, default: Given, arguments: list[str]) -> Given:
 
 
 def finish(result: Result) -> None:
-    """Print a result and keep it."""
-    # What goes into a file is not cut to the width of a terminal that is not there.
+    """Print a result and save it."""
+    # Do not cut lines in a file to a default terminal width.
     console = Console(width=None if sys.stdout.isatty() else 160)
     for found in tables(result):
         console.print(found)
     for note in result.notes:
         console.print(note, highlight=False)
-    console.print(f"Kept in {os.path.relpath(result.save())}", highlight=False)
+    console.print(f"Saved in {os.path.relpath(result.save())}", highlight=False)
 
 
 def machine() -> Machine:
@@ -69,13 +69,13 @@ def machine() -> Machine:
 
 
 def throughput(group: str, label: str, runs: Mapping[str, list[Run]], peers: Mapping[str, str]) -> Line:
-    """Make a line in rows/s.
+    """Return a line in rows/s.
 
     Args:
         group: see `Line`.
         label: the job.
-        runs: of all jobs.
-        peers: the names to print, and the jobs to divide by.
+        runs: the runs of all jobs.
+        peers: printed name → job to compare with.
     """
     own = runs[label]
     speed, lean = _speed(own), _lean(own)
@@ -92,7 +92,7 @@ def throughput(group: str, label: str, runs: Mapping[str, list[Run]], peers: Map
 
 
 def seconds(group: str, label: str, figures: Mapping[str, list[float]], peers: Mapping[str, str]) -> Line:
-    """Make a line in seconds; arguments as those of `throughput`."""
+    """Return a line in seconds. Arguments: see `throughput`."""
     found = {name: Figure.of(ratios(figures[label], figures[job])) for name, job in peers.items()}
     return Line(group=group, label=label, figure=known(Figure.of(figures[label])), ratios=_known(found))
 
@@ -104,7 +104,7 @@ def known(figure: Figure | None) -> Figure:
 
 
 def spark_write(df: DataFrame, kind: str, path: Path) -> None:
-    """Write with Spark's own writer; text without compression, Parquet as it comes, with snappy."""
+    """Write with Spark's own writer: text without compression, Parquet with its default, snappy."""
     df.write.format(kind).mode("append").save(str(path))
 
 

@@ -1,6 +1,6 @@
-"""An S3 server that keeps nothing, so that a client's own work is measured: `python -m benchmarks.discarding_s3 0.05`.
+"""An S3 server that discards all data, to measure clients: `python -m benchmarks.discarding_s3 0.05`.
 
-It prints its port. The number is by how many seconds it delays the completion of an upload, as a real store does.
+It prints its port. The argument is the delay in seconds for the completion of an upload, as in a real store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 _ETAG = '"d41d8cd98f00b204e9800998ecf8427e"'
 _MARKER = '{"incarnation": "0000000000000000", "matching": true}'
-"""What is read is always the marker of the one step that there is."""
+"""Every read returns the marker of the only step."""
 _CHUNK = 1 << 20
 
 
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def discarding_s3(delay: float = 0.0) -> Iterator[str]:
-    """Run the server in a process of its own; yields its address."""
+    """Run the server in a separate process, and yield its address."""
     command = [sys.executable, "-m", "benchmarks.discarding_s3", str(delay)]
     root = Path(__file__).parents[1]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:

@@ -1,8 +1,8 @@
-"""How fast an `HttpSink` sends, in a process of its own: rows per second, and per second of CPU.
+"""Throughput of an `HttpSink` in a separate process: rows per second and per CPU second.
 
     python -m benchmarks.http_rate http://127.0.0.1:8080/events 20000 '{"body": "record"}'
 
-The sink is that of the project that PYTHONPATH leads to, perhaps another revision: so two clients are measured in turn.
+PYTHONPATH selects the revision of the sink, so that two revisions can be measured alternately.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ROOT = Path(__file__).parents[1]
 
 
 class Rate(NamedTuple):
-    """What one epoch has reached."""
+    """The rates of one epoch."""
 
     rows_per_second: float
     rows_per_cpu_second: float
 
 
 def rate(url: str, rows: int, options: dict[str, Any], checkout: str | None = None) -> Rate:
-    """Measure an epoch, after one that opens the connections and finds the limit."""
+    """Measure one epoch, after a first epoch that opens the connections and finds the limit."""
     base = ROOT if checkout is None else Path(checkout)
     paths = [str(base / root) for root in ("core", "connectors", "tools") if (base / root).is_dir()]
     command = [sys.executable, "-m", "benchmarks.http_rate", url, str(rows), json.dumps(options)]
@@ -37,7 +37,7 @@ def rate(url: str, rows: int, options: dict[str, Any], checkout: str | None = No
 
 
 def made(count: int) -> list[Any]:
-    """Rows to send."""
+    """Return rows to send."""
     return [{"id": number, "text": "some text of a row", "amount": number / 7} for number in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""A web service that takes its time, in a process of its own: what HTTP sinks are measured against.
+"""A web service with a configurable delay in a separate process, as the target of HTTP benchmarks.
 
     python -m benchmarks.http_service --seconds 0.02 --knee 40
 
@@ -23,7 +23,7 @@ ANSWER = (
 
 
 class Service:
-    """Answers each request after so many seconds; beyond the knee requests wait for those before them."""
+    """Responds to each request after a delay. Above the knee, requests wait for earlier requests."""
 
     def __init__(self, seconds: float, knee: int) -> None:
         self.seconds = seconds
@@ -77,7 +77,7 @@ async def serve(seconds: float, knee: int) -> None:
 
 @contextmanager
 def http_service(seconds: float, knee: int = 0) -> Iterator[str]:
-    """Run one; its URL."""
+    """Run a service, and yield its URL."""
     command = [sys.executable, "-m", "benchmarks.http_service", "--seconds", str(seconds), "--knee", str(knee)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

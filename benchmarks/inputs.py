@@ -1,4 +1,4 @@
-"""The rows of the benchmarks: mixed ones that are made, and the flights of 2013."""
+"""The rows of the benchmarks: generated mixed rows, and the flights of 2013."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mixed(spark: SparkSession, rows: int, scratch: Scratch) -> DataFrame:
 
 
 def flights(spark: SparkSession, rows: int, scratch: Scratch) -> DataFrame:
-    """The flights, repeated or cut to about as many rows, from Parquet: reading their CSV would be what is measured."""
+    """The flights, repeated or cut to about that many rows, from Parquet, so that CSV parsing is not measured."""
     directory = scratch.rows / "flights"
     if not directory.exists():
         table = spark.read.schema(FLIGHTS_SCHEMA).option("header", True).option("nullValue", "NA").csv(_csv(scratch))

@@ -1,4 +1,4 @@
-"""A bare producer loop: what a sink into Kafka is measured against. No guarantee, and an error ends the task."""
+"""A bare producer loop, the peer of the Kafka sink. It has no guarantee, and an error ends the task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 
 def send(df: DataFrame, brokers: str, topic: str) -> None:
-    """Send the columns `key` and `value` of each row by a producer with the sink's own settings; wait for all."""
+    """Send the columns `key` and `value` of each row with the sink's producer settings, and wait for all."""
 
     def sent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"rows": pa.array([_sent(batches, brokers, topic)], pa.int64())})

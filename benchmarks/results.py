@@ -1,4 +1,4 @@
-"""What a benchmark has measured, and where it is kept: one JSON file per run and benchmark."""
+"""Results of benchmarks, stored as one JSON file per run and benchmark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGES = ("outfall", "pyspark", "pyarrow")
 
 
 class Figure(BaseModel):
-    """A median with the least and the greatest."""
+    """A median with minimum and maximum."""
 
     median: float
     low: float
@@ -28,29 +28,29 @@ class Figure(BaseModel):
 
     @classmethod
     def of(cls, figures: list[float]) -> Self | None:
-        """Describe figures; `None` if there are none."""
+        """Summarize figures. Returns `None` if there are none."""
         found: Spread | None = spread(figures)
         return None if found is None else cls(median=found.median, low=found.low, high=found.high)
 
 
 class Line(BaseModel):
-    """What one job reached."""
+    """The result of one job."""
 
     group: str
-    """What it is compared within: rows and API."""
+    """The jobs that are compared with each other."""
     label: str
     figure: Figure
-    """In the unit of its result."""
+    """In the unit of the result."""
     per_cpu_second: Figure | None = None
     """Rows per CPU second of the whole process tree."""
     ratios: dict[str, Figure] = {}
-    """To a peer, by its name; of the figures of the same pair."""
+    """Ratio to each peer by name, within the same pair."""
     cpu_ratios: dict[str, Figure] = {}
-    """As `ratios`, of rows per CPU second."""
+    """Like `ratios`, for rows per CPU second."""
 
 
 class Machine(BaseModel):
-    """Of what class the machine is, and what ran on it."""
+    """The hardware and software of the machine."""
 
     cores: int
     processor: str
@@ -62,7 +62,7 @@ class Machine(BaseModel):
 
     @classmethod
     def this(cls) -> Self:
-        """Describe the one this runs on, without its name."""
+        """Describe this machine, without its name."""
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return cls(
             cores=len(os.sched_getaffinity(0)),
@@ -81,18 +81,18 @@ class Result(BaseModel):
     benchmark: str
     title: str
     unit: str
-    """Of its lines' figures."""
+    """Unit of the lines' figures."""
     wanted: dict[str, str]
-    """Which ratio to which peer is aimed at, as text."""
+    """Peer → target ratio, as text."""
     lines: list[Line]
     pairs: int
     started: datetime
     machine: Machine
     notes: list[str] = []
-    """What follows from the figures, a sentence each."""
+    """Conclusions from the figures, one sentence each."""
 
     def save(self) -> Path:
-        """Keep it beside those of other runs."""
+        """Save the result next to those of other runs."""
         DIRECTORY.mkdir(exist_ok=True)
         path = DIRECTORY / f"{self.started:%Y%m%dT%H%M%SZ}-{self.benchmark}.json"
         path.write_text(self.model_dump_json(indent=1) + "\n")
@@ -109,7 +109,7 @@ def newest(directory: Path = DIRECTORY) -> list[Result]:
 
 
 def now() -> datetime:
-    """The time, for `Result.started`."""
+    """Return the current time, for `Result.started`."""
     return datetime.now(UTC)
 
 

@@ -31,13 +31,15 @@ STEP_COUNTERS = (
     StepCounter("retries", "outfall.retries", "Requests and commits that were sent again after a failure."),
     StepCounter("task_retries", "outfall.task_retries", "Attempts of Spark tasks after the first."),
     StepCounter("dead_letters", "outfall.dead_letters", "Rows that were written as dead letters."),
-    StepCounter("dropped_rows", "outfall.dropped_rows", "Rows that the target rejected and the query's policy dropped."),
+    StepCounter(
+        "dropped_rows", "outfall.dropped_rows", "Rows that the target rejected and the query's policy dropped."
+    ),
     StepCounter(
         "dropped_committables",
         "outfall.dropped_committables",
         "Committables that the target rejected and the query's policy dropped.",
     ),
-    StepCounter("skipped", "outfall.skipped_rows", "Rows of completed epochs that Spark replayed; they were not written."),
+    StepCounter("skipped", "outfall.skipped_rows", "Rows of completed epochs that Spark replayed; not written."),
     StepCounter("restarts", "outfall.restarts", "Epochs that were started again before they were completed."),
 )
 
@@ -55,7 +57,7 @@ SINK_COUNTER = StepCounter(
 
 
 def sink_counters(totals: Mapping[str, int]) -> Iterator[tuple[str, str, int]]:
-    """Yield the counters that only some sinks have: name of the child sink (empty for the sink itself), counter, value."""
+    """Yield the counters that only some sinks have: name of the child sink or "", counter, value."""
     common = {counter.counted_as for counter in STEP_COUNTERS} | PHASES.keys()
     for name, value in totals.items():
         if name not in common:

@@ -39,7 +39,7 @@ def test_all_steps_are_shown_with_their_last_epochs(step: FileStep, tmp_path: Pa
     FileStep(tmp_path, "archive").write(0)
     before = tree(tmp_path)
     text = done("status", step.recovery)
-    assert text.index("step archive: epoch 0 is completed") < text.index("step sink: epoch 1 is completed")
+    assert text.index("step archive: epoch 0 completed") < text.index("step sink: epoch 1 completed")
     assert f"file:{step.path}" in text
     assert "EXACTLY_ONCE" in text
     assert tree(tmp_path) == before, "status writes nothing"
@@ -115,17 +115,17 @@ def test_where_nothing_was_written_there_is_no_step_and_nothing_is_made(tmp_path
 def test_a_step_that_is_not_there_is_a_failure_beside_one_that_is(step: FileStep) -> None:
     step.write(0)
     text = failed("status", step.recovery, "--step", "sink", "--step", "typo")
-    assert "step sink: epoch 0 is completed" in text
+    assert "step sink: epoch 0 completed" in text
     assert "step typo: nothing is recorded" in text
 
 
 @pytest.mark.parametrize(
     ("point", "state", "text"),
     [
-        ("after BEGIN", "begun", "epoch 1 is being written"),
-        ("after PREPARED", "recorded", "epoch 1 is recorded and not published"),
-        ("after COMMITTING", "committing", "epoch 1 is being published"),
-        ("after COMPLETED", "completed", "epoch 1 is completed"),
+        ("after BEGIN", "begun", "epoch 1 began"),
+        ("after PREPARED", "recorded", "epoch 1 was recorded"),
+        ("after COMMITTING", "committing", "epoch 1 is not fully published"),
+        ("after COMPLETED", "completed", "epoch 1 completed"),
     ],
 )
 def test_the_state_is_where_the_driver_died(step: FileStep, point: str, state: str, text: str) -> None:
@@ -159,7 +159,7 @@ def test_a_moved_step_says_where_to(step: FileStep, tmp_path: Path) -> None:
     target = SqliteRecoveryConfig(str(tmp_path / "db"))
     copy_step(step.recovery, target)
     assert f"moved to {target.url()}" in done("status", step.recovery)
-    assert "epoch 0 is completed" in done("status", target.url())
+    assert "epoch 0 completed" in done("status", target.url())
 
 
 def test_a_damaged_step_is_shown_beside_the_others_and_is_a_failure(step: FileStep, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_damaged_step_is_shown_beside_the_others_and_is_a_failure(step: FileSt
     result = run("status", step.recovery)
     assert result.exit_code == 1
     assert "is damaged (1 bytes)" in result.output
-    assert "step sink: epoch 0 is completed" in result.output
+    assert "step sink: epoch 0 completed" in result.output
 
 
 def test_rows_held_are_counted(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_failure_is_red_in_a_terminal(step: FileStep, tmp_path: Path, environm
     step.write(0)
     max((tmp_path / "rec/outfall/sink").glob("*.json")).write_bytes(b"{")
     shown = in_terminal("status", step.recovery, columns=80, **environment)
-    assert ("\x1b[1;31mits log cannot be read" in shown) is (not environment)
+    assert ("\x1b[1;31mthe log is damaged" in shown) is (not environment)
     assert all(len(re.sub("\x1b\\[[0-9;]*m", "", line)) <= 80 for line in shown.splitlines())
     assert "\x1b" not in failed("status", step.recovery)
 

@@ -115,7 +115,7 @@ def test_what_is_tried_again_is_said_with_its_last_reason() -> None:
     lines = drawn(LocationStatus("/chk", [step]), width=200)
     assert lines[2].split()[:2] == ["sink", "retrying"]
     assert lines[3].strip() == (
-        "sink  retrying: task 3 since 2026-11-23 11:58:00 UTC, 4 tries; https://host, sending: connection refused"
+        "sink  retrying: task 3 since 2026-11-23 11:58:00 UTC, 4 attempts; https://host, sending: connection refused"
     )
 
 
@@ -149,9 +149,9 @@ def unreadable(tmp_path: Path) -> Callable[[], None]:
 @pytest.mark.usefixtures("unreadable")
 def test_a_step_that_cannot_be_read_now_hides_no_other(tmp_path: Path) -> None:
     text = failed("status", f"sqlite://{tmp_path}/db")
-    assert "step archive: its log cannot be read now" in text
+    assert "step archive: the log cannot be read at the moment" in text
     assert "does not have the tables of this release yet" in text
-    assert "step sink: epoch 0 is completed" in text
+    assert "step sink: epoch 0 completed" in text
 
 
 def test_it_goes_on_when_a_step_cannot_be_read(

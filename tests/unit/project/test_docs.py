@@ -174,7 +174,7 @@ def _loggers_in(module: str, tree: ast.Module) -> dict[str, set[str]]:
 
 def test_operations_lists_every_logger_with_its_levels() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    _, _, table = page.partition("| logger | levels | says |")
+    _, _, table = page.partition("| logger | levels | messages |")
     rows = re.findall(r"^\| `(outfall[\w.]*)` \| ([A-Z, ]+) \| \w", table, re.MULTILINE)
     assert {name: set(levels.lower().split(", ")) for name, levels in rows} == loggers()
     assert len(rows) == len(loggers())

@@ -80,7 +80,7 @@ def test_the_table_names_every_check_and_what_it_finds() -> None:
 
 
 def test_the_page_says_how_many_checks_there_are() -> None:
-    assert f"runs {len(CHECKS)}\ntests" in PAGE.read_text()
+    assert f"runs {len(CHECKS)} tests" in PAGE.read_text()
 
 
 def imported(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -1,4 +1,4 @@
-"""The words and units in which people are told how a step stands, the same on every screen and page."""
+"""Words and units for the state of a step, shared by all commands and the report."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ _STATES: dict[State, tuple[str, Severity]] = {
 
 
 def state_word(step: StepStatus) -> tuple[str, Severity]:
-    """Return a step's state in a word, and how bad it is."""
+    """Return a step's state as one word, and its severity."""
     return ("retrying", "failed") if step.retrying and step.problem is None else _STATES[step.state]
 
 
 def state_in_words(step: StepStatus, now: datetime) -> str:
-    """Say in a sentence how a step stands, and since when."""
-    since = "" if step.changed_at is None else f", {age(step.changed_at, now)} ago"
+    """Describe the state of a step and the age of its newest entry."""
+    ago = "" if step.changed_at is None else f" {age(step.changed_at, now)} ago"
     match step.state:
         case "empty":
             return "nothing is recorded"
         case "begun":
             epoch = "an epoch" if step.epoch is None or step.epoch == step.completed else f"epoch {step.epoch}"
-            return f"{epoch} is being written, or was when its driver ended{since}"
+            return f"{epoch} began{ago} and is not completed"
         case "recorded":
-            return f"epoch {step.epoch} is recorded and not published{since}"
+            return f"epoch {step.epoch} was recorded{ago} and is not published"
         case "committing":
-            return f"epoch {step.epoch} is being published, or was when its driver ended{since}"
+            return f"epoch {step.epoch} is not fully published, last entry{ago}"
         case "abandoned":
-            return f"epoch {step.epoch} lost data before it was published, and is to be written anew{since}"
+            return f"epoch {step.epoch} lost data before publication{ago}; the query writes it again"
         case "moved":
-            return f"moved to {step.moved_to}{since}"
+            return f"moved to {step.moved_to}{ago}"
         case "damaged":
-            return "its log cannot be read"
+            return "the log is damaged"
         case "unreadable":
-            return "its log cannot be read now"
+            return "the log cannot be read at the moment"
         case "completed":
-            return f"epoch {step.completed} is completed{since}"
+            return f"epoch {step.completed} completed{ago}"
 
 
 def retrying_in_words(step: StepStatus) -> str | None:
-    """Say what driver and tasks try again, since when, and why; `None` where they do not."""
+    """Describe the current retries of driver and tasks; `None` if there are none."""
     if not step.heartbeats:
         return None
     first, newest = step.heartbeats[0], max(step.heartbeats, key=lambda beat: beat.at)
-    who = first.who if len(step.heartbeats) == 1 else f"{len(step.heartbeats)} tasks or drivers"
-    tries = sum(beat.attempts for beat in step.heartbeats)
-    return f"{who} since {moment(first.since)}, {tries:,} tries; {newest.place}, {newest.doing}: {newest.reason}"
+    who = first.who if len(step.heartbeats) == 1 else f"{len(step.heartbeats)} processes"
+    attempts = sum(beat.attempts for beat in step.heartbeats)
+    return f"{who} since {moment(first.since)}, {attempts:,} attempts; {newest.place}, {newest.doing}: {newest.reason}"
 
 
 def age(time: datetime, now: datetime) -> str:
-    """Return how long ago a time was, in its largest unit."""
+    """Return the age of a time in its largest unit."""
     seconds = int((now - time).total_seconds())
     for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
@@ -72,12 +72,12 @@ def age(time: datetime, now: datetime) -> str:
 
 
 def moment(time: datetime) -> str:
-    """A time as people read it, in UTC."""
+    """Format a time in UTC."""
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def byte_size(count: int) -> str:
-    """A number of bytes in at most eight letters."""
+    """Format a number of bytes with at most eight characters."""
     size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
     while size >= 999.5 and len(units) > 1:
         size /= 1000
