@@ -7,7 +7,7 @@ import json
 import os
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,7 @@ _UNITS = {
     "d": 86_400, "day": 86_400, "days": 86_400,
 }  # fmt: skip
 _ALIKE, _EQUALLY = 0.6, 0.05
+_LONGEST = 100
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -149,6 +150,8 @@ class SinkOptions(BaseModel):
 
     aliases: ClassVar[Mapping[str, Alias]] = {}
     """Other names of options. To give an option under two of its names is an error."""
+    owner: ClassVar[str] = ""
+    """Whose options these are, in errors. Left out: the name of the class, with `Sink` in place of `Options`."""
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What `repr` and `str` show: of a URL neither user, password, query nor fragment."""
@@ -297,46 +300,64 @@ def _names(model: type[SinkOptions]) -> list[str]:
 
 def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], others: Collection[str] = ()) -> O:
     """Validate options, each as it was given, the name that this means, `None` for none, and its value."""
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     values: dict[str, Any] = {}
     given_as: dict[str, str] = {}
     for given, name, value in options:
         if name is None:
             nearest = nearest_name(given, _names(model)) or nearest_name(given, others)
-            problems.append(f"{given}: unknown, did you mean {nearest}?" if nearest else f"{given}{_UNKNOWN}")
+            problems.append((given, f"unknown, did you mean {nearest}?" if nearest else _UNKNOWN))
             continue
         alias = model.aliases.get(name, Alias(name))
         if alias.option in given_as:
-            problems.append(f"{name}: given twice, also as {given_as[alias.option]}")
+            problems.append((name, f"given twice, also as {given_as[alias.option]}"))
             continue
         given_as[alias.option] = name
         try:
             values[alias.option] = alias.convert(value)
         except ValueError as error:
-            problems.append(f"{name}: {error}, not {_shown(value)!r}")
+            problems.append((name, _with_value(str(error), value)))
     try:
         made = model.model_validate(values)
     except ValidationError as error:
-        problems = problems + [_problem(model, item, given_as) for item in error.errors(include_url=False)]
+        problems += [_problem(model, item, given_as) for item in error.errors(include_url=False)]
     else:
         if not problems:
             return made
-    # Whoever gave a wrong value knows the names, and a near miss is told.
-    lost = any(problem.endswith(_UNKNOWN) for problem in problems)
-    names = f"; the options are {', '.join(_names(model))}" if lost else ""
-    raise ConfigurationError("options are wrong: " + "; ".join(problems), do=f"correct them{names}")
+    raise _wrong_options(model, problems)
 
 
-def _problem(model: type[SinkOptions], item: ErrorDetails, given_as: Mapping[str, str]) -> str:
-    name = str(item["loc"][0]) if item["loc"] else None
+def _wrong_options(model: type[SinkOptions], problems: Sequence[tuple[str, str]]) -> ConfigurationError:
+    """The error for wrong options, each with its name, which is empty where several are wrong together."""
+    owner = model.owner or model.__name__.removesuffix("Options").removesuffix("Sink") + "Sink"
+    if len(problems) == 1:
+        ((name, text),) = problems
+        what = f"option {name} of {owner}: {text}" if name else f"options of {owner}: {text}"
+    else:
+        lines = [f"{name}: {text}" if name else text for name, text in problems]
+        what = f"options of {owner} are wrong:\n- " + "\n- ".join(lines)
+    # A user who gave a wrong value knows the names of the options.
+    lost = any(text == _UNKNOWN for _, text in problems)
+    return ConfigurationError(what, do=f"use one of: {', '.join(_names(model))}" if lost else None)
+
+
+def _problem(model: type[SinkOptions], item: ErrorDetails, given_as: Mapping[str, str]) -> tuple[str, str]:
     cause = item.get("ctx", {}).get("error")
-    text = str(cause) if isinstance(cause, ValueError) else item["msg"]
-    if name is None:
+    text = str(cause) if isinstance(cause, ValueError) else item["msg"].replace("Input should be", "must be")
+    if not item["loc"]:
+        return "", text
+    name = str(item["loc"][0])
+    if item["type"] == "missing":
+        return name, "missing"
+    hidden = _holds_secret(model.model_fields[name].annotation)
+    return given_as.get(name, name), text if hidden else _with_value(text, item["input"])
+
+
+def _with_value(text: str, value: Any) -> str:
+    shown = repr(_shown(value))
+    if isinstance(value, str) and shown in text:
         return text
-    field = model.model_fields.get(name)
-    name = given_as.get(name, name)
-    hidden = field is None or _holds_secret(field.annotation) or item["type"] == "missing"
-    return f"{name}: {text}" if hidden else f"{name}: {text}, not {_shown(item['input'])!r}"
+    return f"{text}, not {shown if len(shown) <= _LONGEST else shown[:_LONGEST] + '…'}"
 
 
 def _shown(value: Any) -> Any:
@@ -345,7 +366,7 @@ def _shown(value: Any) -> Any:
     return masked(value) if isinstance(value, str) and ":/" in value else value
 
 
-_UNKNOWN = ": unknown"
+_UNKNOWN = "unknown"
 
 
 def _holds_secret(annotation: Any) -> bool:

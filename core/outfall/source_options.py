@@ -19,6 +19,8 @@ from outfall.protocol.commit_retry import CommitPolicy
 class SourceOptions(SinkOptions):
     """Options of the API itself; every other one goes to the sink."""
 
+    owner = 'format("outfall")'
+
     sink: str = Field(description="The sink, for example `file`.")
     checkpoint_location: str | None = Field(
         default=None,

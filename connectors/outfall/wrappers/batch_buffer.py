@@ -20,6 +20,8 @@ from outfall.values import rows_to_batch
 class BatchLimits(SinkOptions):
     """When a batch is complete: at the first of the limits that is reached. What `format("outfall")` takes."""
 
+    owner = "BatchingSink"
+
     batch_size: int = Field(default=1000, ge=1, description="Number of rows in a batch.")
     flush_interval: Duration = Field(
         default=timedelta(seconds=30),

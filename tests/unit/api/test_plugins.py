@@ -57,7 +57,7 @@ def test_its_options_are_checked_as_those_of_any_sink(third_party: Path) -> None
 
 
 def test_what_wraps_any_sink_wraps_it_too(third_party: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="batch_size: Input should be"):
+    with pytest.raises(ConfigurationError, match="batch_size of BatchingSink: must be"):
         build_sink("letterbox", {"directory": str(tmp_path), "batchSize": "0"})
     fan_out = build_sink("fanout", {"a.sink": "letterbox", "a.directory": str(tmp_path)})
     assert fan_out.children()["a"].directory == str(tmp_path)

@@ -33,7 +33,7 @@ def test_a_place_has_one_name_however_it_is_spelt(path: str, target: str) -> Non
 
 @pytest.mark.parametrize("path", ["relative/t", "hdfs:///t", "s3://key:secret@lake/t", "/data/100%", ""])
 def test_a_place_that_will_not_do_is_refused(path: str) -> None:
-    with pytest.raises(ConfigurationError, match="path: ") as refused:
+    with pytest.raises(ConfigurationError, match=r"path of .*: ") as refused:
         DeltaSink(path)
     assert "secret" not in str(refused.value)
 
@@ -108,5 +108,5 @@ def test_the_options_door_takes_the_same() -> None:
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="options are wrong"):
+    with pytest.raises(ConfigurationError, match=r"^options? .*of DeltaSink: "):
         DeltaSink("/data/t", **options)

@@ -49,20 +49,20 @@ def test_partitions_are_named_in_sparks_words(text: str, expected: list[tuple[st
     ],
 )
 def test_what_is_wrong_with_a_partition_is_said(text: str, why: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"partition_by: .*{why}"):
+    with pytest.raises(ConfigurationError, match=f"partition_by of .*: .*{why}"):
         IcebergSink("db.t", partition_by=text)
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"table": "flights"}, "table: must name the namespace too"),
-        ({"table": "db."}, "table: must name the namespace too"),
+        ({"table": "flights"}, "table of .*: must name the namespace too"),
+        ({"table": "db."}, "table of .*: must name the namespace too"),
         ({"branch": "b", "create_table": "if_missing"}, "a new table has no snapshot to branch from"),
         ({"snapshot_properties": {"added-records": "1"}}, "added-records is filled in by the commit"),
         ({"snapshot_properties": {"outfall.step.x": "1", "operation": "1"}}, "are filled in by the commit"),
-        ({"max_snapshot_age": 0}, "max_snapshot_age: must be longer than nothing"),
-        ({"catalog_options": ["s3cret"]}, "catalog_options: must be names with texts"),
+        ({"max_snapshot_age": 0}, "max_snapshot_age of .*: must be longer than nothing"),
+        ({"catalog_options": ["s3cret"]}, "catalog_options of .*: must be names with texts"),
         ({"catlog": "x"}, "did you mean catalog"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_dead_letter_sink_is_refused_where_nothing_is_handed_over(options: dic
             {"sink": "fanout", "archive__sink": "file", "archive__path": "/a", "archve__format": "csv"},
             'if "archive" is meant, write archve.… as archive.…',
         ),
-        ({"sink": "fanout", "a__sink": "file", "a__path": "/a", "a__pfad": "/b"}, "pfad: unknown"),
+        ({"sink": "fanout", "a__sink": "file", "a__path": "/a", "a__pfad": "/b"}, "pfad of FileSink: unknown"),
         (
             {"sink": "fanout", "a__sink": "file", "a__path": "/a", "a__parts": "2"},
             "has parts, to which rows are routed",
@@ -107,7 +107,10 @@ def test_a_dead_letter_sink_is_refused_where_nothing_is_handed_over(options: dic
         ({"sink": "fanout", "a__sink": "nowhere"}, "there is no sink 'nowhere'"),
         ({"sink": "file", "path": "/a", "chekpointlocation": "/b"}, "did you mean checkpoint_location?"),
         ({"sink": "file", "path": "/a", "max_bytes": "1"}, "did you mean batch_bytes?"),
-        ({"sink": "file", "path": "/a", "batch_size": "0"}, "batch_size: Input should be greater than or equal to 1"),
+        (
+            {"sink": "file", "path": "/a", "batch_size": "0"},
+            "batch_size of BatchingSink: must be greater than or equal to 1",
+        ),
         ({"sink": "file", "path": "/a", "dead_letter__path": "/b"}, '"dead_letter.sink" is missing'),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
