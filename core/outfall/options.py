@@ -205,6 +205,11 @@ def plain_name(name: str) -> str:
     return name.replace("_", "").lower()
 
 
+def in_own_case(value: Any, words: Iterable[str]) -> Any:
+    """Return the one of the words that a value is but for its case; another value as it is."""
+    return {word.lower(): word for word in words}.get(value.lower(), value) if isinstance(value, str) else value
+
+
 def nearest_name(given: str, known: Iterable[str]) -> str | None:
     """Return the known name that a misspelled one resembles most, or two joined by "or"; `None` where none does.
 
@@ -314,7 +319,8 @@ def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], o
             continue
         given_as[alias.option] = name
         try:
-            values[alias.option] = alias.convert(value)
+            words = _words(model.model_fields[alias.option].annotation)
+            values[alias.option] = in_own_case(alias.convert(value), words)
         except ValueError as error:
             problems.append((name, _with_value(str(error), value)))
     try:
@@ -371,6 +377,13 @@ _UNKNOWN = "unknown"
 
 def _holds_secret(annotation: Any) -> bool:
     return annotation is SecretStr or any(_holds_secret(arg) for arg in get_args(annotation))
+
+
+def _words(annotation: Any) -> list[str]:
+    """The strings among the values that an annotation admits by `Literal`."""
+    if get_origin(annotation) is Literal:
+        return [value for value in get_args(annotation) if isinstance(value, str)]
+    return [word for arg in get_args(annotation) for word in _words(arg)]
 
 
 def _type_text(annotation: Any) -> str:

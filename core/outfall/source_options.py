@@ -12,7 +12,7 @@ from outfall import plugins
 from outfall.capabilities import SupportsPreWriteTopology
 from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, supports
 from outfall.errors import ConfigurationError
-from outfall.options import Duration, OptionTexts, SinkOptions, nearest_name, parse_options, plain_name
+from outfall.options import Duration, OptionTexts, SinkOptions, in_own_case, nearest_name, parse_options, plain_name
 from outfall.protocol.commit_retry import CommitPolicy
 
 
@@ -99,7 +99,7 @@ def build_sink(name: str, options: Mapping[str, str]) -> Any:
         CapabilityError: sinks do not go together.
         ImportError: the sink's extra is not installed.
     """
-    factory = plugins.find(plugins.SINKS, name)
+    factory = plugins.find(plugins.SINKS, in_own_case(name, plugins.names(plugins.SINKS)))
     if factory is None:
         raise _unknown(name)
     wrappers = {plain_name(option): option for option in plugins.names(plugins.WRAPPERS)}

@@ -135,7 +135,7 @@ def _status(value: Any) -> int:
 
 
 def _action(value: Any) -> Verdict:
-    name = value.value if isinstance(value, Verdict) else str(value).strip()
+    name = value.value if isinstance(value, Verdict) else str(value).strip().lower()
     if name not in _ACTIONS:
         raise ValueError(f"{name!r} is none of {', '.join(_ACTIONS)}")
     return _ACTIONS[name]

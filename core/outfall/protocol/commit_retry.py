@@ -12,6 +12,7 @@ import tenacity
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, OutfallError, raise_together
+from outfall.options import in_own_case
 from outfall.protocol.clock import Clock
 from outfall.retry_log import RetryLog
 from outfall.trace_points import reached
@@ -46,6 +47,7 @@ class CommitPolicy:
             seconds = getattr(self, name)
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
                 raise ConfigurationError(f"{name} is {seconds!r}", do="give a number of seconds above 0")
+        object.__setattr__(self, "on_known_failure", in_own_case(self.on_known_failure, ("fail", "drop")))
         if self.on_known_failure not in ("fail", "drop"):
             raise ConfigurationError(f"on_known_failure is {self.on_known_failure!r}", do='give "fail" or "drop"')
 

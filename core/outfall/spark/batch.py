@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import in_save_mode
 from outfall.errors import ConfigurationError, TargetNotEmptyError
+from outfall.options import in_own_case
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
@@ -89,6 +90,7 @@ def write(
         raise ConfigurationError(
             "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
         )
+    mode = in_own_case(mode, _SAVE_MODES)
     if mode not in (None, *_SAVE_MODES):
         raise ConfigurationError(f"mode is {mode!r}", do=f"give one of {', '.join(_SAVE_MODES)}, or leave it out")
     settings = StepSettings(

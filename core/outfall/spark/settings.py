@@ -16,6 +16,7 @@ from outfall.capability_checks import (
     supports,
 )
 from outfall.errors import ConfigurationError
+from outfall.options import in_own_case
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.validation import listed_parts
 from outfall.recovery.log import check_step_id
@@ -47,6 +48,7 @@ class StepSettings:
             column = getattr(self, name)
             if column is not None and not isinstance(column, str):
                 raise ConfigurationError(f"{name} is a {type(column).__name__}", do="give the name of a column")
+        object.__setattr__(self, "null_key", in_own_case(self.null_key, ("error", "empty")))
         if self.null_key not in ("error", "empty"):
             raise ConfigurationError(f"null_key is {self.null_key!r}", do='give "error" or "empty"')
         if self.workers is not None and (type(self.workers) is not int or self.workers < 1):

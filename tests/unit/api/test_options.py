@@ -16,11 +16,13 @@ from outfall.file.options import FileOptions
 from outfall.file.whole.sink import WholeFiles
 from outfall.http import HttpSink
 from outfall.http.options import HttpOptions
+from outfall.http.statuses import Verdict
 from outfall.iceberg.options import IcebergOptions
 from outfall.kafka.options import KafkaOptions
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
 from outfall.postgres import PostgresSink
 from outfall.postgres.options import PostgresOptions
+from outfall.protocol.commit_retry import CommitPolicy
 from outfall.s3 import S3Sink
 from outfall.s3.options import S3Options
 from outfall.source_options import SourceOptions, build_sink, make_sink
@@ -44,6 +46,19 @@ def test_an_option_may_be_spelled_in_four_ways(name: str) -> None:
 def test_text_becomes_what_the_option_needs() -> None:
     parsed = parse_options(Options, {"flush": "true", "mode": "b", "address": "x", "token": "abc"})
     assert (parsed.flush, parsed.mode, parsed.address) == (True, "b", "x")
+
+
+def test_words_ignore_case_and_are_kept_in_their_own() -> None:
+    made = make_options(Options, {"address": "X", "mode": "B", "flush": "TRUE"})
+    assert made == parse_options(Options, {"ADDRESS": "X", "MODE": "B", "flush": "True"})
+    assert (made.address, made.mode, made.flush) == ("X", "b", True)
+    assert FileSink("/x", compression="GZIP", format="CSV").options.format == "csv"  # type: ignore[arg-type]
+    http = HttpSink("http://127.0.0.1:9", method="put", statuses="404=DEAD_LETTER").worker.http  # type: ignore[arg-type]
+    assert (http.method, http.statuses) == ("PUT", {404: Verdict.DEAD_LETTER})
+    assert build_sink("FILE", {"path": "/x"}).options.path == "/x"
+    assert CommitPolicy(on_known_failure="DROP").on_known_failure == "drop"  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="must be 'a' or 'b', not 'C'"):
+        make_options(Options, {"address": "x", "mode": "C"})
 
 
 def test_names_are_a_list_or_text_with_commas() -> None:

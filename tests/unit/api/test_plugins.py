@@ -46,7 +46,7 @@ def another(directory: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
 
 
 def test_the_sink_of_another_distribution_is_made_by_its_name(third_party: Path, tmp_path: Path) -> None:
-    sink = make_sink("letterbox", {"directory": str(tmp_path)})
+    sink = make_sink("LetterBox", {"directory": str(tmp_path)})
     assert (type(sink).__module__, sink.directory) == ("outfall_letterbox", str(tmp_path))
     assert "letterbox" in plugins.names(plugins.SINKS)
 
@@ -80,13 +80,13 @@ def test_what_is_no_recovery_store_is_refused(tmp_path: Path, monkeypatch: pytes
         recovery_config("letterbox:///log")
 
 
-@pytest.mark.parametrize("name", ["leterbox", "LETTERBOX"])
+@pytest.mark.parametrize("name", ["leterbox", "xyz"])
 def test_an_unknown_sink_is_told_which_there_are(third_party: Path, name: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         make_sink(name, {})
     assert f"there is no sink '{name}'" in str(refused.value)
     assert "delta, fanout, file, http, iceberg, kafka, kinesis, letterbox, postgres, s3" in str(refused.value)
-    assert ("did you mean 'letterbox'?" in str(refused.value)) == (name.lower().startswith("le"))
+    assert ("did you mean 'letterbox'?" in str(refused.value)) == (name == "leterbox")
 
 
 def test_a_missing_sink_is_told_which_there_are(third_party: Path) -> None:
