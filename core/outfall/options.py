@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import json
 import os
 import re
@@ -11,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, SecretStr, ValidationError
@@ -124,6 +126,8 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Limit = Annotated[timedelta, BeforeValidator(parse_limit)]
 """The type of an option that is a span of time, or 0 for no bound."""
 
+P = ParamSpec("P")
+R = TypeVar("R")
 O = TypeVar("O", bound="SinkOptions")  # noqa: E741 - O for options
 
 
@@ -166,6 +170,32 @@ def make_options(model: type[O], values: Mapping[str, Any]) -> O:
     """
     names = {name: name for name in _names(model)}
     return _validated(model, [(given, names.get(given), value) for given, value in values.items()])
+
+
+def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Raise a `ConfigurationError` with the nearest name for a keyword argument that a function does not have.
+
+    A decorator for functions and for `__init__`. The signature stays as it is, for type checkers and editors too.
+    """
+    owner = function.__qualname__.removesuffix(".__init__")
+    parameters = inspect.signature(function).parameters.values()
+
+    @functools.cache
+    def known() -> list[str]:
+        names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        for parameter in parameters:
+            if parameter.kind is parameter.VAR_KEYWORD:  # **options: Unpack[SomeTypedDict]
+                names += get_args(get_type_hints(function)[parameter.name])[0].__annotations__
+        return [name for name in names if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        unknown = [name for name in kwargs if name not in known()]
+        if unknown:
+            raise _wrong_options(owner, known(), [(name, _unknown(name, known())) for name in unknown])
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class OptionTexts(dict[str, str]):
@@ -310,8 +340,7 @@ def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], o
     given_as: dict[str, str] = {}
     for given, name, value in options:
         if name is None:
-            nearest = nearest_name(given, _names(model)) or nearest_name(given, others)
-            problems.append((given, f"unknown, did you mean {nearest}?" if nearest else _UNKNOWN))
+            problems.append((given, _unknown(given, _names(model), others)))
             continue
         alias = model.aliases.get(name, Alias(name))
         if alias.option in given_as:
@@ -330,12 +359,12 @@ def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], o
     else:
         if not problems:
             return made
-    raise _wrong_options(model, problems)
-
-
-def _wrong_options(model: type[SinkOptions], problems: Sequence[tuple[str, str]]) -> ConfigurationError:
-    """The error for wrong options, each with its name, which is empty where several are wrong together."""
     owner = model.owner or model.__name__.removesuffix("Options").removesuffix("Sink") + "Sink"
+    raise _wrong_options(owner, _names(model), problems)
+
+
+def _wrong_options(owner: str, known: Sequence[str], problems: Sequence[tuple[str, str]]) -> ConfigurationError:
+    """The error for wrong options, each with its name, which is empty where several are wrong together."""
     if len(problems) == 1:
         ((name, text),) = problems
         what = f"option {name} of {owner}: {text}" if name else f"options of {owner}: {text}"
@@ -344,7 +373,7 @@ def _wrong_options(model: type[SinkOptions], problems: Sequence[tuple[str, str]]
         what = f"options of {owner} are wrong:\n- " + "\n- ".join(lines)
     # A user who gave a wrong value knows the names of the options.
     lost = any(text == _UNKNOWN for _, text in problems)
-    return ConfigurationError(what, do=f"use one of: {', '.join(_names(model))}" if lost else None)
+    return ConfigurationError(what, do=f"use one of: {', '.join(known)}" if lost else None)
 
 
 def _problem(model: type[SinkOptions], item: ErrorDetails, given_as: Mapping[str, str]) -> tuple[str, str]:
@@ -373,6 +402,11 @@ def _shown(value: Any) -> Any:
 
 
 _UNKNOWN = "unknown"
+
+
+def _unknown(given: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+    nearest = nearest_name(given, known) or nearest_name(given, others)
+    return f"unknown, did you mean {nearest}?" if nearest else _UNKNOWN
 
 
 def _holds_secret(annotation: Any) -> bool:

@@ -18,7 +18,7 @@ from outfall.delta.partition_values import check_partitioning
 from outfall.delta.table import LoadedDelta
 from outfall.errors import ConfigurationError, TransientError
 from outfall.location import masked
-from outfall.options import make_options
+from outfall.options import make_options, names_arguments
 from outfall.tables.sink import TableSink
 
 
@@ -47,6 +47,7 @@ class DeltaSink(TableSink):
 
     options: DeltaOptions
 
+    @names_arguments
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[DeltaArguments]) -> None:
         self.options = make_options(DeltaOptions, {"path": os.fspath(path), **options})
 

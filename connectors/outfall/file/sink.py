@@ -12,7 +12,7 @@ from outfall.file.growing.sink import GrowingFiles
 from outfall.file.options import FileOptions
 from outfall.file.whole.sink import LocalWholeFiles, RemoteWholeFiles
 from outfall.formats import FormatArguments
-from outfall.options import make_options
+from outfall.options import make_options, names_arguments
 
 
 class FileSink(DelegatingSink):
@@ -48,6 +48,7 @@ class FileSink(DelegatingSink):
 
     worker: GrowingFiles | LocalWholeFiles | RemoteWholeFiles
 
+    @names_arguments
     def __init__(
         self,
         path: str | os.PathLike[str],

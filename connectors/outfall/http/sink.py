@@ -26,7 +26,7 @@ from outfall.http.records import HttpRecord, HttpRecordSerializer, by_content
 from outfall.http.response_mapping import PerItem
 from outfall.http.templates import UrlTemplate, check_column, origin
 from outfall.location import masked
-from outfall.options import make_options
+from outfall.options import make_options, names_arguments
 from outfall.wrappers import WithDeadLetters
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class HttpSink(WithDeadLetters):
         CapabilityError: `dead_letter` cannot take what this sink refuses.
     """
 
+    @names_arguments
     def __init__(
         self,
         url: str,

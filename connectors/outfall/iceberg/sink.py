@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from outfall.errors import ConfigurationError, TargetError
 from outfall.iceberg.options import MAIN, IcebergOptions
-from outfall.options import make_options
+from outfall.options import make_options, names_arguments
 from outfall.tables.options import TableArguments
 from outfall.tables.sink import TableSink
 
@@ -50,6 +50,7 @@ class IcebergSink(TableSink):
 
     options: IcebergOptions
 
+    @names_arguments
     def __init__(
         self,
         table: str,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any, Literal, Never
+from typing import Any, Literal
 
 from outfall.errors import ConfigurationError, missing_extra
 from outfall.kafka.delivery import KafkaStream
 from outfall.kafka.options import KafkaOptions
-from outfall.options import make_options
+from outfall.options import make_options, names_arguments
 from outfall.sinks import Sink
 from outfall.wrappers import WithDeadLetters
 
@@ -42,6 +42,7 @@ class KafkaSink(WithDeadLetters):
         ImportError: confluent-kafka is not installed; the text says what to do.
     """
 
+    @names_arguments
     def __init__(
         self,
         brokers: str,
@@ -62,11 +63,10 @@ class KafkaSink(WithDeadLetters):
         on_existing: Literal["check", "resume"] = "check",
         max_dead_letters: int = 1000,
         dead_letter: Any = None,
-        **unknown: Never,
     ) -> None:
         if find_spec("confluent_kafka") is None:
             raise missing_extra("confluent-kafka", "kafka")
-        given = {name: value for name, value in locals().items() if name in KafkaOptions.model_fields} | unknown
+        given = {name: value for name, value in locals().items() if name in KafkaOptions.model_fields}
         options = make_options(KafkaOptions, given | {"client_options": client_options or {}})
         if options.parts is not None and dead_letter is not None:
             raise ConfigurationError(

@@ -13,7 +13,7 @@ from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutco
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import look_at_delivery_stream
 from outfall.kinesis.records import AwsRecord, data_of
-from outfall.options import SinkOptions, make_options
+from outfall.options import SinkOptions, make_options, names_arguments
 from outfall.wrappers import WithDeadLetters
 
 _KIB = 1 << 10
@@ -60,6 +60,7 @@ class FirehoseSink(WithDeadLetters):
         CapabilityError: `dead_letter` cannot take what this sink refuses.
     """
 
+    @names_arguments
     def __init__(
         self,
         delivery_stream: str,

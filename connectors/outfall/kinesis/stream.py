@@ -14,7 +14,7 @@ from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutco
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import addressed, look_at_stream
 from outfall.kinesis.records import AwsRecord, data_of, partition_keys, texts_of
-from outfall.options import SinkOptions, make_options
+from outfall.options import SinkOptions, make_options, names_arguments
 from outfall.values import to_values
 from outfall.wrappers import WithDeadLetters
 
@@ -76,6 +76,7 @@ class KinesisSink(WithDeadLetters):
         CapabilityError: `dead_letter` cannot take what this sink refuses.
     """
 
+    @names_arguments
     def __init__(
         self,
         stream: str,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal, Never
+from typing import Literal
 
 from outfall.delegating_sink import DelegatingSink
-from outfall.options import make_options
+from outfall.options import make_options, names_arguments
 from outfall.postgres.delivery import PostgresDelivery
 from outfall.postgres.offsets.parts import PartDelivery
 from outfall.postgres.offsets.source import SourceDelivery
@@ -42,6 +42,7 @@ class PostgresSink(DelegatingSink):
 
     worker: PostgresDelivery
 
+    @names_arguments
     def __init__(
         self,
         dsn: str,
@@ -72,9 +73,8 @@ class PostgresSink(DelegatingSink):
         connect_timeout: timedelta | float | str = 10,
         statement_timeout: timedelta | float | str = 600,
         retry_deadline: timedelta | float | str = 300,
-        **unknown: Never,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields} | unknown
+        given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields}
         options = make_options(PostgresOptions, given)
         if options.delivery == "epoch":
             worker: PostgresDelivery = EpochDelivery(options)

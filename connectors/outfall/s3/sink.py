@@ -20,7 +20,7 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.errors import ConfigurationError
-from outfall.options import make_options
+from outfall.options import make_options, names_arguments
 from outfall.s3.clean_up import abort_uploads, dead_pieces, delete_pieces, find_uploads
 from outfall.s3.commit import S3Committer
 from outfall.s3.connection import ConnectionCheck
@@ -79,6 +79,7 @@ class S3Sink(
 
     options: S3Options
 
+    @names_arguments
     def __init__(
         self,
         bucket: str = "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Never
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from outfall.capabilities import (
 from outfall.capability_checks import check_sink, flush, supports
 from outfall.dead_letter import DeadLetter
 from outfall.delegating_sink import DelegatingSink
-from outfall.options import make_options, parse_options
+from outfall.options import make_options, names_arguments, parse_options
 from outfall.protocol.clock import Clock, SystemClock
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.values import rows_to_batch
@@ -58,6 +58,7 @@ class BatchingSink(DelegatingSink):
         CapabilityError: the sink's capabilities do not go together.
     """
 
+    @names_arguments
     def __init__(
         self,
         sink: Any,
@@ -67,7 +68,6 @@ class BatchingSink(DelegatingSink):
         across_epochs: bool = False,
         *,
         clock: Clock | None = None,
-        **unknown: Never,
     ) -> None:
         given = {
             "batch_size": batch_size,
@@ -75,7 +75,7 @@ class BatchingSink(DelegatingSink):
             "batch_bytes": batch_bytes,
             "across_epochs": across_epochs,
         }
-        self.options = make_options(BatchingOptions, given | unknown)
+        self.options = make_options(BatchingOptions, given)
         self._clock = clock or SystemClock()
         check_sink(sink)
         super().__init__(CrossEpochBatching(sink, self.options, self._clock) if across_epochs else sink)

@@ -20,6 +20,7 @@ from outfall.capability_checks import is_fixed, needs_same_rows, supports
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
 from outfall.delegating_sink import DelegatingSink
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
+from outfall.options import names_arguments
 from outfall.source_options import build_children
 from outfall.wrappers.composite import Composite
 from outfall.wrappers.composite_committer import ChildValue
@@ -50,6 +51,7 @@ class DeadLetteringSink(Composite):
 
     kind_name = "dead-lettering"
 
+    @names_arguments
     def __init__(self, sink: Any, dead_letter: Any, *, max_dead_letters: int | None = None) -> None:
         if max_dead_letters is not None and max_dead_letters < 1:
             raise ConfigurationError(

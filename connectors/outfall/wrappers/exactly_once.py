@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Never, Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ from outfall.capability_checks import supports
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.formats.row_text import row_texts
-from outfall.options import Names, SinkOptions, make_options
+from outfall.options import Names, SinkOptions, make_options, names_arguments
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
 from outfall.values import rows_to_batch
@@ -85,6 +85,7 @@ class ExactlyOnceSink(WithDeadLetters):
         CapabilityError: the target cannot be used.
     """
 
+    @names_arguments
     def __init__(
         self,
         target: Any,
@@ -94,10 +95,9 @@ class ExactlyOnceSink(WithDeadLetters):
         parts: int = 1,
         window: int = 10_000,
         dead_letter: Any = None,
-        **unknown: Never,
     ) -> None:
         given = {"offset": offset, "source_partition": source_partition, "parts": parts, "window": window}
-        self.options = make_options(ExactlyOnceOptions, given | unknown)
+        self.options = make_options(ExactlyOnceOptions, given)
         super().__init__(OffsetDedup(target, self.options), dead_letter)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import in_save_mode
 from outfall.errors import ConfigurationError, TargetNotEmptyError
-from outfall.options import in_own_case
+from outfall.options import in_own_case, names_arguments
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
@@ -33,6 +33,7 @@ PREFIX = "outfall-batch-"
 _log = logging.getLogger(__name__)
 
 
+@names_arguments
 def write(
     df: DataFrame,
     sink: Any,

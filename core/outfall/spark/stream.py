@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError
+from outfall.options import names_arguments
 from outfall.protocol import draining
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
@@ -62,6 +63,7 @@ class ForEachBatch:
         return self._query
 
 
+@names_arguments
 def for_each_batch(
     sink: Any,
     *,
@@ -121,6 +123,7 @@ def for_each_batch(
     return ForEachBatch(EpochWriter(sink, location, settings), checkpoint_recovery(checkpoint))
 
 
+@names_arguments
 def write_stream(
     df: DataFrame,
     sink: Any,
@@ -184,6 +187,7 @@ def write_stream(
     return writer if checkpoint is None else writer.option("checkpointLocation", os.fspath(checkpoint))
 
 
+@names_arguments
 def drain(
     sink: Any,
     *,

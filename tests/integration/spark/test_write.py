@@ -68,7 +68,7 @@ def test_save_modes_mean_what_they_mean_in_spark(spark: SparkSession, out: Path,
 
     assert not save(0, "ignore")
     assert save(3, "ignore")
-    for mode in (None, "error", "errorifexists"):
+    for mode in (None, "error", "errorIfExists"):
         with pytest.raises(TargetNotEmptyError) as caught:
             save(3, mode)
         assert 'mode="append" adds' in caught.value.__notes__[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field, SecretStr
 
+from outfall.delta import DeltaSink
 from outfall.delta.options import DeltaOptions
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink, sink_from_options
@@ -17,8 +19,11 @@ from outfall.file.whole.sink import WholeFiles
 from outfall.http import HttpSink
 from outfall.http.options import HttpOptions
 from outfall.http.statuses import Verdict
+from outfall.iceberg import IcebergSink
 from outfall.iceberg.options import IcebergOptions
+from outfall.kafka import KafkaSink
 from outfall.kafka.options import KafkaOptions
+from outfall.kinesis import KinesisSink
 from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
 from outfall.postgres import PostgresSink
 from outfall.postgres.options import PostgresOptions
@@ -26,7 +31,8 @@ from outfall.protocol.commit_retry import CommitPolicy
 from outfall.s3 import S3Sink
 from outfall.s3.options import S3Options
 from outfall.source_options import SourceOptions, build_sink, make_sink
-from outfall.wrappers import BatchingOptions, BatchingSink, ExactlyOnceSink
+from outfall.spark import for_each_batch, write, write_stream
+from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, ExactlyOnceSink
 
 
 class Options(SinkOptions):
@@ -198,6 +204,14 @@ def test_the_options_door_refuses_parts_with_the_line_to_use_instead() -> None:
         (HttpSink, {"url": "http://127.0.0.1:9"}, "max_batchsiz", "max_batch_size"),
         (BatchingSink, {"sink": FileSink("/x")}, "batchsizes", "batch_size"),
         (ExactlyOnceSink, {"target": FileSink("/x"), "offset": "o", "source_partition": "p"}, "windw", "window"),
+        (DeadLetteringSink, {"sink": FileSink("/x")}, "dead_leters", "dead_letter"),
+        (KinesisSink, {}, "stram", "stream"),
+        (KafkaSink, {}, "broker", "brokers"),
+        (IcebergSink, {"table": "a.b"}, "snapshot_property", "snapshot_properties"),
+        (DeltaSink, {"path": "/x"}, "partitionby", "partition_by"),
+        (write_stream, {"df": None, "sink": FileSink("/x")}, "chekpoint", "checkpoint"),
+        (write, {"df": None, "sink": FileSink("/x")}, "epoc", "epoch"),
+        (for_each_batch, {"sink": FileSink("/x")}, "recovry", "recovery"),
     ],
 )
 def test_constructors_name_the_nearest_option(sink: Any, arguments: dict[str, Any], given: str, meant: str) -> None:
@@ -225,6 +239,14 @@ def test_the_nearest_of_a_name_has_its_words_in_any_order(model: type[SinkOption
     for spelled in (former, former.replace("_", "")):
         with pytest.raises(ConfigurationError, match=rf"{spelled}( of \w+)?: unknown, did you mean {name}\?"):
             parse_options(model, {spelled: "1"})
+
+
+def test_a_constructor_that_refuses_unknown_names_shows_its_signature() -> None:
+    parameters = inspect.signature(PostgresSink).parameters
+    assert [*parameters][:3] == ["dsn", "table", "delivery"]
+    assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'table'"):
+        PostgresSink("postgresql:///x")  # type: ignore[call-arg]
 
 
 def test_one_wrong_value_does_not_list_the_names_of_all_options() -> None:
