@@ -1,6 +1,6 @@
-"""Spark finds `format("outfall")` here: it looks for `DefaultSource` in modules named `pyspark_…`.
+"""Registers `format("outfall")`: Spark looks for `DefaultSource` in modules whose name begins with `pyspark_`.
 
-Importing this never raises and loads no connector, since Spark imports it in every session.
+Spark imports this module in every session. The import never raises and loads no connector.
 """
 
 try:

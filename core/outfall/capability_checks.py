@@ -1,4 +1,4 @@
-"""What a given sink is and has, and whether that goes together. The engine checks behaviour, not ancestry."""
+"""Checks which capabilities a sink or partition has, and whether they fit. Behavior counts, not base classes."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ T = TypeVar("T")
 
 
 class SupportsNamedStates(ABC):
-    """For wrappers only. On a fixed sink whose parts keep several states each, every one under a name of its own.
+    """For wrappers only. On a fixed sink whose parts have several named states each.
 
-    `build_part` then gets a mapping from name to state, or `None` when there is none, and `snapshot()` returns one; a
-    name that it leaves out keeps its state. `check_target` and `seal` speak of these names instead of parts.
+    `build_part` then gets a mapping from name to state, or `None` if there is none. `snapshot()` returns such a
+    mapping; a name that it omits keeps its state. In `check_target` and `seal`, the names replace those of the parts.
     """
 
     @abstractmethod
     def state_names(self, part: str) -> Sequence[str]:
-        """Return the names of a part's states. No two parts share one, and names outlive the names of the parts."""
+        """Return the names of a part's states, which are unique in the sink and outlive the names of the parts."""
 
     @abstractmethod
     def named_state_serializer(self, name: str) -> SimpleVersionedSerializer[Any]:
@@ -55,23 +55,23 @@ class SupportsNamedStates(ABC):
 
 
 class SupportsChildren(ABC):
-    """For wrappers only. On a sink that consists of others: names them, for the recovery data."""
+    """For wrappers only. On a composite sink: names its children for the recovery data."""
 
     @abstractmethod
     def children(self) -> Mapping[str, Any]:
-        """Return the sinks by name. A name says which child it was before a restart, whatever the order.
+        """Return the children by name. The name identifies a child across restarts, independent of the order.
 
-        A child that the recovery data knows and that is gone, or writes elsewhere now, stops the query; a new one
-        starts fresh.
+        If a child of the recovery data is missing, or has another target now, the query fails. A new child starts
+        without states.
         """
 
 
 def supports(thing: object, capability: type[T]) -> TypeGuard[T]:
-    """Whether a sink or a partition has a feature: the one place where engine, wrappers and suite ask.
+    """Return whether a sink or a partition has a capability. Engine, wrappers and suite use only this check.
 
     Args:
-        thing: a sink or an open partition, of whatever class.
-        capability: a class of `outfall.capabilities`, or `FixedPartitionedSink` or `DynamicSink`.
+        thing: A sink or an open partition of any class.
+        capability: A class of `outfall.capabilities`, or `FixedPartitionedSink` or `DynamicSink`.
     """
     if isinstance(thing, DeclaresCapabilities):
         declared = thing.capabilities()
@@ -84,44 +84,44 @@ def supports(thing: object, capability: type[T]) -> TypeGuard[T]:
 
 
 def is_fixed(sink: object) -> bool:
-    """Whether the sink has a fixed list of parts."""
+    """Return whether the sink has a fixed list of parts."""
     return supports(sink, FixedPartitionedSink)
 
 
 def is_dynamic(sink: object) -> bool:
-    """Whether the sink is built per task."""
+    """Return whether the sink is built per task."""
     return supports(sink, DynamicSink)
 
 
 def routes_by_default(sink: object) -> bool:
-    """Whether a fixed sink routes keys as `FixedPartitionedSink` does, so that this can stay in the JVM."""
+    """Return whether a fixed sink uses the default `part_fn`, so that routing can stay in the JVM."""
     return getattr(getattr(sink, "part_fn", None), "__func__", None) is FixedPartitionedSink.part_fn
 
 
 def guarantee_of(sink: object) -> Guarantee:
-    """Return what the sink declares; `AT_LEAST_ONCE` when it declares nothing or cannot be fenced."""
+    """Return the declared guarantee, or `AT_LEAST_ONCE` if there is none or the sink cannot be fenced."""
     if supports(sink, SupportsWriterContext) and supports(sink, DeclaresGuarantee):
         return sink.guarantee()
     return Guarantee.AT_LEAST_ONCE
 
 
 def requirements_of(sink: object) -> Sequence[str]:
-    """Return what the sink's guarantee needs from its surroundings."""
+    """Return the conditions of the sink's guarantee on its environment."""
     return tuple(sink.requires()) if supports(sink, DeclaresGuarantee) else ()
 
 
 def needs_same_rows(sink: object) -> bool:
-    """Whether the sink's guarantee needs the same rows when an epoch is run again."""
+    """Return whether the sink's guarantee requires the same rows in a replay."""
     return supports(sink, DeclaresGuarantee) and sink.needs_same_rows()
 
 
 def bears_speculation(sink: object) -> bool:
-    """Whether two attempts of a task may run side by side."""
+    """Return whether two attempts of a task may run in parallel."""
     return not supports(sink, DeclaresGuarantee) or sink.bears_speculation()
 
 
 def routing_key_of(sink: object) -> str | None:
-    """Return the column that routes rows where the user names none; `None` where there is no such column."""
+    """Return the default routing column, or `None` if there is none."""
     if not supports(sink, SupportsChildren):
         return sink.routing_key() if supports(sink, DeclaresRoutingKey) else None
     keys = {routing_key_of(child) for child in sink.children().values() if is_fixed(child)}
@@ -129,52 +129,52 @@ def routing_key_of(sink: object) -> str | None:
 
 
 def check_unresumed(sink: object) -> None:
-    """Refuse a sink whose failed epoch can only be run again, never taken back, for a job that is never run again.
+    """Reject a sink whose failed epoch can be completed but not rolled back, for a job that cannot be repeated.
 
-    Its tasks publish in place, and it tells what came again from what is new by comparing both.
+    The tasks of such a sink publish in place. A replay distinguishes repeated rows from new ones by comparison.
 
     Raises:
-        CapabilityError: saying what to do.
+        CapabilityError: The sink requires `epoch` and `recovery`.
     """
     children = children_of(sink).values()
     for child in children:
         check_unresumed(child)
     if not children and supports(sink, SupportsSeal) and needs_same_rows(sink):
         raise CapabilityError(
-            f"a job with {type(sink).__name__} needs epoch= and recovery=",
-            why="its tasks publish by themselves. Where one fails, the rows of the others can only be completed by the"
-            " same job, and not be taken back",
-            do="pass epoch= and recovery=, and run a job that failed again with the same; or let the driver publish"
+            f"a job with {type(sink).__name__} requires epoch= and recovery=",
+            why="its tasks publish their own rows. If one task fails, the rows of the others cannot be rolled back, and"
+            " only the same job can complete them",
+            do="pass epoch= and recovery=, and repeat a failed job with the same values; or let the driver publish"
             ' (delivery="epoch")',
         )
 
 
 def keeps_writer_state(sink: object) -> bool:
-    """Whether a dynamic sink leaves state behind for the next epoch."""
+    """Return whether a dynamic sink keeps state for the next epoch."""
     return supports(sink, SupportsWriterState) and sink.keeps_writer_state()
 
 
 def kind_of(sink: object) -> str:
-    """Name the sink's kind as the recovery data stores it."""
-    # By ancestry: what stands for another sink has that one's kind, whatever that one supports.
+    """Return the kind of the sink as stored in the recovery data."""
+    # By base class: a delegating sink has the kind of its worker, whatever the worker supports.
     return sink.kind() if isinstance(sink, SupportsTarget) else class_name(sink)
 
 
 def target_of(sink: object) -> str | None:
-    """The target's name, where the sink tells it."""
+    """Return the name of the target, or `None` if the sink has none."""
     return sink.target() if supports(sink, SupportsTarget) else None
 
 
 def owns_target(sink: object) -> bool:
-    """Whether the sink takes what it finds in its target for its own, see `SupportsTarget.owns_target`."""
+    """Return whether the sink takes over the data in its target. See `SupportsTarget.owns_target`."""
     return supports(sink, SupportsTarget) and sink.owns_target()
 
 
 def in_save_mode(sink: Any, mode: SaveMode | None) -> Any:
-    """Return a sink as a batch job writes it; see `SupportsTarget.in_save_mode`.
+    """Return the sink for a save mode of a batch job. See `SupportsTarget.in_save_mode`.
 
     Raises:
-        ConfigurationError: the sink cannot do that, or its options say otherwise.
+        ConfigurationError: The sink does not support the mode, or its options contradict it.
     """
     if supports(sink, SupportsTarget):
         return sink.in_save_mode(mode)
@@ -184,24 +184,24 @@ def in_save_mode(sink: Any, mode: SaveMode | None) -> Any:
 
 
 def check_output_mode(sink: Any, mode: str) -> None:
-    """Refuse a streaming query whose rows come again where the sink can only add them.
+    """Reject a streaming query that sends changed rows again if the sink only adds rows.
 
     Raises:
-        ConfigurationError: saying what to use.
+        ConfigurationError: States the alternatives.
     """
     modes = sink.output_modes() if supports(sink, SupportsTarget) else OUTPUT_MODES
     if mode not in modes:
         raise ConfigurationError(
             f"the query's output mode is {mode}, and {type(sink).__name__} takes {' and '.join(modes)} only",
-            why="rows that change come again, and would stand beside what they were before",
-            do='use .outputMode("append"), with a watermark where rows are aggregated; or a sink that upserts, as'
-            ' PostgresSink(…, write_mode="upsert", key_columns=…); or, in a foreachBatch function of your own, hand'
-            " rows that are to be added to for_each_batch(…)",
+            why="Spark sends changed rows again, and the sink would add them to their old versions",
+            do='use .outputMode("append"), with a watermark if rows are aggregated; or use a sink that upserts, such as'
+            ' PostgresSink(…, write_mode="upsert", key_columns=…); or pass the rows that are to be added to'
+            " for_each_batch(…) in your own foreachBatch function",
         )
 
 
 def children_of(sink: object) -> dict[str, Any]:
-    """Return the sinks that a sink consists of, and theirs in turn as `child.grandchild`."""
+    """Return the children of a composite sink, and their children as `child.grandchild`."""
     if not supports(sink, SupportsChildren):
         return {}
     found: dict[str, Any] = {}
@@ -211,20 +211,20 @@ def children_of(sink: object) -> dict[str, Any]:
 
 
 def check_sink(sink: Any) -> None:
-    """Check a sink's shape before any data moves.
+    """Check the capabilities of a sink before any data moves.
 
     Raises:
-        CapabilityError: naming what is missing or does not go together.
+        CapabilityError: A capability is missing or does not fit the others.
     """
     if isinstance(sink, type):
-        raise CapabilityError(f"{sink.__name__} is a class, not a sink", do=f"make one of it: {sink.__name__}(…)")
+        raise CapabilityError(f"{sink.__name__} is a class, not a sink", do=f"create an instance: {sink.__name__}(…)")
     name = type(sink).__name__
     if is_fixed(sink) == is_dynamic(sink):
         has = (
             "both list_parts/build_part and build" if is_fixed(sink) else "neither list_parts and build_part nor build"
         )
         raise CapabilityError(
-            f"{name} has {has}", do="make it a FixedPartitionedSink or a DynamicSink (outfall.sinks), not both"
+            f"{name} has {has}", do="derive it from FixedPartitionedSink or DynamicSink (outfall.sinks), not both"
         )
     for mixin, needs in _NEEDS.items():
         if supports(sink, mixin) and not supports(sink, needs):
@@ -232,12 +232,12 @@ def check_sink(sink: Any) -> None:
     for mixin in (SupportsSeal, SupportsStateSerializer, SupportsNamedStates):
         if supports(sink, mixin) and not is_fixed(sink):
             raise CapabilityError(
-                f"{name} has {mixin.__name__} but no parts", do="make it a FixedPartitionedSink, or drop the mixin"
+                f"{name} has {mixin.__name__} but no parts", do="derive it from FixedPartitionedSink, or drop the mixin"
             )
     if supports(sink, SupportsBufferedRows) and not (is_fixed(sink) or supports(sink, SupportsWriterState)):
         raise CapabilityError(
-            f"{name} has SupportsBufferedRows but no state to hold rows in",
-            do="add SupportsWriterState, or make it a FixedPartitionedSink",
+            f"{name} has SupportsBufferedRows but no state for the rows",
+            do="add SupportsWriterState, or derive it from FixedPartitionedSink",
         )
     if supports(sink, SupportsWriterState) and is_fixed(sink):
         raise CapabilityError(
@@ -246,10 +246,9 @@ def check_sink(sink: Any) -> None:
 
 
 def flush(partition: Any, *, end_of_input: bool) -> None:
-    """Flush an open partition that holds values back; one without `flush` has nothing to send.
+    """Flush an open partition that buffers values. Does nothing for a partition without `flush`.
 
-    A `flush` that takes nothing is a partition's own, as those written for Bytewax may have: whatever it is for, what
-    was written is out once it was called.
+    A `flush` without arguments, as in some Bytewax partitions, is assumed to send all values.
     """
     takes = _flush_takes(partition)
     if takes == "nothing":
@@ -263,7 +262,7 @@ def _flush_takes(partition: Any) -> Literal["end_of_input", "nothing", "somethin
         return None
     try:
         signature = inspect.signature(partition.flush)
-    except ValueError:  # built in, and says nothing of itself
+    except ValueError:  # a builtin without a signature
         return "end_of_input"
     with suppress(TypeError):
         signature.bind(end_of_input=True)
@@ -275,10 +274,10 @@ def _flush_takes(partition: Any) -> Literal["end_of_input", "nothing", "somethin
 
 
 def check_partition(sink: Any, partition: Any) -> None:
-    """Check an open partition against what its sink promises, before the first row is written.
+    """Check an open partition against the capabilities of its sink, before the first row is written.
 
     Raises:
-        CapabilityError: naming the method that is missing.
+        CapabilityError: A method is missing or has the wrong signature.
     """
     needed = ["write_batch"] if not supports(partition, SupportsArrow) else []
     needed += ["snapshot"] if is_fixed(sink) else []
@@ -290,13 +289,13 @@ def check_partition(sink: Any, partition: Any) -> None:
         if not callable(getattr(partition, method, None)):
             raise CapabilityError(
                 f"{type(sink).__name__} built a {type(partition).__name__} that has no {method}()",
-                do=f"add {method}() to the partition, or drop the capability that needs it from the sink",
+                do=f"add {method}() to the partition, or drop the capability that requires it from the sink",
             )
     takes = _flush_takes(partition)
     if takes == "something else" or (takes == "nothing" and supports(sink, SupportsBufferedRows)):
         raise CapabilityError(
             f"{type(sink).__name__} built a {type(partition).__name__} whose flush() does not take end_of_input",
-            do="make it flush(self, end_of_input: bool), or give it another name",
+            do="define it as flush(self, end_of_input: bool), or rename it",
         )
 
 

@@ -1,7 +1,7 @@
-"""What a refused record looks like, wherever it goes.
+"""The format of dead letters, in every sink that takes them.
 
-A record that its destination refuses for good is a dead letter: it is written somewhere else, with the reason, in the
-same epoch as the rows that went through. The pattern is Hohpe and Woolf's Dead Letter Channel (Enterprise Integration
+A record that its destination permanently rejects becomes a dead letter: it is written to another sink with the reason,
+in the same epoch as the accepted rows. The pattern is Hohpe and Woolf's Dead Letter Channel (Enterprise Integration
 Patterns, 2003), https://www.enterpriseintegrationpatterns.com/patterns/messaging/DeadLetterChannel.html
 """
 
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 EXCERPT_CHARACTERS = 1000
-"""How much of an answer is kept; a body may be a page of HTML."""
+"""The kept length of a response, whose body may be a page of HTML."""
 
 DEAD_LETTER_SCHEMA = pa.schema(
     [
@@ -28,35 +28,35 @@ DEAD_LETTER_SCHEMA = pa.schema(
         pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
     ]
 )
-"""The columns of dead letters, in every sink that takes them."""
+"""The columns of dead letters."""
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One refused record. `time` is when it was refused."""
+    """One rejected record. `time` is the time of the rejection."""
 
     row: str
-    """The record as JSON text; see `outfall.formats.row_text`."""
+    """The record as JSON; see `outfall.formats.row_text`."""
     reason: str
-    """Why it was refused, in the destination's words. Never a secret."""
+    """The reason, in the words of the destination, without secrets."""
     step: str
     epoch: int | None
     part: str | None = None
-    """The part or the writer; `None` where the driver found out."""
+    """The part or the writer; `None` if the driver detected the rejection."""
     code: str | None = None
     """The destination's code for the reason: an SQLSTATE, an HTTP status, an AWS error code."""
     excerpt: str | None = None
-    """The beginning of the destination's answer."""
+    """The beginning of the destination's response."""
     time: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __post_init__(self) -> None:
-        """Escape lone surrogates, and cut the excerpt to its bound.
+        """Escape lone surrogates and truncate the excerpt.
 
         Raises:
-            ValueError: the time has no zone.
+            ValueError: The time has no zone.
         """
         if self.time.tzinfo is None:
-            raise ValueError("the time of a dead letter needs a zone")
+            raise ValueError("the time of a dead letter requires a time zone")
         for name in ("row", "reason", "code", "excerpt"):
             text = getattr(self, name)
             if text is not None:
@@ -73,5 +73,5 @@ def dead_letter_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
 
 
 def escape_surrogates(text: str) -> str:
-    """Return a text that UTF-8 can hold: of a lone surrogate, as in a client's text, its escape is left."""
+    """Return a text that is valid in UTF-8, with lone surrogates escaped."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""`DelegatingSink`: a sink that is, to the engine, the sink which it holds."""
+"""`DelegatingSink`: a sink that forwards each call to another sink."""
 
 from __future__ import annotations
 
@@ -97,22 +97,23 @@ class DelegatingSink(
     SupportsWriterState[Any, Any],
     WithCompatibleState,
 ):
-    """Has the features of its worker, whatever they are, and hands each call on to it.
+    """Has the capabilities of its worker and forwards each call to it.
 
-    For a sink that writes in several ways, each a class of its own, and for wrappers, which override what they change.
-    Kind, target and records are the worker's: putting a wrapper on or off between restarts changes nothing stored.
+    Base class of sinks with several write modes, each a class of its own, and of wrappers, which override the methods
+    that they change. Kind, target and records are those of the worker: adding or removing a wrapper between restarts
+    does not change the stored data.
 
     Args:
-        worker: the sink that does the work, also one that was written for Bytewax.
+        worker: The sink that does the work, possibly one written for Bytewax.
     """
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker
-        # Asked many times per epoch, and the same each time.
+        # Cached because it is used many times per epoch.
         self._capabilities = frozenset(feature for feature in _FEATURES if supports(worker, feature))
 
     def with_worker(self, worker: Any) -> Self:
-        """Return a copy that stands for another sink."""
+        """Return a copy that delegates to another sink."""
         changed = copy.copy(self)
         DelegatingSink.__init__(changed, worker)
         return changed
@@ -125,7 +126,7 @@ class DelegatingSink(
 
     @property
     def part_fn(self) -> Callable[[str], int]:
-        # The worker's own method, so that a caller sees whether it is the default.
+        # The worker's own method, so that a caller can detect the default.
         return self.worker.part_fn  # type: ignore[no-any-return]
 
     def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Any:

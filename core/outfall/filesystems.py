@@ -1,4 +1,4 @@
-"""Filesystems: how one is opened, what its errors mean, and how a directory's name survives the host."""
+"""Opens filesystems, explains their errors, and creates directories durably."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.location import PACKAGES, Location
 from outfall.trace_points import reached
 
-# By name: which clients there are depends on what is installed, and none of them is loaded here.
+# By name, because the installed clients vary and none of them is loaded here.
 _UNSET = {
     "azure.core.exceptions.ClientAuthenticationError",
     "botocore.exceptions.NoAuthTokenError",
@@ -26,14 +26,14 @@ _UNSET = {
 }
 
 _MISTAKES = (TypeError, AttributeError, NameError, AssertionError, LookupError, NotImplementedError)
-"""Errors of programs, ours or the client's: nobody who operates a query can do anything about them."""
+"""Programming errors, of Outfall or of the client, which a user cannot fix."""
 
 _REMEDIES = {
     errno.ENOSPC: "free space there",
-    errno.EDQUOT: "free space there, or have the quota raised",
+    errno.EDQUOT: "free space there, or raise the quota",
     errno.EMFILE: "raise the limit of open files (ulimit -n) of the process that writes",
     errno.ENFILE: "raise the host's limit of open files (sysctl fs.file-max)",
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or use a filesystem that takes larger files",
+    errno.EFBIG: "raise the limit of the file size (ulimit -f), or use a filesystem that supports larger files",
     errno.EROFS: "mount it for writing",
     errno.EACCES: "correct its owner or mode",
     errno.EPERM: "correct its owner, mode or attributes",
@@ -41,28 +41,28 @@ _REMEDIES = {
 
 
 def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
-    """Open the filesystem of a location; credentials come from its own environment and fsspec's configuration.
+    """Open the filesystem of a location, with credentials from its own environment or fsspec's configuration.
 
     Args:
-        location: not a local one.
-        wanted_for: what needs it, as the beginning of a sentence.
+        location: A location that is not local.
+        wanted_for: The purpose, as the beginning of a sentence.
 
     Returns:
-        The filesystem, whose listings come from no cache, and the location's path in it.
+        The filesystem, without a cache for listings, and the path of the location in it.
 
     Raises:
-        ImportError: a package is missing; the text names it.
-        ConfigurationError: its client cannot be made, as without credentials.
+        ImportError: A package is missing. The text names it.
+        ConfigurationError: The client cannot be created, for example without credentials.
     """
-    # Here and not above: it takes longer to import than all that a log on a disk needs.
+    # Imported here because the import takes longer than all others for a log on a disk.
     import fsspec
 
     try:
-        # A listing from a cache would hide what another process has just written.
+        # A cached listing would hide files that another process has just written.
         filesystem, path = fsspec.url_to_fs(location.url(), use_listings_cache=False)
     except ImportError as error:
         package = PACKAGES.get(location.scheme)
-        needed = repr(package) if package else f"what fsspec needs for {location.scheme}: ({error})"
+        needed = repr(package) if package else f"the fsspec package for {location.scheme}: ({error})"
         raise ImportError(
             f"{wanted_for} {location.url()} needs {needed}, which is not installed."
             f" What to do: {f'pip install {package}' if package else 'install it on driver and executors'}."
@@ -73,37 +73,37 @@ def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
         raise ConfigurationError(
             f"the filesystem of {location.url()!r} cannot be opened",
             why=f"{type(error).__name__}: {error}",
-            do="give credentials where its client looks for them, for driver and executors",
+            do="provide credentials in the environment of its client, on driver and executors",
         ) from error
     return filesystem, path
 
 
 def _explain_client(error: Exception, what: str) -> OutfallError:
-    """Make the error that says what to do about one of a client.
+    """Return an error with a remedy for an error of a client.
 
     Args:
-        error: what the client raised.
-        what: what failed, as the beginning of a sentence.
+        error: The error of the client.
+        what: What failed, as the beginning of a sentence.
     """
     why = f"{type(error).__name__}: {error}"
     if is_unset(error):
-        do = "give credentials and region where the store's client looks for them, for driver and executors"
+        do = "provide credentials and region in the environment of the store's client, on driver and executors"
         return ConfigurationError(what, why=why, do=do)
     return TransientError(
-        what, why=why, do="see that the store is up and reachable, at the address that its client is given"
+        what, why=why, do="check that the store is up and reachable at the address in its client's configuration"
     )
 
 
 class ExplainedClient:
-    """A filesystem whose methods raise an OSError or an `OutfallError`, whatever its client raises."""
+    """A filesystem whose methods raise only `OSError` and `OutfallError`."""
 
     def __init__(self, filesystem: Any, where: str) -> None:
-        """Stand before a filesystem; `where` is the place in it, for texts."""
+        """Wrap a filesystem; `where` is the location in it, for error texts."""
         self._filesystem = filesystem
         self._where = where
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return one of the filesystem's methods."""
+        """Return a method of the filesystem."""
         method = getattr(self._filesystem, name)
 
         @wraps(method)
@@ -119,24 +119,24 @@ class ExplainedClient:
 
 
 def is_unset(error: Exception) -> bool:
-    """Whether a client says that it was given no credentials, or not all that it needs."""
+    """Return whether a client reports missing or incomplete credentials."""
     return any(f"{kind.__module__}.{kind.__name__}" in _UNSET for kind in type(error).__mro__)
 
 
 def remedy(error: OSError) -> str:
-    """Return what the reader of an operating system's error can do, as the beginning of a sentence."""
-    return _REMEDIES.get(error.errno or 0, "look at that filesystem")
+    """Return the remedy for an error of the operating system, as the beginning of a sentence."""
+    return _REMEDIES.get(error.errno or 0, "check that filesystem")
 
 
 def make_durably(directory: str) -> None:
-    """Make a directory with what is missing above it, durably.
+    """Create a directory and its missing parents durably.
 
-    Each level's name is durable before anything is made below it. So of the levels found only the deepest may not be
-    yet, when its maker died: it is synced even though it is there.
+    The name of each level is synced before anything is created below it. If another process died while creating them,
+    only the deepest existing level may not be durable, so this one is synced too.
     """
     missing = _missing_levels(directory)
     deepest = os.path.dirname(missing[0]) if missing else directory
-    # Who may not read the level above did not make this one.
+    # A process that may not read the parent did not create this level.
     with suppress(PermissionError):
         sync_directory(os.path.dirname(deepest))
     for level in missing:
@@ -156,7 +156,7 @@ def sync_directory(path: str) -> None:
 
 
 def _missing_levels(directory: str) -> list[str]:
-    """The levels of a path that do not exist, from the top."""
+    """Return the levels of a path that do not exist, from the top."""
     missing: list[str] = []
     while not os.path.isdir(directory):
         missing.insert(0, directory)

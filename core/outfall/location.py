@@ -1,4 +1,4 @@
-"""Places on disks and in object stores: a location's text, understood and normalised."""
+"""Parses and normalizes locations on disks and in object stores."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ OBJECT_STORES = {
     "az": "az",
     "memory": "memory",
 }
-"""Schemes of object stores, each with the one it is called by from there on."""
+"""Schemes of object stores → their canonical scheme."""
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
-"""What fsspec needs to be installed for a scheme."""
+"""Scheme → the package that fsspec requires for it."""
 
-# Not urlsplit: Hadoop, whose checkpoint locations these are, takes `%20`, `?` and `#` in a path literally.
+# Not urlsplit: Hadoop takes `%20`, `?` and `#` in a checkpoint location literally.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _BEFORE_AT = re.compile(r"([^:/]*:/{0,2}|//)(.*)@", re.DOTALL)
 _PORT = re.compile(r"\[[^\]]*\](:\d{1,5})?|[^:]*:\d{1,5}")
 _ROOTLESS = {"memory", "hdfs"}
-"""Schemes whose URLs may leave the host out: HDFS then means the cluster that it is configured for."""
+"""Schemes whose URLs may omit the host. HDFS then uses the configured cluster."""
 _WITH_CONTAINER = {"abfs", "abfss", "az"}
 
 
 @dataclass(frozen=True)
 class Purpose:
-    """What locations are wanted for."""
+    """The purpose of a location."""
 
     what: str
-    """What such a location is called in texts."""
+    """The name of such a location in error texts."""
     schemes: Mapping[str, str]
-    """Which schemes will do, each with the one it is called by from there on."""
+    """The supported schemes → their canonical scheme."""
     why_not: str
-    """What other schemes lack, after their name."""
+    """What the other schemes lack, as the text after their name."""
     use_instead: str
-    """What to use in their place."""
+    """The remedy for another scheme."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """A directory of a filesystem. Equal locations are spelled equally."""
+    """A directory of a filesystem. Equal locations have equal texts."""
 
     scheme: str
     """`LOCAL`, or a value of the purpose's `schemes`."""
     path: str
-    """Absolute where local; otherwise what follows `scheme://`."""
+    """An absolute path if local, otherwise the part after `scheme://`."""
 
     @classmethod
     def parse(cls, text: str, purpose: Purpose) -> Location:
-        """Understand an absolute path or a URL.
+        """Parse an absolute path or a URL.
 
         Raises:
-            ConfigurationError: it is relative, carries credentials, or will not do for the purpose.
+            ConfigurationError: The location is relative, contains credentials, or does not fit the purpose.
         """
         if not isinstance(text, str) or not text.strip() or "\0" in text:
             shown = masked(text) if isinstance(text, str) else text
@@ -78,11 +78,11 @@ class Location:
         return _remote(scheme, rest, text, purpose)
 
     def url(self) -> str:
-        """Return the text that `parse` makes an equal location of."""
+        """Return the text that `parse` turns into an equal location."""
         return self.path if self.scheme == LOCAL else f"{self.scheme}://{self.path}"
 
     def child(self, *names: str) -> str:
-        """Return the path of something below, as the filesystem wants it."""
+        """Return the path of a descendant in the form that the filesystem expects."""
         return "/".join([self.path.rstrip("/"), *names])
 
 
@@ -90,14 +90,14 @@ def _local(path: str, text: str, purpose: Purpose) -> Location:
     if not path.startswith("/"):
         raise ConfigurationError(
             f"the {purpose.what} {text!r} is relative",
-            why="driver and executors, and the next run, may have other working directories",
+            why="driver, executors and the next run may have different working directories",
             do="give an absolute path or a URL",
         )
     return Location(LOCAL, "/" + os.path.normpath(path).lstrip("/"))
 
 
 def _without_host(rest: str, text: str, purpose: Purpose) -> str:
-    """Return the path in what follows `file:`."""
+    """Return the path in the text after `file:`."""
     if not rest.startswith("//"):
         return rest
     host, slash, path = rest[2:].partition("/")
@@ -111,7 +111,7 @@ def _without_host(rest: str, text: str, purpose: Purpose) -> str:
 def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
     if scheme not in purpose.schemes:
         raise ConfigurationError(
-            f"the {purpose.what} {masked(text)!r} will not do",
+            f"the {purpose.what} {masked(text)!r} is not supported",
             why=f"{scheme}: {purpose.why_not}",
             do=purpose.use_instead,
         )
@@ -120,16 +120,16 @@ def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
     _refuse_secrets(scheme, rest, text, purpose)
     if "::" in rest:
         raise ConfigurationError(
-            f"the {purpose.what} {masked(text)!r} holds '::'",
-            why="fsspec takes what stands on both sides for two filesystems, one in the other",
-            do="name a directory without it",
+            f"the {purpose.what} {masked(text)!r} contains '::'",
+            why="fsspec interprets the two sides of it as chained filesystems",
+            do="use a directory without '::' in its path",
         )
     root, _, path = rest[2:].partition("/")
     if not root and purpose.schemes[scheme] not in _ROOTLESS:
         raise ConfigurationError(
             f"the {purpose.what} {text!r} names no bucket or container", do=f"write {scheme}://bucket/path"
         )
-    # Normalised below the root, so that `..` never leads into another bucket.
+    # Normalized below the root, so that `..` never leads to another bucket.
     below = posixpath.normpath(f"/{path}").strip("/")
     if not root and purpose.schemes[scheme] == "hdfs":
         return Location("hdfs", f"/{below}")
@@ -137,23 +137,23 @@ def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
 
 
 def _refuse_secrets(scheme: str, rest: str, text: str, purpose: Purpose) -> None:
-    """Keep secrets out of what is logged, pickled and recorded. The user in `abfss://container@account` is none."""
+    """Keep secrets out of logs, pickles and records. The user in `abfss://container@account` is not a secret."""
     root = rest[2:].partition("/")[0]
-    # A secret may hold a slash, so that what follows a colon is not known to end where the root does.
+    # A secret may contain a slash, so the text after a colon does not necessarily end with the root.
     secret = ":" in root and ("@" in rest or not (scheme == "hdfs" or root.startswith("arn:")))
     if secret or ("@" in root and scheme not in _WITH_CONTAINER) or "?" in rest or "#" in rest:
         raise ConfigurationError(
-            f"the {purpose.what} {masked(text)!r} holds credentials or a query",
+            f"the {purpose.what} {masked(text)!r} contains credentials or a query",
             why="locations are written to logs and records",
-            do="leave them out and give credentials in the filesystem's own environment or in fsspec's configuration",
+            do="remove them, and provide credentials in the filesystem's environment or in fsspec's configuration",
         )
 
 
 def masked(text: str) -> str:
-    """Return a location's text without what may be a secret in it: user, password, query, fragment.
+    """Return the text of a location without possible secrets: user, password, query, fragment.
 
-    A password may hold a slash: after a name with a colon, unless what follows is a port, all is taken for it up to the
-    last `@`.
+    A password may contain a slash. After a name with a colon, unless a port follows, all text up to the last `@` is
+    therefore treated as the password.
     """
     found = _BEFORE_AT.match(text)
     if found is not None:

@@ -1,14 +1,14 @@
-"""What installed distributions bring: sinks, recovery stores and what wraps sinks, found by their entry points.
+"""Finds sinks, recovery stores and wrappers of installed distributions by their entry points.
 
-A distribution `outfall-mysql` declares, as Outfall itself does for its own sinks:
+A distribution `outfall-mysql` declares its sink in the same way as Outfall:
 
 ```toml
 [project.entry-points."outfall.sinks"]
 mysql = "outfall_mysql:sink_from_options"
 ```
 
-and `.option("sink", "mysql")` finds it. What a name means is looked up on the driver only. Tasks get what was made
-there, pickled by module and attribute: an executor needs the code of a distribution and not its metadata.
+Then `.option("sink", "mysql")` finds it. Names are resolved on the driver only. Tasks get the created object, pickled
+by module and attribute: an executor requires the code of a distribution, not its metadata.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 from outfall.errors import ConfigurationError
 
 SINKS = "outfall.sinks"
-"""By the name of `.option("sink", …)`: a function of the sink's options, as text, that returns the sink."""
+"""Entry points by the name of `.option("sink", …)`: a function of the sink's options as strings. Returns the sink."""
 WRAPPERS = "outfall.wrappers"
-"""By the name of an option that any sink may have, or by its part before the first dot: a function of the sink and of
-these options, as text, that returns the sink which wraps it. A sink that has the option itself gets it, and is not
-wrapped for it. Several wrap each other in the order of their names."""
+"""Entry points by the name of an option of any sink, or by its part before the first dot: a function of the sink and of
+these options as strings. Returns the sink that wraps it. A sink that has the option itself is not wrapped. Several
+wrappers wrap each other in the order of their names."""
 RECOVERY = "outfall.recovery"
-"""By the scheme of a recovery location: a function of its URL that returns a `RecoveryConfig`."""
+"""Entry points by the scheme of a recovery location: a function of its URL. Returns a `RecoveryConfig`."""
 
 
 def names(group: str) -> list[str]:
@@ -34,11 +34,11 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> Any | None:
-    """Import what is registered under a name; `None` where nothing is.
+    """Import the object that is registered under a name. Return `None` if there is none.
 
     Raises:
-        ConfigurationError: several distributions register the name, or the one that does has no such object.
-        ImportError: its module, or an extra that it needs, is not installed.
+        ConfigurationError: Several distributions register the name, or the registered object does not exist.
+        ImportError: The module, or an extra that it requires, is not installed.
     """
     entries = {entry.value: entry for entry in entry_points(group=group, name=name)}
     if len(entries) > 1:
@@ -56,9 +56,9 @@ def _loaded(entry: EntryPoint) -> Any:
         return entry.load()
     except AttributeError as error:
         raise ConfigurationError(
-            f"{_distribution(entry)} registers {entry.name!r} in {entry.group} as {entry.value}, which is not there",
+            f"{_distribution(entry)} registers {entry.name!r} in {entry.group} as {entry.value}, which does not exist",
             why=str(error),
-            do="install the distribution again, so that its code and its metadata are of one version",
+            do="reinstall the distribution, so that its code and its metadata have the same version",
         ) from error
 
 

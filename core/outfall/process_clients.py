@@ -1,4 +1,4 @@
-"""Clients of services, kept by a process: making one takes longer than many a task."""
+"""Caches clients of services per process, because creating one takes longer than many tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 8
 
 
 class _Access(Hashable, Protocol):
-    """How a service is reached. Two that are equal share a client."""
+    """The way to reach a service. Equal objects share a client."""
 
     def make(self) -> Any: ...
 
@@ -23,26 +23,26 @@ A = TypeVar("A", bound=_Access)
 
 
 class ProcessClients(Generic[A]):
-    """The clients of this process, shared by its threads and tasks, each made when it is first asked for.
+    """Clients of this process, shared by its threads and tasks. Each is created on first use.
 
-    Few are kept, those used last: what each task unpickles anew may count as another access. A child process makes its
-    own.
+    Only the most recently used are kept, because an access that a task unpickles may differ from earlier ones. A child
+    process creates its own clients.
     """
 
     def __init__(self, most: int = _MOST) -> None:
-        """Keep nothing yet, and never more than so many."""
+        """Start empty, with a maximum number of clients."""
         self._most = most
         self._after_fork()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
-        """Begin anew: the parent's connections are the parent's, and its lock may be held."""
+        """Start empty: the connections belong to the parent, and its lock may be taken."""
         self._lock = threading.Lock()
         self._made: OrderedDict[A, Any] = OrderedDict()
 
     def get(self, access: A) -> Any:
-        """Return the client of an access. What its `make` raises is raised, and the next call tries again."""
-        with self._lock:  # boto3's sessions may not be made in two threads at once
+        """Return the client of an access. Raises the error of its `make`; the next call then retries."""
+        with self._lock:  # boto3 sessions must not be created in two threads at once
             client = self._made.get(access)
             if client is None:
                 client = self._made[access] = access.make()
@@ -52,23 +52,23 @@ class ProcessClients(Generic[A]):
             return client
 
     def drop(self, access: A, client: Any) -> None:
-        """Have the next call make a new client in place of this one, unless that has happened already."""
+        """Let the next call create a new client in place of this one, unless that has already happened."""
         with self._lock:
             if self._made.get(access) is client:
                 del self._made[access]
 
 
 def hide_secrets(client: Any, more: Iterable[str] = ()) -> None:
-    """Take out of what a boto3 client raises and returns of errors whatever a server says back of secrets.
+    """Remove secrets from the errors that a boto3 client raises and returns, in case a server repeats them.
 
     Args:
-        client: made just now.
-        more: what its requests carry beside the credentials, such as a key of the user's own.
+        client: A newly created client.
+        more: Secrets in its requests other than the credentials, such as a user's encryption key.
     """
     given = [value for value in more if value]
 
     def redaction() -> Redaction:
-        # Not asked for by `get_frozen_credentials`, which may fetch new ones: those were not sent.
+        # Not `get_frozen_credentials`, which may fetch new ones that were never sent.
         held = vars(client._get_credentials() or object) if hasattr(client, "_get_credentials") else {}
         names = ("secret_key", "_secret_key", "token", "_token")
         found = [held[name] for name in names if isinstance(held.get(name), str)]
@@ -85,15 +85,15 @@ def hide_secrets(client: Any, more: Iterable[str] = ()) -> None:
         hidden = redaction()
         exception.args = tuple(hidden.hide(value) if isinstance(value, str) else value for value in exception.args)
 
-    # A session of the user's own may give what is no client of boto3's.
+    # A user's session may return an object that is not a boto3 client.
     if (events := getattr(getattr(client, "meta", None), "events", None)) is not None:
         events.register("after-call", answered)
         events.register("after-call-error", broke)
 
 
 _PER_RECORD = ("Records", "RequestResponses", "Errors")
-"""Where services say it record by record."""
+"""The fields with the errors of single records."""
 _MESSAGES = ("Message", "ErrorMessage")
-"""Not codes: what is done about an error goes by them."""
+"""Not codes, because error handling depends on them."""
 _SHORTEST = 8
-"""Characters. AWS's own secrets have forty and more; those of a test may be a letter that stands in every word."""
+"""Characters. AWS secrets have forty and more. A test secret may be a letter that occurs in every word."""

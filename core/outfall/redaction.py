@@ -1,4 +1,4 @@
-"""Secrets taken out of texts: known ones however they are written, and what looks like a credential."""
+"""Removes secrets from texts: known ones in any encoding, and texts that look like credentials."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from outfall.location import masked
 MASK = "***"
 
 _SHORTEST = 4
-"""Bytes. What is shorter is looked for as it is only: encoded it would be found in too many words."""
+"""Bytes. Shorter secrets are searched only in plain form, because their encoded forms occur in too many words."""
 _CUT = 8
-"""Bytes of a secret that tell it from other words where a text is cut off in the middle of it."""
+"""Bytes of a secret that identify it where a text is truncated within it."""
 _LAYERS = 3
-"""How many encodings may lie one in the other, as a percent-encoded value in JSON in HTML."""
+"""The maximum number of nested encodings, such as a percent-encoded value in JSON in HTML."""
 
 
 class Redaction:
-    """Takes secrets out of texts, however they are written, and where the text is cut off within one.
+    """Removes secrets from texts, in any encoding, and also if the text is truncated within one.
 
-    As they are, percent-encoded, as JSON, HTML and quoted-printable write them, in Base64, in hexadecimal digits, and
-    one of these in the other.
+    Finds plain, percent-encoded, JSON-escaped, HTML-escaped, quoted-printable, Base64 and hexadecimal forms, and nested
+    combinations of them.
 
     Args:
-        secrets: empty ones are left out.
+        secrets: Empty strings are ignored.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._needles = _all_needles(secrets)
 
     def hide(self, text: str, more: Iterable[str] = ()) -> str:
-        """Return a text with `***` in place of each secret, and of each in `more`."""
+        """Return the text with `***` in place of each secret, and of each one in `more`."""
         needles = self._needles | _all_needles(more)
         spans = sorted(span for view in _views(text) for span in _found(view, needles)) if needles else []
         pieces: list[str] = []
@@ -50,11 +50,11 @@ class Redaction:
 class _Needle(NamedTuple):
     content: bytes
     inner: bool
-    """Whether more of the same encoding may stand around it: Base64 shares a character with the neighbours."""
+    """Whether the encoding may continue around it: in Base64, a character is shared with the neighbors."""
 
 
 class _View(NamedTuple):
-    """A text as some decoding shows it: its bytes, and which characters of the text each of them stands for."""
+    """A decoded text: its bytes, and the characters of the original text for each of them."""
 
     content: bytes
     spans: list[tuple[int, int]]
@@ -76,7 +76,7 @@ def _needles(secret: str) -> tuple[_Needle, ...]:
 
 
 def _in_base64(content: bytes) -> Iterator[bytes]:
-    """What is the same in Base64 whatever stands before and behind, of both alphabets."""
+    """Yield the part of the Base64 text that is independent of its neighbors, in both alphabets."""
     for shift, first in enumerate((0, 2, 3)):
         last = (shift + len(content)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -103,11 +103,11 @@ def _found(view: _View, needles: Iterable[_Needle]) -> Iterator[tuple[int, int]]
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]")
 _REST = re.compile(rb"[A-Za-z0-9+/_-]?={0,2}")
 _BROKEN_OFF = re.compile(rb"(?:%[0-9A-Fa-f]?|\\(?:u[0-9A-Fa-f]{0,3})?|&[#A-Za-z0-9]{0,7}|=[0-9A-Fa-f]?)?\Z")
-"""An escape that is not whole, at the end of a text."""
+"""An incomplete escape at the end of a text."""
 
 
 def _views(text: str) -> Iterator[_View]:
-    """Yield the text as it is, and as each chain of decodings shows it."""
+    """Yield the text itself, and each chain of decodings of it."""
     spans = [(at, at + 1) for at, character in enumerate(text) for _ in _bytes(character)]
     layer = [_View(_bytes(text), spans)]
     seen = {layer[0].content}
@@ -144,7 +144,7 @@ def _hexadecimal(found: re.Match[bytes]) -> bytes:
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:
-    """What JSON and Python write with a backslash."""
+    """Decode a backslash escape of JSON or Python."""
     if found[1]:
         units = bytes.fromhex(found[0].replace(b"\\u", b"").decode())
         return _bytes(units.decode("utf-16-be", "surrogatepass"))
@@ -165,30 +165,30 @@ _DECODINGS: tuple[tuple[re.Pattern[bytes], Callable[[re.Match[bytes]], bytes]], 
     (re.compile(rb"\r?\n[ \t]*"), lambda found: b""),
 )
 
-# Lengths are bounded, or a long word would be gone through from each of its letters on.
+# Lengths are limited, because the search would otherwise start at each letter of a long word.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}://[^\s\"'<>\\]+")
 _WORD = re.compile(r"\S+")
 _PASSWORD = re.compile(r"(\b[a-z_.]{0,40}pass(?:word|wd|phrase)\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 
 
 def without_credentials(text: str) -> str:
-    """Mask user, password, query and fragment of every URL in a text, and what stands behind `password=`.
+    """Mask user, password, query and fragment of every URL in a text, and the value after `password=`.
 
-    Rather too much: all up to the last `@` of a word is taken for credentials.
+    Masks too much rather than too little: all text of a word up to its last `@` is treated as credentials.
     """
     text = _WORD.sub(lambda found: _without_user(found[0]), text)
     return _PASSWORD.sub(r"\1***", _URL.sub(lambda found: masked(found[0]), text))
 
 
 def _without_user(word: str) -> str:
-    # By the last @, since a password may hold what ends a URL: a quote, a slash, an @.
+    # By the last @, because a password may contain characters that end a URL: a quote, a slash, an @.
     scheme, _, rest = word.partition("://")
     _, at, place = rest.rpartition("@")
     return f"{scheme}://***@{place}" if at else word
 
 
 def all_without_credentials(value: Any) -> Any:
-    """Mask all texts of a JSON value, keys of objects left as they are."""
+    """Mask all strings of a JSON value except the keys of objects."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Warnings of retries, so that each outage shows itself: the first is logged, and then one at intervals.
+"""Logs retries as warnings, so that each outage is visible: the first retry, then one per interval.
 
-Who runs tasks or commits can watch what is tried again meanwhile: see `watched_by`.
+The caller that runs tasks or commits can observe the retries: see `watched_by`.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from typing import TypeAlias
 INTERVAL = 30.0
 """Seconds between two warnings of one outage."""
 QUIET = 5.0
-"""Seconds without a retry after which a first try that fails is a new outage."""
+"""Seconds without a retry after which a failed first attempt is a new outage."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """One try that failed and is made again."""
+    """A failed attempt that is retried."""
 
     place: str
-    """What has the outage, without credentials."""
+    """The server, bucket or step with the outage, without credentials."""
     doing: str
-    """What failed."""
+    """The operation that failed."""
     reason: str
-    """Why, without secrets."""
+    """The reason, without secrets."""
 
 
 RetryWatcher: TypeAlias = Callable[[Retry], None]
-"""Told of each retry, in the thread that tries again: it returns at once and raises nothing."""
+"""Called for each retry in the thread that retries. Must return at once and not raise."""
 
 _watcher: ContextVar[RetryWatcher | None] = ContextVar("_watcher", default=None)
 
 
 @contextmanager
 def watched_by(watcher: RetryWatcher) -> Iterator[None]:
-    """Tell `watcher`, and nobody else, of what this thread, or a coroutine that it starts, tries again meanwhile."""
+    """Report retries of this thread, and of coroutines that it starts, to `watcher` within the body."""
     before = _watcher.set(watcher)
     try:
         yield
@@ -49,38 +49,38 @@ def watched_by(watcher: RetryWatcher) -> Iterator[None]:
 
 
 def watcher() -> RetryWatcher | None:
-    """Return who is told of this thread's retries, for the threads that it starts: see `watch_thread`."""
+    """Return the watcher of this thread's retries, to pass it to a new thread. See `watch_thread`."""
     return _watcher.get()
 
 
 def watch_thread(found: RetryWatcher | None) -> None:
-    """Tell who watches another thread of this one's retries too, as the `initializer` of a pool."""
+    """Set the watcher of this thread, as the `initializer` of a pool."""
     _watcher.set(found)
 
 
 class RetryLog:
-    """Warns of what is tried again. Keep one per process, in the module that tries again.
+    """Logs retries as warnings. Keep one instance per process, in the module that retries.
 
-    Thread-safe. A place is what has the outage: a server, a bucket, a step that commits. All that is tried again at one
-    place within `interval` gives one warning, and the next one says how many it stands for. A second outage is warned
-    of at once, also within `interval`: it begins where a first try fails after `QUIET` seconds without a retry.
+    Thread-safe. A place has the outage: a server, a bucket, a step that commits. All retries at one place within
+    `interval` give one warning. The next warning states their number. A new outage is logged at once, also within
+    `interval`: it begins if a first attempt fails after `QUIET` seconds without a retry.
 
     Args:
-        log: takes the warnings.
-        interval: seconds between two warnings of one outage.
+        log: The logger.
+        interval: Seconds between two warnings of one outage.
     """
 
     def __init__(self, log: logging.Logger, *, interval: float = INTERVAL) -> None:
-        """Start with no warning given."""
+        """Start without warnings."""
         self._log = log
         self._interval = interval
         self._lock = Lock()
         self._warned: dict[str, float] = {}
-        """When each place was last warned of."""
+        """The time of the last warning per place."""
         self._last: dict[str, float] = {}
-        """When each place last had a retry, warned of or not."""
+        """The time of the last retry per place, logged or not."""
         self._silent: dict[str, int] = {}
-        """How many retries of each place were not warned of since."""
+        """The number of retries per place since the last warning."""
 
     def retry(
         self,
@@ -93,23 +93,23 @@ class RetryLog:
         left: float | None,
         now: float | None = None,
     ) -> None:
-        """Say that something failed and is tried again, unless this outage was warned of shortly before.
+        """Report a failed attempt that is retried. Logs it unless this outage was logged shortly before.
 
-        Called before each further try. Who watches is told each time.
+        Called before each retry. Calls the watcher each time.
 
         Args:
-            place: what the retries are counted by, without credentials.
-            doing: what failed, such as `"publishing t"`.
-            attempt: the number of the try that failed, from 1.
-            attempts: how many tries there are at most; `None` where they are not counted.
-            reason: why, without secrets.
-            left: seconds until it is given up; `None` where no deadline ends it.
-            now: the time on the caller's own monotonic clock; `None` for the machine's.
+            place: The name by which retries are counted, without credentials.
+            doing: The operation that failed, such as `"publishing t"`.
+            attempt: The number of the failed attempt, from 1.
+            attempts: The maximum number of attempts; `None` if it is unlimited.
+            reason: The reason, without secrets.
+            left: Seconds until the deadline; `None` if there is none.
+            now: The time on the caller's monotonic clock; `None` for the system's.
         """
         now = time.monotonic() if now is None else now
-        told = _watcher.get()
-        if told is not None:
-            told(Retry(place, doing, reason))
+        watch = _watcher.get()
+        if watch is not None:
+            watch(Retry(place, doing, reason))
         with self._lock:
             warned = self._warned.get(place)
             begins = attempt == 1 and now - self._last.get(place, now) >= QUIET
@@ -120,7 +120,7 @@ class RetryLog:
             self._warned[place] = now
             silent = self._silent.pop(place, 0)
         self._log.warning(
-            "%s: %s failed (attempt %d%s%s) and is tried again: %s%s",
+            "%s: %s failed (attempt %d%s%s) and is retried: %s%s",
             place,
             doing,
             attempt,

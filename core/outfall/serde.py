@@ -1,4 +1,4 @@
-"""How states and committables become bytes that a later release can read."""
+"""Serializers that turn states and committables into bytes which later releases can read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class SimpleVersionedSerializer(ABC, Generic[T]):
-    """Bytes with a version beside them (Flink's `SimpleVersionedSerializer`).
+    """Serializes values with a version (Flink's `SimpleVersionedSerializer`).
 
-    The version is stored with the bytes; a newer serializer must read every older version.
+    The version is stored with the bytes. A newer serializer must read every older version.
     """
 
     @property
@@ -29,37 +29,37 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
 
     @abstractmethod
     def serialize(self, value: T) -> bytes:
-        """Turn a value into bytes.
+        """Serialize a value.
 
         Raises:
-            SerializationError: the value cannot be stored.
+            SerializationError: The value cannot be serialized.
         """
 
     @abstractmethod
     def deserialize(self, version: int, data: bytes) -> T:
-        """Turn bytes into the value they were made of.
+        """Deserialize a value.
 
         Args:
-            version: the version that was stored with the bytes.
-            data: what `serialize` returned.
+            version: The version that was stored with the bytes.
+            data: The result of `serialize`.
 
         Raises:
-            SerializationError: the version is unknown, or the bytes are damaged.
+            SerializationError: The version is unknown, or the bytes are damaged.
         """
 
     def check_version(self, version: int) -> None:
-        """Refuse a version newer than this one writes, or below 1."""
+        """Reject a version below 1 or above the current one."""
         if not 1 <= version <= self.version:
             raise SerializationError(
                 f"{type(self).__name__} reads versions 1 to {self.version} but found version {version}",
-                do="run the release that wrote it, or a newer one",
+                do="run the release that wrote the value, or a newer one",
             )
 
 
 class JsonSerializer(SimpleVersionedSerializer[Any]):
-    """JSON for plain values; the default for states of sinks that name no serializer.
+    """JSON for plain values; the default for states of sinks without a serializer.
 
-    Refuses what JSON would give back changed in value or type (a tuple, an integer key, NaN, an object).
+    Rejects values that JSON does not restore with the same value and type: tuples, integer keys, NaN, objects.
     """
 
     @property
@@ -88,25 +88,24 @@ class JsonSerializer(SimpleVersionedSerializer[Any]):
 
     def _refused(self, value: Any) -> SerializationError:
         return SerializationError(
-            f"a value of type {type(value).__name__} does not come back unchanged from JSON",
-            do="use what JSON has (a list for a tuple, text for a date), or return a serializer of your own where the"
-            " sink names one: state_serializer() (SupportsStateSerializer), writer_state_serializer() or"
-            " committable_serializer(); outfall.serde.PickleSerializer() will do if nobody else can write to the"
-            " recovery location",
+            f"a value of type {type(value).__name__} does not survive a round trip through JSON",
+            do="use types of JSON (a list instead of a tuple, a string instead of a date), or return another serializer"
+            " from state_serializer() (SupportsStateSerializer), writer_state_serializer() or committable_serializer();"
+            " outfall.serde.PickleSerializer() is sufficient if nobody else can write to the recovery location",
         )
 
 
 class ModelSerializer(SimpleVersionedSerializer[M]):
-    """JSON for a pydantic model: the serializer of built-in connectors."""
+    """JSON for a pydantic model. The built-in connectors use it."""
 
     def __init__(self, model: type[M], version: int = 1) -> None:
-        """Serialize instances of `model`, which reads its own older versions by defaults."""
+        """Serialize instances of `model`, whose defaults must make older versions readable."""
         self._model = model
         self._version = version
 
     @property
     def version(self) -> int:
-        """As given to the constructor."""
+        """The version given to the constructor."""
         return self._version
 
     def serialize(self, value: M) -> bytes:
@@ -123,9 +122,10 @@ class ModelSerializer(SimpleVersionedSerializer[M]):
 
 
 class PickleSerializer(SimpleVersionedSerializer[Any]):
-    """Pickle, for those who name it.
+    """Pickle, which must be chosen explicitly.
 
-    Whoever can write to the recovery location can then run code in the query: use it only where that is nobody else.
+    With pickle, anyone who can write to the recovery location can run code in the query. Use it only if that is nobody
+    else.
     """
 
     @property
@@ -150,11 +150,11 @@ class PickleSerializer(SimpleVersionedSerializer[Any]):
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equal in value and type, all the way down."""
+    """Return whether two values are recursively equal in value and type."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        # JSON keeps the order of keys, so that they can be compared pairwise: a StrEnum equals its string.
+        # JSON preserves the order of keys, so compare them pairwise: a StrEnum equals its string.
         return len(left) == len(right) and all(
             type(mine) is type(other) and mine == other and _same(left[mine], right[other])
             for mine, other in zip(left, right, strict=True)
@@ -167,5 +167,5 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _brief(error: ValidationError) -> str:
-    """Say which fields are wrong, without their contents."""
+    """Return the invalid fields without their contents."""
     return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())

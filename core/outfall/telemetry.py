@@ -1,7 +1,7 @@
-"""Counters and spans of a driver's epochs, through OpenTelemetry's API where that is installed; else nothing is done.
+"""Counters and spans of a driver's epochs through OpenTelemetry's API. Does nothing if it is not installed.
 
-The program that runs the driver sets up a meter and a tracer provider, and so chooses where they go. Without one
-OpenTelemetry's API does nothing either.
+The driver program sets up a meter provider and a tracer provider and thereby chooses the destination. Without
+providers, OpenTelemetry's API does nothing either.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _SCOPE = "outfall"
 
 
 class EpochTelemetry:
-    """What the driver of one epoch tells of it: a span `outfall.epoch` with one for each phase in it, and counters.
+    """Reports one epoch of a driver: a span `outfall.epoch` with one child span per phase, and counters.
 
-    Of an epoch that is begun in one process and finished in another, only the second one tells.
+    If an epoch begins in one process and ends in another, only the second one reports it.
     """
 
     def __init__(self, location: str, step_id: str) -> None:
-        """Tell nothing yet."""
+        """Report nothing yet."""
         self._attributes = {"location": location, "step": step_id}
         self._epoch: Span | None = None
         self._tasks: Span | None = None
 
     def count(self, increments: Mapping[str, int]) -> None:
-        """Add to the counters what a completed or skipped epoch adds to the step's totals."""
+        """Add the counts of a completed or skipped epoch to the counters."""
         if not _INSTALLED:
             return
         for counter in STEP_COUNTERS:
@@ -58,7 +58,7 @@ class EpochTelemetry:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Tell of the body as the phase `begin`; the tasks begin where it ends."""
+        """Report the body as the phase `begin`. The phase `tasks` starts after it."""
         if not _INSTALLED:
             yield
             return
@@ -69,10 +69,10 @@ class EpochTelemetry:
 
     @contextmanager
     def committing(self, began_at: float) -> Iterator[None]:
-        """Tell of the body as the phase `commit`, which ends the epoch.
+        """Report the body as the phase `commit`, which ends the epoch.
 
         Args:
-            began_at: when its BEGIN was written, as Unix time, for an epoch that another process began.
+            began_at: The Unix time of BEGIN, for an epoch that another process began.
         """
         if not _INSTALLED:
             yield
@@ -88,9 +88,9 @@ class EpochTelemetry:
         self._epoch = self._tasks = None
 
     def close(self) -> None:
-        """End what is open, if the tasks have failed, with their error: it is on its way through the caller's frames.
+        """End the open spans with the current exception if the tasks have failed.
 
-        Without an error the epoch goes on in another process.
+        Without an exception, the epoch continues in another process.
         """
         error = sys.exc_info()[1]
         if error is not None:
@@ -101,7 +101,7 @@ class EpochTelemetry:
     def _phase(self, name: str) -> Iterator[None]:
         span = self._start(name)
         try:
-            # The spans of clients that the sink uses come below it.
+            # Makes it the parent of the spans of the sink's clients.
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
         except BaseException as error:
@@ -119,7 +119,7 @@ class EpochTelemetry:
         frames = without_credentials("".join(traceback.format_exception(error)))
         for span in (phase, self._epoch):
             if span is not None:
-                # In our words: the API would take texts as they are, those of clients among them.
+                # The API would record the unredacted texts of the exception.
                 texts = {"exception.message": message, "exception.stacktrace": frames}
                 span.record_exception(error, texts)
                 span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {message}")

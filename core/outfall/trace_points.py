@@ -1,4 +1,4 @@
-"""Named steps of the protocol and of the stores below it, for those who watch: crash points, a clock, a trace."""
+"""Named steps of the protocol and its stores, for crash points, clocks and traces."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _listeners: list[Listener] = []
 
 
 def reached(step: str) -> None:
-    """Tell the listeners that a step was reached, as `"after BEGIN"`. Connectors name their own side effects too."""
+    """Report to the listeners that a step was reached, such as `"after BEGIN"`. Connectors add their own steps."""
     for listener in tuple(_listeners):
         listener(step)
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Add a listener to this process.
+    """Add a listener in this process.
 
     Returns:
-        A function that removes it again.
+        A function that removes the listener.
     """
     _listeners.append(listener)
     return lambda: _listeners.remove(listener)

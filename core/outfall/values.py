@@ -1,4 +1,4 @@
-"""Rows as Python values, for sinks that take or engines that bring values and not batches."""
+"""Converts between rows and Python values, for sinks that take values and engines that provide them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from outfall.errors import ConfigurationError, ValueRefusedError
 
 
 def to_values(batch: pa.RecordBatch, value_column: str | None) -> list[Any]:
-    """Turn rows into values.
+    """Convert rows to values.
 
     Args:
-        batch: the rows.
-        value_column: the column whose values are wanted; `None` for a dict of all columns per row.
+        batch: The rows.
+        value_column: The column with the values; `None` for a dict of all columns per row.
 
     Returns:
         One value per row. Structs and maps are dicts, timestamps with a zone are aware datetimes.
 
     Raises:
-        ConfigurationError: two columns have the same name, of which a dict would keep one.
+        ConfigurationError: Two columns have the same name, and a dict would keep only one.
     """
     if value_column is not None:
         return _column(batch.column(value_column))
     names = batch.schema.names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"two columns have the name {twice!r}", do="rename one, or leave it out")
+        raise ConfigurationError(f"two columns have the name {twice!r}", do="rename or remove one of them")
     columns = [_column(column) for column in batch.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -40,7 +40,7 @@ def _column(column: pa.Array) -> list[Any]:
 
 
 def _map_converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """How a value of this type gets its maps as dicts; `None` where it has none. Arrow gives them as lists of pairs."""
+    """Return a function that converts maps to dicts, or `None` if the type has no maps. Arrow returns pairs."""
     if pa.types.is_map(kind):
         item = _map_converter(kind.item_type) or _same
         return lambda pairs: None if pairs is None else {key: item(value) for key, value in pairs}
@@ -59,10 +59,10 @@ def _same(value: Any) -> Any:
 
 
 def to_batch(values: list[Any], value_column: str | None) -> pa.RecordBatch:
-    """Turn values into rows; the inverse of `to_values`, for engines without Arrow.
+    """Convert values to rows. The inverse of `to_values`, for engines without Arrow.
 
     Raises:
-        ValueRefusedError: the values of a column have no common type.
+        ValueRefusedError: The values of a column have no common type.
     """
     if value_column is None:
         return rows_to_batch(values)
@@ -70,19 +70,19 @@ def to_batch(values: list[Any], value_column: str | None) -> pa.RecordBatch:
 
 
 def rows_to_batch(values: Sequence[Any]) -> pa.RecordBatch:
-    """Make a batch from rows (dicts), or from single values, which become a column named `value`.
+    """Create a batch from rows (dicts), or from single values, which become a column `value`.
 
-    A column that is in one row only is NULL in the others. Types are inferred from all rows.
+    A column that some rows lack is NULL in these rows. Types are inferred from all rows.
 
     Raises:
-        ValueRefusedError: a column holds values that have no common type, or its name is no text.
+        ValueRefusedError: The values of a column have no common type, or its name is not a string.
     """
     rows = [value if isinstance(value, dict) else {"value": value} for value in values]
     names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:
         if not isinstance(name, str):
             raise ValueRefusedError(
-                f"the column name {name!r} is no text", why="columns are found by name", do="name columns by text"
+                f"the column name {name!r} is not a string", why="columns are found by name", do="use strings as names"
             )
     columns = [_inferred(name, [row.get(name) for row in rows]) for name in names]
     if not names:
@@ -100,7 +100,7 @@ def _inferred(name: str, values: list[Any]) -> pa.Array:
 
 
 def detached(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a small slice, which would keep the whole of its batch in memory; return others as they are."""
+    """Return a copy of a small slice, which would keep its whole batch in memory, or the batch itself."""
     if batch.get_total_buffer_size() <= 2 * batch.nbytes:
         return batch
     return batch.take(pa.array(range(batch.num_rows), pa.int64()))

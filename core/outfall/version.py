@@ -1,8 +1,8 @@
-"""The version of Outfall, in its code: executors may have that without the metadata of the distribution."""
+"""The version of Outfall in its code, because executors may lack the metadata of the distribution."""
 
 __version__ = "0.1.0"
 
 
 def outfall_version() -> str:
-    """Return the version of this code, which driver and tasks compare."""
+    """Return the version of this code. Driver and tasks compare it."""
     return __version__

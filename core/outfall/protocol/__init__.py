@@ -1,1 +1,1 @@
-"""The epoch protocol, free of any engine."""
+"""The epoch protocol, independent of any engine."""

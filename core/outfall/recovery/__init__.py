@@ -1,16 +1,16 @@
-"""Where a step's recovery data lives, and how it is read back.
+"""Recovery data of a step: its stores, its format, and functions to read it.
 
 ```
-log         what a store is: RecoveryConfig says where, RecoveryLog appends and reads
-entries     what is in a log: format 1, and the serialized values in it
-url         a location as text -> the configuration of its store
+log         the interface of a store: RecoveryConfig is its location, RecoveryLog appends and reads
+entries     the content of a log: format 1, and the serialized values in it
+url         from the text of a location to the configuration of its store
 checkpoint  the default store, on any filesystem: file_log with local_log on disks, object_log in object stores
-sqlite      the store on a driver's own disk, over sqlite_database
-history     the counts of the last epochs, shown in notebooks by plots
-copying     a step goes on in another store
-spark_checkpoint   Spark's own files beside the log, and what a power loss leaves of them
+sqlite      the store on a driver's own disk, based on sqlite_database
+history     the counts of the last epochs, displayed in notebooks with plots
+copying     moves a step to another store
+spark_checkpoint   syncs Spark's own checkpoint files, and detects damage after a power loss
 ```
-Others ship stores by the entry points `outfall.recovery`, as `outfall.kafka` does.
+Other distributions add stores with the entry points `outfall.recovery`, as `outfall.kafka` does.
 """
 
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig

@@ -1,8 +1,8 @@
-"""Outfall on Spark: two APIs over one engine.
+"""Outfall on Spark: two APIs for one engine.
 
-Sink objects, on Spark 3.5 and later: `write_stream`, `for_each_batch`, `write`, `drain`, `CommitPolicy`.
-Options only, on Spark 4.1 and later: `df.writeStream.format("outfall")`, found without registration.
-For both, on Spark 3.5 and later: `EpochListener`, which adds Outfall's counts to the progress that Spark reports.
+The Python API, on Spark 3.5 and later: `write_stream`, `for_each_batch`, `write`, `drain`, `CommitPolicy`.
+`df.writeStream.format("outfall")`, on Spark 4.1 and later, which requires no registration.
+For both APIs: `EpochListener`, which adds Outfall's counters to the progress that Spark reports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from outfall.spark.version_check import OLDEST_FOR_OPTIONS, check_pyspark
 
 check_pyspark()
 
-from outfall.protocol.commit_retry import CommitPolicy  # noqa: E402 - a missing or old pyspark gets its own error first
+from outfall.protocol.commit_retry import CommitPolicy  # noqa: E402 - after the check, whose error is clearer
 from outfall.spark.batch import write  # noqa: E402
 from outfall.spark.epoch_listener import EpochListener, EpochProgress  # noqa: E402
 from outfall.spark.stream import drain, for_each_batch, write_stream  # noqa: E402
@@ -34,9 +34,9 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("outfall")` known to a session.
+    """Register `format("outfall")` in a session.
 
-    Needed only where the Python that Spark starts does not see the installed package `pyspark_outfall`.
+    Required only if the Python process that Spark starts does not find the installed package `pyspark_outfall`.
 
     Raises:
         ImportError: PySpark is older than 4.1.

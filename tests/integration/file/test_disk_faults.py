@@ -291,7 +291,7 @@ def test_every_error_names_the_path_and_what_to_do(broken_calls: Any) -> None:
         for outcome in of_call:
             for text in outcome["errors"]:
                 place = rf"{call}/{outcome['number']}/(out|chk)"
-                assert re.search(rf"^TransientError: .*{place}.* failed\..*Input/output error.*look at", text), text
+                assert re.search(rf"^TransientError: .*{place}.* failed\..*Input/output error.*check that", text), text
 
 
 def _only_clean_up_failed(outcome: dict[str, Any]) -> bool:

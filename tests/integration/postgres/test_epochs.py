@@ -119,7 +119,7 @@ def test_the_ledger_refuses_what_an_older_generation_staged(target: Target, reco
     LocalDriver(sink, recovery).coordinator().begin(0)
     context = CommitterInitContext("sink", ticket.incarnation, ticket.generation, 0, token=ticket.token)
     older = sink.create_committer(context)
-    with pytest.raises(FencedError, match="a newer driver has taken the step over"):
+    with pytest.raises(FencedError, match="a newer driver has taken over the step"):
         older.commit(requests)
     assert target.ids() == []
 

@@ -327,7 +327,7 @@ def test_an_outage_is_warned_of_at_its_first_try_with_the_time_that_is_left(
     assert target.run("SELECT last_value FROM tries") == [(3,)]
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert re.search(
-        r"/outfall_\w+: publishing to t failed \(attempt 1, (300|299) s left\) and is tried again: .*57P03", warning
+        r"/outfall_\w+: publishing to t failed \(attempt 1, (300|299) s left\) and is retried: .*57P03", warning
     )
     (found,) = history(recovery)
     assert (found.retries, found.rows) == (2, 1)

@@ -223,7 +223,7 @@ def test_all_of_it_goes_through_a_pooler_in_transaction_mode(target: Target, rec
 def test_a_job_that_is_never_resumed_is_refused_before_the_first_row(target: Target, recovery: str) -> None:
     """Where it fails half-way, nobody could complete what its tasks have published, nor take it back."""
     for sink in (parts_sink(target), FanOutSink(parts=parts_sink(target))):
-        with pytest.raises(CapabilityError, match="needs epoch= and recovery="):
+        with pytest.raises(CapabilityError, match="requires epoch= and recovery="):
             LocalDriver(sink, recovery, options=EpochOptions(final=True)).run_epoch(0, [keyed(1)])
     assert target.run("SELECT count(*) FROM pg_namespace WHERE nspname = 'outfall'") == [(0,)]
 

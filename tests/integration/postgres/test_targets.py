@@ -220,7 +220,7 @@ def test_an_adopted_checkpoint_goes_on_where_its_first_batch_id_came_with_the_ta
         coordinator.finish(coordinator.resume(answers), answers)
     assert target.ids() == [number for number in ids if number is not None]
     target.run("UPDATE outfall.ledger SET begun = 57, epoch = 57")
-    with pytest.raises(TargetLostError, match="it holds epoch 57, and 59 was published"):
+    with pytest.raises(TargetLostError, match="it has epoch 57, but epoch 59 was published"):
         local.coordinator().begin(None)
 
 

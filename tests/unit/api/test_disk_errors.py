@@ -21,7 +21,7 @@ from outfall.recovery.location import explained as explained_of_logs
         (errno.EMFILE, "ulimit -n"),
         (errno.ENFILE, "fs.file-max"),
         (errno.EFBIG, "ulimit -f"),
-        (errno.EIO, "look at that filesystem"),
+        (errno.EIO, "check that filesystem"),
     ],
 )
 def test_each_error_has_its_remedy_for_files_and_for_logs(code: int, remedy: str) -> None:

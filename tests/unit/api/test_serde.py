@@ -171,4 +171,4 @@ def test_damaged_pickles_are_refused(data: bytes) -> None:
 def test_an_unknown_version_is_an_error_that_names_both(serializer: Any, version: int) -> None:
     with pytest.raises(SerializationError, match=f"reads versions 1 to 1 but found version {version}") as caught:
         serializer.deserialize(version, b"{}")
-    assert "run the release that wrote it" in str(caught.value)
+    assert "run the release that wrote the value" in str(caught.value)

@@ -192,8 +192,8 @@ def test_a_damaged_log_can_be_reset(step: FileStep, tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (["status"], "Missing argument 'RECOVERY'"),
-        (["status", "http://host/x"], "will not do"),
-        (["status", "s3://key:geheim@bucket/x"], "holds credentials"),
+        (["status", "http://host/x"], "is not supported"),
+        (["status", "s3://key:geheim@bucket/x"], "contains credentials"),
         (["status", "/r", "--last", "101"], "not in the range"),
         (["show", "/r", "no step", "1"], "cannot be a step id"),
         (["drain", "/r", "sink"], "Missing option '--sink'"),

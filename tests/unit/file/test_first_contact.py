@@ -204,8 +204,8 @@ def test_two_slashes_at_the_beginning_of_a_path_are_one() -> None:
     [
         ("/tmp/\udcff", "must be valid UTF-8"),
         (Path("s3://bucket/x"), "pathlib removes one of its slashes"),
-        ("memory://x/a::b", "holds '::'"),
-        ("memory://x::file", "holds"),
+        ("memory://x/a::b", "contains '::'"),
+        ("memory://x::file", "contains"),
     ],
     ids=["bytes", "pathlib", "chain in a path", "chain"],
 )

@@ -69,11 +69,11 @@ def test_urls_are_spelled_alike_and_may_come_as_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"path": "s3://key:secret@bucket/a"}, "holds credentials"),
-        ({"path": "s3a://AKIA:se/secret@bucket/a"}, "holds credentials"),
+        ({"path": "s3://key:secret@bucket/a"}, "contains credentials"),
+        ({"path": "s3a://AKIA:se/secret@bucket/a"}, "contains credentials"),
         ({"path": "s3:/AKIA:secret@bucket/a"}, "has no '//'"),
         ({"path": "https://AKIA:se/secret@bucket/a"}, "is not supported"),
-        ({"path": "s3://bucket/a?x=1"}, "holds credentials"),
+        ({"path": "s3://bucket/a?x=1"}, "contains credentials"),
         ({"path": "s3:///a"}, "names no bucket"),
         ({"path": "hdfs:/a"}, r"has no '//'"),
         ({"path": "ftp://host/a"}, "is not supported"),
@@ -290,7 +290,7 @@ CALLS: dict[str, tuple[str, Any]] = {
     ("raised", "kind", "text"),
     [
         (ClientError("refused"), TransientError, "ClientError: refused.*up and reachable"),
-        (NoCredentialsError("none"), ConfigurationError, "NoCredentialsError: none.*give credentials"),
+        (NoCredentialsError("none"), ConfigurationError, "NoCredentialsError: none.*provide credentials"),
         (OSError("gone"), TransientError, "gone"),
         (TypeError("ours"), TypeError, "ours"),
     ],
@@ -315,5 +315,5 @@ def test_a_client_that_cannot_be_made_is_explained(monkeypatch: pytest.MonkeyPat
         raise ValueError("no account")
 
     monkeypatch.setattr(fsspec, "url_to_fs", fail)
-    with pytest.raises(ConfigurationError, match=r"ValueError: no account.*give credentials"):
+    with pytest.raises(ConfigurationError, match=r"ValueError: no account.*provide credentials"):
         FileSink("az://container/x").check_connection()

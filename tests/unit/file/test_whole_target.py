@@ -236,7 +236,7 @@ def test_a_marker_that_lost_the_newest_epoch_is_behind_although_its_begin_surviv
     driver.published = driver.epoch
     driver.record_completed()
     marker.write_bytes(before)
-    with pytest.raises(TargetLostError, match="it holds epoch 0, and 1 was published"):
+    with pytest.raises(TargetLostError, match="it has epoch 0, but epoch 1 was published"):
         driver.begin()
 
 

@@ -256,5 +256,5 @@ def test_values_become_batches_whose_wider_rows_come_second() -> None:
 
 
 def test_a_column_whose_name_is_no_text_is_refused() -> None:
-    with pytest.raises(ValueRefusedError, match="the column name 1 is no text"):
+    with pytest.raises(ValueRefusedError, match="the column name 1 is not a string"):
         rows_to_batch([{1: 2}])

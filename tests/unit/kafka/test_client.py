@@ -142,8 +142,8 @@ def test_the_first_retry_of_a_request_is_a_warning(client: Client, caplog: pytes
     client.clients.ask("looking at the topics", request)
     (warning,) = (record.getMessage() for record in caplog.records)
     assert warning == (
-        "the recovery store at kafka.example:9092: looking at the topics failed (attempt 1, 30 s left) and is tried"
-        f" again: {AWAY.str()}"
+        "the recovery store at kafka.example:9092: looking at the topics failed (attempt 1, 30 s left) and is"
+        f" retried: {AWAY.str()}"
     )
 
 

@@ -150,7 +150,7 @@ def test_the_first_repeated_commit_is_a_warning_and_then_one_at_intervals(caplog
     first, second = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert first == (
         "step commits that are warned of: committing 1 committables of epoch 7 failed (attempt 1, 60 s left) and is"
-        " tried again: SlowDown (HTTP 503)"
+        " retried: SlowDown (HTTP 503)"
     )
     assert re.search(r"attempt \d+, (29|30) s left.*; \d+ more retries since the last warning", second)
 

@@ -21,8 +21,8 @@ def test_the_first_retry_is_a_warning_with_attempt_reason_and_time_left(
     retries.retry("db:5432", "publishing t", attempt=1, reason="connection refused", left=299.6)
     retries.retry("db2:5432", "publishing t", attempt=1, attempts=4, reason="connection refused", left=None)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "db:5432: publishing t failed (attempt 1, 300 s left) and is tried again: connection refused"),
-        ("WARNING", "db2:5432: publishing t failed (attempt 1 of 4) and is tried again: connection refused"),
+        ("WARNING", "db:5432: publishing t failed (attempt 1, 300 s left) and is retried: connection refused"),
+        ("WARNING", "db2:5432: publishing t failed (attempt 1 of 4) and is retried: connection refused"),
     ]
 
 
@@ -34,9 +34,9 @@ def test_further_retries_are_warned_of_at_intervals_with_their_number(
         retries.retry("db", "publishing t", attempt=attempt, reason="down", left=300 - clock.now(), now=clock.now())
         clock.sleep(1)
     assert [record.getMessage().partition("t failed ")[2] for record in caplog.records] == [
-        "(attempt 1, 300 s left) and is tried again: down",
-        "(attempt 31, 270 s left) and is tried again: down; 29 more retries since the last warning",
-        "(attempt 61, 240 s left) and is tried again: down; 29 more retries since the last warning",
+        "(attempt 1, 300 s left) and is retried: down",
+        "(attempt 31, 270 s left) and is retried: down; 29 more retries since the last warning",
+        "(attempt 61, 240 s left) and is retried: down; 29 more retries since the last warning",
     ]
 
 
@@ -46,8 +46,8 @@ def test_a_second_outage_is_warned_of_although_the_first_was_shortly_before(
     for attempt, now in ((1, 0.0), (2, 1.0), (3, 3.0), (1, 8.0), (2, 9.0)):
         retries.retry("db", "publishing t", attempt=attempt, reason="down", left=None, now=now)
     assert [record.getMessage().partition("t failed ")[2] for record in caplog.records] == [
-        "(attempt 1) and is tried again: down",
-        "(attempt 1) and is tried again: down; 2 more retries since the last warning",
+        "(attempt 1) and is retried: down",
+        "(attempt 1) and is retried: down; 2 more retries since the last warning",
     ]
 
 

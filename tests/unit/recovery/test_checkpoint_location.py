@@ -103,7 +103,7 @@ def test_a_secret_in_a_location_is_refused_and_not_repeated(given: str) -> None:
     "given", ["s3://AKIA:se/x", "abfss://container:x/y", "memory://x:1/y", "s3://arn:aws:s3:eu:1:accesspoint/x@y"]
 )
 def test_a_root_with_a_colon_may_be_the_beginning_of_a_secret(given: str) -> None:
-    with pytest.raises(ConfigurationError, match="holds credentials"):
+    with pytest.raises(ConfigurationError, match="contains credentials"):
         CheckpointRecoveryConfig(given)
 
 

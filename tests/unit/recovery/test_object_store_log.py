@@ -174,7 +174,7 @@ def test_missing_credentials_are_a_wrong_configuration(name: str, monkeypatch: p
     module, _, kind = name.rpartition(".")
     raised = type("Derived", (type(kind, (Exception,), {"__module__": module}),), {})("there are none")
     monkeypatch.setattr(Unreachable, "raised", raised)
-    with pytest.raises(ConfigurationError, match=r"there are none.*give credentials"):
+    with pytest.raises(ConfigurationError, match=r"there are none.*provide credentials"):
         opened(store(monkeypatch, Unreachable)).read()
 
 
@@ -189,5 +189,5 @@ def test_a_filesystem_that_cannot_be_made_is_a_wrong_configuration(monkeypatch: 
         def __init__(self, *args: Any, **options: Any) -> None:
             raise ValueError("Must provide a connection_string or account_name")
 
-    with pytest.raises(ConfigurationError, match=r"cannot be opened.*account_name.*give credentials"):
+    with pytest.raises(ConfigurationError, match=r"cannot be opened.*account_name.*provide credentials"):
         opened(store(monkeypatch, NoAccount))

@@ -115,7 +115,7 @@ def test_a_zombie_that_composes_late_publishes_nothing(recovery: str) -> None:
     first.run_task(stale, 1, 0, rows)
     second = driver(fake, recovery, roll_rows=4)
     second.run_epoch(1, [[{"id": 2}, {"id": 3}]])
-    with pytest.raises(FencedError, match="a newer driver has taken the step over"):
+    with pytest.raises(FencedError, match="a newer driver has taken over the step"):
         first.run_task(stale, 1, 0, rows, attempt=9)
     second.run_epoch(2, [[{"id": 4}]])
     second.drain()

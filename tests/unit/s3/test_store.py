@@ -89,7 +89,7 @@ def test_an_outage_shows_itself_by_one_warning_and_is_counted(fake: FakeS3, capl
     assert metrics.counts == {"retries": 3}
     (record,) = caplog.records
     assert re.fullmatch(
-        r"s3://bkt/outage: reading s3://bkt/out/k failed \(attempt 1, 60 s left\) and is tried again: SlowDown"
+        r"s3://bkt/outage: reading s3://bkt/out/k failed \(attempt 1, 60 s left\) and is retried: SlowDown"
         r" \(HTTP 503\): Please reduce your request rate\.",
         record.getMessage(),
     )

@@ -375,7 +375,7 @@ def test_a_manifest_that_cannot_be_read_is_told(recovery: str) -> None:
         fake.put("out/_outfall/manifests/a/0.json", body)
         with pytest.raises(RecordError, match=text):
             list(read_manifests("s3://bkt/out", client=client))
-    with pytest.raises(ConfigurationError, match="will not do"):
+    with pytest.raises(ConfigurationError, match="is not supported"):
         list(read_manifests("gs://bkt/out", client=client))
     fake.fail("list_objects_v2", answer(403, "AccessDenied"))
     with pytest.raises(TargetError, match="listing s3://bkt/out/_outfall/manifests/ failed"):
