@@ -74,7 +74,7 @@ def _explanation(error: OSError, what: str, step_id: str | None) -> OutfallError
 def _client_explanation(error: Exception, what: str, step_id: str | None) -> OutfallError:
     why = f"{type(error).__name__}: {error}"
     if is_unset(error):
-        do = "give credentials and region where that client looks for them, for driver and executors"
+        do = "provide credentials and region in the environment of that client, on driver and executors"
         return ConfigurationError(what, step=step_id, why=why, do=do)
     do = "see that the store is up and reachable; the next run goes on from what the log holds"
     return TransientError(what, step=step_id, why=why, do=do)

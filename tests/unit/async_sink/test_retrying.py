@@ -220,8 +220,7 @@ def test_an_outage_is_warned_of_at_once_and_then_at_intervals(caplog: pytest.Log
     partition.flush(True)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings[0] == (
-        "TextSink(''): a request of 10 entries failed (attempt 1, 600 s left) and is retried: 503 Service"
-        " Unavailable"
+        "TextSink(''): a request of 10 entries failed (attempt 1, 600 s left) and is retried: 503 Service Unavailable"
     )
     assert 3 <= len(warnings) <= 5
     assert all(
