@@ -99,6 +99,44 @@ def _inferred(name: str, values: list[Any]) -> pa.Array:
         ) from error
 
 
+def spark_type(kind: pa.DataType) -> str:
+    """Return Spark's name of a type, as `DESCRIBE TABLE` prints it; Arrow's own for a type that Spark does not have."""
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return f"array<{spark_type(kind.value_type)}>"
+    if types.is_map(kind):
+        return f"map<{spark_type(kind.key_type)},{spark_type(kind.item_type)}>"
+    if types.is_struct(kind):
+        return f"struct<{','.join(f'{field.name}:{spark_type(field.type)}' for field in kind)}>"
+    if types.is_dictionary(kind):
+        return spark_type(kind.value_type)
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_timestamp(kind) and kind.unit != "ns":
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    return _SPARK_TYPES.get(kind, str(kind))
+
+
+_SPARK_TYPES: dict[pa.DataType, str] = {
+    pa.null(): "void",
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+    pa.date32(): "date",
+    pa.duration("us"): "interval day to second",
+}
+
+
 def detached(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a copy of a small slice, which would keep its whole batch in memory, or the batch itself."""
     if batch.get_total_buffer_size() <= 2 * batch.nbytes:

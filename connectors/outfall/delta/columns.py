@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from outfall.errors import ConfigurationError
 from outfall.tables.arrow_types import Takes, binary, decimal, is_list, moment, one_of, text
+from outfall.values import spark_type
 
 _is = pa.types
 _NANOS = "it may have nanoseconds, and the table keeps microseconds"
@@ -111,7 +112,10 @@ def _fits(kind: pa.DataType, given: pa.DataType, name: str, problems: list[str])
     file_type = decimal(kind, given) if _is.is_decimal(kind) else takes(given) if takes is not None else None
     if file_type is None:
         nanoseconds = _is.is_timestamp(given) and given.unit == "ns"
-        raise _MisfitError(f"{name} is {given}, and the table's {kind}" + (f": {_NANOS}" if nanoseconds else ""))
+        raise _MisfitError(
+            f"{name} is {spark_type(given)}, and the table's {spark_type(kind)}"
+            + (f": {_NANOS}" if nanoseconds else "")
+        )
     return file_type
 
 
@@ -194,7 +198,11 @@ def _new_type(given: pa.DataType, name: str, problems: list[str]) -> pa.DataType
     for stored, takes in _TAKES:
         if takes(given) is not None:
             return stored
-    why = "it has no type, as all its values are NULL" if _is.is_null(given) else f"Delta has no type for {given}"
+    why = (
+        "it has no type, as all its values are NULL"
+        if _is.is_null(given)
+        else f"Delta has no type for {spark_type(given)}"
+    )
     raise _MisfitError(f"{name}: {why}")
 
 

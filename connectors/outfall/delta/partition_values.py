@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.values import spark_type
 
 _is = pa.types
 
@@ -31,7 +32,7 @@ def check_partitioning(columns: pa.Schema, partitioned_by: Sequence[str]) -> Non
         kind = columns.field(name).type
         if _is.is_nested(kind) or _is.is_binary(kind):
             raise ConfigurationError(
-                f"a Delta table cannot be partitioned by column {name!r} of type {kind}",
+                f"a Delta table cannot be partitioned by column {name!r} of type {spark_type(kind)}",
                 why="partition values are text in its log, and readers disagree about that of bytes"
                 if _is.is_binary(kind)
                 else "partition values are text in its log",

@@ -14,7 +14,7 @@ from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.options import FormatOptions
 from outfall.formats.types import check_json_type
-from outfall.values import rows_to_batch
+from outfall.values import rows_to_batch, spark_type
 
 
 def row_text(row: Mapping[str, Any]) -> str:
@@ -90,4 +90,4 @@ def _of_arrow(value: pa.Scalar) -> Any:
     try:
         return str(value.cast(pa.string()).as_py())
     except (TypeError, *_NOT_SHOWN):
-        return f"{'a value' if inner is None else inner} as {value.type}"
+        return f"{'a value' if inner is None else inner} as {spark_type(value.type)}"

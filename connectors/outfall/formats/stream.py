@@ -13,6 +13,7 @@ from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.options import Compression, Format, FormatOptions
 from outfall.formats.parquet import ParquetEncoder
 from outfall.formats.text import TextEncoder
+from outfall.values import spark_type
 
 _FORMATS: Mapping[Format, type[Encoder]] = {
     "csv": CsvEncoder,
@@ -170,4 +171,4 @@ class EncodedStream:
 
 
 def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+    return ", ".join(f"{field.name}: {spark_type(field.type)}" for field in schema)

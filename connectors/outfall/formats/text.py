@@ -8,6 +8,7 @@ from outfall.errors import ConfigurationError
 from outfall.formats.base import SUFFIXES, Encoder
 from outfall.formats.options import FormatOptions
 from outfall.formats.strings import TEXT, concat, data_of, literal, refuse_breaks
+from outfall.values import spark_type
 
 
 class TextEncoder(Encoder):
@@ -24,7 +25,7 @@ class TextEncoder(Encoder):
     def check_schema(cls, schema: pa.Schema) -> None:
         types = [field.type for field in schema]
         if len(types) != 1 or not (pa.types.is_string(types[0]) or pa.types.is_large_string(types[0])):
-            found = ", ".join(f"{field.name}: {field.type}" for field in schema)
+            found = ", ".join(f"{field.name}: {spark_type(field.type)}" for field in schema)
             raise ConfigurationError(
                 "the text format takes exactly one column of strings",
                 why=f"the columns are ({found})",

@@ -14,6 +14,7 @@ from outfall.errors import ConfigurationError
 from outfall.formats.options import FormatOptions
 from outfall.formats.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ, Pattern, check_years
 from outfall.formats.strings import TEXT, concat, literal
+from outfall.values import spark_type
 
 _REASONS = [
     (pa.types.is_duration, "Spark's reader needs an interval's exact type in its text", "cast it to a string"),
@@ -123,7 +124,7 @@ def refuse(format: str, kind: Any, path: str, why: str, do: str) -> NoReturn:
     Raises:
         ConfigurationError: always.
     """
-    raise ConfigurationError(f"{format} does not carry column {path!r} of type {kind}", why=why, do=do)
+    raise ConfigurationError(f"{format} does not carry column {path!r} of type {spark_type(kind)}", why=why, do=do)
 
 
 def _refuse(format: str, kind: Any, path: str) -> NoReturn:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.location import masked
+from outfall.values import spark_type
 
 
 def check_column(schema: pa.Schema, name: str, use: str) -> None:
@@ -39,7 +40,7 @@ def check_column(schema: pa.Schema, name: str, use: str) -> None:
         or types.is_decimal(kind)
     ):
         raise ConfigurationError(
-            f"{use} cannot be made of column {name!r} of type {kind}", do="cast the column to a string"
+            f"{use} cannot be made of column {name!r} of type {spark_type(kind)}", do="cast the column to a string"
         )
 
 

@@ -36,6 +36,7 @@ from pyiceberg.types import (
 
 from outfall.errors import ConfigurationError
 from outfall.tables.arrow_types import Takes, binary, decimal, is_list, moment, one_of, text
+from outfall.values import spark_type
 
 FIELD_ID = b"PARQUET:field_id"
 """Where Arrow keeps a field's number, and Parquet files get it from."""
@@ -153,8 +154,15 @@ def _fits(
     file_type = _primitive(kind, given)
     if file_type is None:
         nanoseconds = (_is.is_timestamp(given) or _is.is_time(given)) and given.unit == "ns"
-        raise _MisfitError(f"{name} is {given}, and the table's {kind}" + (f": {_NANOS}" if nanoseconds else ""))
+        raise _MisfitError(
+            f"{name} is {spark_type(given)}, and the table's {_shown(kind)}" + (f": {_NANOS}" if nanoseconds else "")
+        )
     return file_type
+
+
+def _shown(kind: IcebergType) -> str:
+    """Return Spark's name of a table's type; Iceberg's where Spark has none."""
+    return str(kind) if isinstance(kind, UUIDType | FixedType | TimeType) else spark_type(schema_to_pyarrow(kind))
 
 
 def _inside(
@@ -262,7 +270,11 @@ def _new_type(given: pa.DataType, name: str, numbers: Iterator[int], problems: l
     for kind, takes in _TAKES.items():
         if takes(given) is not None:
             return kind()
-    why = "it has no type, as all its values are NULL" if _is.is_null(given) else f"Iceberg has no type for {given}"
+    why = (
+        "it has no type, as all its values are NULL"
+        if _is.is_null(given)
+        else f"Iceberg has no type for {spark_type(given)}"
+    )
     raise _MisfitError(f"{name}: {why}")
 
 

@@ -18,6 +18,7 @@ from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats import Encoder, FormatOptions, check_schema, encoder
 from outfall.formats.strings import refuse_rows
 from outfall.kafka.options import TOPIC, KafkaOptions
+from outfall.values import spark_type
 
 VALUE, KEY, TOPIC_COLUMN, PARTITION, HEADERS, TIMESTAMP = "value", "key", "topic", "partition", "headers", "timestamp"
 ANY_PARTITION = -1
@@ -159,9 +160,8 @@ class KafkaRecordMaker:
             (TIMESTAMP, _is_instant, "a timestamp with a time zone: cast it to timestamp, or drop it"),
         ):
             if name in schema.names and not fits(_type_of(schema, name)):
-                raise ConfigurationError(
-                    f"the column {name!r} is {_type_of(schema, name)}", do=f"make it {wanted}"
-                )  # fmt: skip
+                kind = spark_type(_type_of(schema, name))
+                raise ConfigurationError(f"the column {name!r} is {kind}", do=f"make it {wanted}")
 
 
 _INSTEAD = (
@@ -179,7 +179,7 @@ def _check(schema: pa.Schema, name: str, what: str, *, bytes_too: bool = False, 
     kind = _type_of(schema, name)
     if not (_is_text_or_bytes(kind) if bytes_too else _is_text(kind)):
         wanted = "string or binary" if bytes_too else "string"
-        raise ConfigurationError(f"{what}, which is {kind}", do=f"cast it to {wanted}")
+        raise ConfigurationError(f"{what}, which is {spark_type(kind)}", do=f"cast it to {wanted}")
 
 
 def _type_of(schema: pa.Schema, name: str) -> Any:

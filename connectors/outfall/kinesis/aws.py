@@ -42,6 +42,7 @@ from outfall.kinesis.records import AwsRecord, AwsRecordSerializer
 from outfall.location import masked
 from outfall.options import Duration, SinkOptions, parse_endpoint
 from outfall.process_clients import ProcessClients, hide_secrets
+from outfall.values import spark_type
 
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
 """What boto3 raises."""
@@ -165,12 +166,13 @@ class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
             kind = schema.field(column).type
             if option != "data" and not _has_text(kind):
                 raise ConfigurationError(
-                    f"{option} names the column {column!r}, and {kind} has no text", do="name another one, or cast it"
+                    f"{option} names the column {column!r}, and {spark_type(kind)} has no text",
+                    do="name another one, or cast it",
                 )
         kind = schema.field(self.options.data).type if self.options.data else pa.string()
         if not any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, _is_binary)):
             raise ConfigurationError(
-                f"the data column {self.options.data!r} is {kind}, and data is bytes or text",
+                f"the data column {self.options.data!r} is {spark_type(kind)}, and data is bytes or text",
                 do="cast it, or leave data out to send rows as JSON",
             )
 

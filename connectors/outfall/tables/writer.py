@@ -23,7 +23,7 @@ from outfall.tables.data_file import DataFile, TaskFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.table import FileLayout
 from outfall.trace_points import reached
-from outfall.values import rows_to_batch
+from outfall.values import rows_to_batch, spark_type
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ValueRefusedError(
-            f"column {field.name!r} of type {column.type} holds a value that the table's {field.type} cannot take",
+            f"column {field.name!r} of type {spark_type(column.type)} holds a value that the table's"
+            f" {spark_type(field.type)} cannot take",
             why=str(error),
             do="cast the column before writing it",
         ) from error

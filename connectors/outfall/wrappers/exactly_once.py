@@ -30,7 +30,7 @@ from outfall.formats.row_text import row_texts
 from outfall.options import Names, SinkOptions, make_options, names_arguments
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
-from outfall.values import rows_to_batch
+from outfall.values import rows_to_batch, spark_type
 from outfall.wrappers.children import share
 from outfall.wrappers.composite import Composite
 from outfall.wrappers.composite_partition import CompositePartition, Opening
@@ -222,15 +222,15 @@ def check_types(options: ExactlyOnceOptions, schema: pa.Schema) -> None:
     kind = schema.field(options.offset).type
     if not pa.types.is_signed_integer(kind):
         raise ConfigurationError(
-            f"the column {options.offset!r} has the type {kind}, and offsets are whole numbers of at most 64 bits with"
-            " a sign",
+            f"the column {options.offset!r} has the type {spark_type(kind)}, and offsets are signed integers of at most"
+            " 64 bits",
             do="cast it to bigint, or name another column as offset",
         )
     for name in options.source_partition:
         kind = schema.field(name).type
         if not any(names_partitions(kind) for names_partitions in _NAME_PARTITIONS):
             raise ConfigurationError(
-                f"the column {name!r} has the type {kind}, whose values do not name a source partition",
+                f"the column {name!r} has the type {spark_type(kind)}, whose values do not name a source partition",
                 why="they must be equal or not, each to itself, as numbers with a fraction (NaN) or nested values"
                 " are not",
                 do="cast it to a string or a whole number, or name another column as source_partition",

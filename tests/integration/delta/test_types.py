@@ -161,7 +161,7 @@ def test_a_schema_that_grows_is_written_where_that_is_asked_for(shore: Shore, du
     assert shore.rows("id") == [1, 1, 2]
     assert duck.delta(shore.path, "s.z, day").count((None, None)) == 2
     assert (3, DAY) in duck.delta(shore.path, "s.z, day")
-    with pytest.raises(ConfigurationError, match="id is string, and the table's int64"):
+    with pytest.raises(ConfigurationError, match="id is string, and the table's bigint"):
         driver.write(3, batch(id=["1"]))
 
 

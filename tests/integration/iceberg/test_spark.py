@@ -79,7 +79,7 @@ def test_sparks_types_arrive(spark: SparkSession, lake: Lake) -> None:
             "b": b"a", "ntz": datetime(2026, 3, 29, 2, 30), "s": {"x": 1, "y": ["p", None]}, "m": {"k": {"z": 1.5}},  # noqa: DTZ001
         }
     ]  # fmt: skip
-    with pytest.raises(ConfigurationError, match="id is int64, and the table's int"):
+    with pytest.raises(ConfigurationError, match="id is bigint, and the table's int"):
         write(spark.range(1), lake.sink(on_existing="resume"))
     with pytest.raises(ConfigurationError, match="v: Iceberg has no type for duration"):
         write(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ValueRefusedError
-from outfall.values import to_batch, to_values
+from outfall.values import spark_type, to_batch, to_values
 
 MAP = pa.map_(pa.string(), pa.int32())
 
@@ -30,6 +30,22 @@ def test_nested_values_are_plain_python(kind: pa.DataType, given: Any, expected:
     batch = pa.RecordBatch.from_arrays([pa.array([given, None], kind), pa.array([1, 2])], names=["x", "id"])
     assert to_values(batch, "x") == [expected, None]
     assert to_values(batch, None) == [{"x": expected, "id": 1}, {"x": None, "id": 2}]
+
+
+def test_a_type_has_the_name_that_spark_gives_it() -> None:
+    types: Any = pytest.importorskip("pyspark.sql.types")
+    from outfall.spark.columns import arrow_schema
+
+    plain = (
+        "Null", "Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "String", "Binary", "Date",
+        "Timestamp", "TimestampNTZ", "DayTimeInterval",
+    )  # fmt: skip
+    kinds = [getattr(types, f"{name}Type")() for name in plain] + [types.DecimalType(9, 2)]
+    row = types.StructType([types.StructField(f"c{number}", kind) for number, kind in enumerate(kinds)])
+    kinds += [row, types.ArrayType(row), types.MapType(types.StringType(), row)]
+    schema = types.StructType([types.StructField(f"c{number}", kind) for number, kind in enumerate(kinds)])
+    assert [spark_type(kind) for kind in arrow_schema(schema).types] == [kind.simpleString() for kind in kinds]
+    assert (spark_type(pa.timestamp("ns")), spark_type(pa.uint8())) == ("timestamp[ns]", "uint8")
 
 
 def test_no_rows_are_no_values() -> None:

@@ -55,7 +55,7 @@ def test_a_value_without_a_text_of_its_own_is_refused(column: pa.Array, what: st
     ("partitioned_by", "problem"),
     [
         (["b"], "'b' of type binary"),
-        (["l"], "'l' of type list"),
+        (["l"], "'l' of type array<bigint>"),
         (["none"], "names 'none', which is no column"),
         (["a", "b", "l"], "'b' of type binary"),
     ],

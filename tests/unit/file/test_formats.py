@@ -143,7 +143,7 @@ def test_columns_that_change_within_a_file_are_refused(out: Path, format: Any) -
     driver.begin()
     part = driver.file()
     part.write_batch([{"a": 1}])
-    with pytest.raises(ValueRefusedError, match=r"from \(a: int64\) to \(a: int64, b: string\)"):
+    with pytest.raises(ValueRefusedError, match=r"from \(a: bigint\) to \(a: bigint, b: string\)"):
         part.write_batch([{"a": 1, "b": "x"}])
     part.close()
 

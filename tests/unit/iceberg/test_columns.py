@@ -32,20 +32,20 @@ POINT = StructType(
 )
 
 REFUSED: list[tuple[IcebergType, pa.DataType, str]] = [
-    (IntegerType(), pa.int64(), "v is int64, and the table's int"),
-    (LongType(), pa.uint64(), "v is uint64, and the table's long"),
+    (IntegerType(), pa.int64(), "v is bigint, and the table's int"),
+    (LongType(), pa.uint64(), "v is uint64, and the table's bigint"),
     (FloatType(), pa.float64(), "v is double, and the table's float"),
-    (DoubleType(), pa.int64(), "v is int64, and the table's double"),
-    (DecimalType(5, 2), pa.decimal128(6, 2), r"v is decimal128\(6, 2\), and the table's decimal\(5, 2\)"),
+    (DoubleType(), pa.int64(), "v is bigint, and the table's double"),
+    (DecimalType(5, 2), pa.decimal128(6, 2), r"v is decimal\(6,2\), and the table's decimal\(5,2\)"),
     (DecimalType(9, 2), pa.decimal128(9, 3), "v is decimal"),
-    (TimestampType(), pa.timestamp("us", "UTC"), r"v is timestamp\[us, tz=UTC\], and the table's timestamp"),
-    (TimestamptzType(), pa.timestamp("us"), "the table's timestamptz"),
+    (TimestampType(), pa.timestamp("us", "UTC"), "v is timestamp, and the table's timestamp_ntz"),
+    (TimestamptzType(), pa.timestamp("us"), "v is timestamp_ntz, and the table's timestamp"),
     (TimestampType(), pa.timestamp("ns"), "it may have nanoseconds, and the table keeps microseconds"),
-    (StringType(), pa.int32(), "v is int32, and the table's string"),
+    (StringType(), pa.int32(), "v is int, and the table's string"),
     (UUIDType(), pa.string(), "v is string, and the table's uuid"),
     (FixedType(3), pa.binary(4), r"v is fixed_size_binary\[4\], and the table's fixed\[3\]"),
     (POINT, pa.struct({"x": pa.int32(), "z": pa.int32()}), "v.z is not in the table"),
-    (POINT, pa.struct({"x": pa.int64()}), "v.x is int64"),
+    (POINT, pa.struct({"x": pa.int64()}), "v.x is bigint"),
     (POINT, pa.struct({"x": pa.int32(), "X": pa.int32()}), "v.X differs only in case from v.x"),
     (ListType(101, IntegerType(), element_required=True), pa.list_(pa.int32()), "v.element may be NULL"),
     (StructType(NestedField(101, "x", IntegerType(), required=True)), pa.struct({"x": pa.int32()}), "v.x may be NULL"),
@@ -65,7 +65,7 @@ def test_every_column_that_does_not_fit_is_named_at_once() -> None:
     schema = Schema(NestedField(1, "a", LongType(), required=True), NestedField(2, "b", LongType(), required=False))
     with pytest.raises(ConfigurationError) as caught:
         file_schema(schema, pa.schema({"b": pa.string(), "c": pa.int64()}), {2})
-    assert "b is string, and the table's long; c is not in the table; a is missing, and the table requires it" in str(
+    assert "b is string, and the table's bigint; c is not in the table; a is missing, and the table requires it" in str(
         caught.value
     )
     with pytest.raises(ConfigurationError, match="b is missing, and the table is partitioned by it"):

@@ -65,7 +65,7 @@ def test_what_a_sink_writes_of_a_row_becomes_that_row_again() -> None:
         ("a decimal(3,0)", 10000, "as decimal"),
         ("a decimal(3,0)", "many", "as decimal"),
         ("a binary", "?", "base64"),
-        ("a date", "yesterday", "as date32"),
+        ("a date", "yesterday", "as date:"),
         ("a timestamp", "2026-01-01T00:00:00", "no time zone"),
         ("a timestamp_ntz", "2026-01-01T00:00:00Z", "has a time zone"),
         ("a array<int>", {"x": 1}, "another type"),

@@ -83,7 +83,7 @@ def test_a_column_that_the_table_lacks_is_refused() -> None:
 
 
 def test_a_value_that_does_not_fit_is_refused_with_its_column() -> None:
-    with pytest.raises(ValueRefusedError, match=r"column 'id' of type string .* int64"):
+    with pytest.raises(ValueRefusedError, match=r"column 'id' of type string .* bigint"):
         write(link_to(), batch(id=["no number"], text=["a"]))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.values import rows_to_batch
+from outfall.values import rows_to_batch, spark_type
 
 AS_JSON = "json"
 """In place of columns: each value is of the type that JSON has for it."""
@@ -53,7 +53,9 @@ class RowMaker:
                 if made[name] is not None and (pa.types.is_decimal(kind) or pa.types.is_nested(kind)):
                     pa.scalar(made[name], kind)  # its digits, and those of what is in it
             except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException) as error:
-                raise ValueError(f"column {name!r} does not take {_excerpt(value)} as {kind}: {error}") from None
+                raise ValueError(
+                    f"column {name!r} does not take {_excerpt(value)} as {spark_type(kind)}: {error}"
+                ) from None
         return made
 
     def batch(self, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:

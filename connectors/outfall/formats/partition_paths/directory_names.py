@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats.patterns import check_years, local_clock
 from outfall.formats.strings import TEXT, check_utf8, concat, data_of, first_row, literal
+from outfall.values import spark_type
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 """What stands for NULL and for the empty string; readers take it for NULL."""
@@ -61,7 +62,9 @@ def check_type(field: pa.Field) -> None:
         ("the type is not supported", "cast it to a string"),
     )
     raise ConfigurationError(
-        f"rows cannot be partitioned by column {field.name!r} of type {kind}", why=why, do=f"{do}, or leave it out"
+        f"rows cannot be partitioned by column {field.name!r} of type {spark_type(kind)}",
+        why=why,
+        do=f"{do}, or leave it out",
     )
 
 

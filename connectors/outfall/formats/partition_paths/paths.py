@@ -32,6 +32,7 @@ from outfall.formats.partition_paths.time_patterns import (
 from outfall.formats.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ
 from outfall.formats.strings import literal
 from outfall.options import Names, SinkOptions
+from outfall.values import spark_type
 
 
 class PartitionArguments(TypedDict, total=False):
@@ -253,7 +254,7 @@ def _levels(pattern: str, field: pa.Field | None) -> tuple[Level, ...]:
     try:
         return parse_levels(pattern, allowed)
     except ValueError as error:
-        where = "" if field is None else f" of type {field.type} in column {field.name!r}"
+        where = "" if field is None else f" of type {spark_type(field.type)} in column {field.name!r}"
         raise ConfigurationError(
             f"bucket_pattern {pattern!r} does not fit the times{where}",
             why=str(error),
@@ -267,7 +268,7 @@ def _allowed(field: pa.Field) -> frozenset[str]:
     if pa.types.is_timestamp(field.type) and field.type.unit != "ns":
         return TIMESTAMP_NTZ if field.type.tz is None else TIMESTAMP
     raise ConfigurationError(
-        f"bucket_time names the column {field.name!r} of type {field.type}",
+        f"bucket_time names the column {field.name!r} of type {spark_type(field.type)}",
         why="bucket_pattern formats dates and timestamps, of microseconds at most",
         do="cast the column to a timestamp, or name another one",
     )

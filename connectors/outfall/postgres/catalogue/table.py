@@ -20,6 +20,7 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe, lacks_right
 from outfall.postgres.names import LONGEST, TableName
 from outfall.postgres.options import PostgresOptions
+from outfall.values import spark_type
 
 
 class Table:
@@ -127,7 +128,9 @@ class Table:
         if options.delete_marker in schema.names:
             kind = schema.field(options.delete_marker).type
             if not pa.types.is_boolean(kind):
-                problems.append(f"the delete marker {options.delete_marker!r} is {kind}, and must be boolean")
+                problems.append(
+                    f"the delete marker {options.delete_marker!r} is {spark_type(kind)}, and must be boolean"
+                )
         return problems
 
     def _taken_names(self, names: Sequence[str]) -> list[str]:

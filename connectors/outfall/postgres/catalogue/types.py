@@ -37,6 +37,7 @@ import pyarrow as pa
 from outfall.errors import ConfigurationError
 from outfall.formats.types import check_json_type, is_bytes
 from outfall.postgres.catalogue.columns import Kind, TableColumn
+from outfall.values import spark_type
 
 _INTEGERS = frozenset({"int2", "int4", "int8"})
 _JSON = frozenset({"json", "jsonb"})
@@ -108,7 +109,7 @@ def new_column_type(kind: pa.DataType, name: str) -> str:
         check_json_type(kind, name)
         return "jsonb"
     raise ConfigurationError(
-        f"PostgreSQL does not carry column {name!r} of type {kind}",
+        f"PostgreSQL does not carry column {name!r} of type {spark_type(kind)}",
         why="no type of column takes its values unchanged",
         do="cast it to a string",
     )
@@ -142,7 +143,7 @@ def why_not(kind: pa.DataType, column: TableColumn, *, json: bool = False) -> st
     """
     target = _AS_JSON if json and column.kind.name == "text" else column.kind
     problem = _why_not(kind, target, column.name)
-    return None if problem is None else f"{kind} does not go into {column.type}: {problem}"
+    return None if problem is None else f"{spark_type(kind)} does not go into {column.type}: {problem}"
 
 
 def is_list(kind: pa.DataType) -> bool:
