@@ -1,4 +1,4 @@
-"""Repository files that a page links to become pages of the site, so that one link works in both places.
+"""What the site does beyond MkDocs: repository files as pages, tables for narrow screens, and nothing from elsewhere.
 
 `../examples/flights.py` in docs/kafka.md leads to the file in the repository, and to a page with its text on the site.
 MkDocs calls the functions `on_…` (https://www.mkdocs.org/user-guide/configuration/#hooks).
@@ -6,6 +6,7 @@ MkDocs calls the functions `on_…` (https://www.mkdocs.org/user-guide/configura
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from pathlib import Path
@@ -26,6 +27,9 @@ ALWAYS = ("CHANGELOG.md",)
 
 _LINK = re.compile(r"(?P<before>\]\(|^\[[^\]\n]+\]: )(?P<path>[^\s()<>#:]+)", re.MULTILINE)
 _LOADED = re.compile(r"<(?:script|link|img|iframe|object)\b[^>]*\b(?:src|href|data)=[\"']?(?:https?:)?//[^>]*>")
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+_CELL = re.compile(r"<td\b")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml"}
 
 
@@ -52,6 +56,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return link["before"] + posixpath.relpath(_uri(path), folder or ".") if path else link[0]
 
     return _LINK.sub(turned, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Give each cell the heading of its column, which the style sheet shows where a screen is too narrow for columns."""
+
+    def labelled(table: re.Match[str]) -> str:
+        headings = [re.sub(r"<[^>]+>", "", heading) for heading in _HEADING.findall(table[0])]
+        labels = itertools.cycle(headings)
+        return _CELL.sub(lambda cell: f'<td data-label="{next(labels)}"', table[0])
+
+    return _TABLE.sub(labelled, html)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
