@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Give each cell the heading of its column, which the style sheet shows where a screen is too narrow for columns."""
+    """Give each cell the heading of its column, which the style sheet shows on screens too narrow for columns."""
 
     def labelled(table: re.Match[str]) -> str:
         headings = [re.sub(r"<[^>]+>", "", heading) for heading in _HEADING.findall(table[0])]

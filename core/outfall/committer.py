@@ -135,7 +135,10 @@ class Committer(ABC, Generic[C]):
     def revoke(self, requests: Sequence[CommitRequest[C]]) -> None:
         """Make these committables permanently unpublishable for all drivers, before their epoch is written again.
 
-        Called if another committable of the epoch is lost and none was published. The default raises.
+        Called if another committable of the epoch is lost and none was published.
+
+        Raises:
+            CapabilityError: the committer does not override this method.
         """
         raise CapabilityError(
             f"{type(self).__name__} cannot revoke committables, so an epoch with a lost one cannot be written again",

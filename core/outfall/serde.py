@@ -48,7 +48,11 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
         """
 
     def check_version(self, version: int) -> None:
-        """Reject a version below 1 or above the current one."""
+        """Reject a version below 1 or above the current one.
+
+        Raises:
+            SerializationError: `version` is one of these.
+        """
         if not 1 <= version <= self.version:
             raise SerializationError(
                 f"{type(self).__name__} reads versions 1 to {self.version} but found version {version}",

@@ -58,7 +58,7 @@ class Limiter(Protocol):
         """Learn how a request ended."""
 
 
-class FixedLimiter:
+class FixedLimiter(Limiter):
     """So many requests at a time, whatever happens."""
 
     def __init__(self, requests: int) -> None:
@@ -89,7 +89,7 @@ class FixedLimiter:
         pass
 
 
-class AimdLimiter:
+class AimdLimiter(Limiter):
     """A limit of entries under way: up by a constant after a success, down by a factor after a failure.
 
     After Flink's `AIMDScalingStrategy` and `CongestionControlRateLimitingStrategy` (FLIP-242), with its parameters.
@@ -156,7 +156,7 @@ class AimdLimiter:
         self._limit = max(1, min(round(changed), self._largest))
 
 
-class GradientLimiter:
+class GradientLimiter(Limiter):
     """Requests under way, limited where more of them only wait longer.
 
     Vector's adaptive request concurrency (https://vector.dev/docs/architecture/arc/; RFC 1858 of its repository): once

@@ -95,7 +95,8 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         """Turn one row, a dict of its columns, into a request entry.
 
         Raises:
-            ValueRefusedError: it makes none; the row becomes a dead letter.
+            ValueRefusedError: the row cannot be converted; it becomes a dead letter.
+            CapabilityError: the class overrides neither `convert` nor this method.
         """
         raise CapabilityError(
             f"{type(self).__name__} turns neither rows nor batches into entries", do="override convert or convert_row"

@@ -58,7 +58,11 @@ class Manifest(BaseModel):
 
     @classmethod
     def of(cls, published: Sequence[StagedObject]) -> Manifest:
-        """Make the manifest of an epoch from its objects, of which there is at least one."""
+        """Make the manifest of an epoch from its objects, of which there is at least one.
+
+        Raises:
+            RecordError: a key was not written by this sink.
+        """
         first = AttemptName.parse(published[0].key, with_step=True)
         if first is None:
             raise RecordError(f"{published[0].key} is no key of ours", do="restore the recovery data")

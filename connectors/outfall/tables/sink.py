@@ -85,7 +85,12 @@ class TableSink(
 
     @abstractmethod
     def load(self) -> LoadedTable | None:
-        """Load the table as it is now; `None` where there is none. Called on the driver only."""
+        """Load the table as it is now; `None` if it does not exist. Called on the driver only.
+
+        Raises:
+            ConfigurationError: the table has a format version that the sink does not write.
+            TargetError: the table cannot be written as the options say, for example a branch is missing.
+        """
 
     @abstractmethod
     def check_new(self, rows: pa.Schema) -> None:

@@ -131,6 +131,11 @@ class Composite(
         return bound
 
     def list_parts(self) -> list[str]:
+        """List parts that each stand for one part of every fixed child.
+
+        Raises:
+            CapabilityError: the children have different numbers of parts.
+        """
         listed = {name: tuple(child.list_parts()) for name, child in self._children.items() if is_fixed(child)}
         counts = {name: len(parts) for name, parts in listed.items()}
         if len(set(counts.values())) > 1:
@@ -171,7 +176,11 @@ class Composite(
 
     @property
     def writer(self) -> WriterInitContext:
-        """Who writes."""
+        """The context that `bind` has set.
+
+        Raises:
+            ConfigurationError: `bind` was not called.
+        """
         if self.context is None:
             raise ConfigurationError(
                 f"{shown_name(self)} was not told who writes", do="run it through outfall, which calls bind() first"
