@@ -1,16 +1,16 @@
-"""Files: JSON lines, CSV, Parquet and text, growing or whole, each row in them once.
+"""Files: JSON lines, CSV, Parquet and text, growing or whole, with each row written exactly once.
 
 ```
-sink            `FileSink`: what users make; it holds one of three ways of writing
-options         what it takes
-target          what all ways share: the target's name, and on a disk how a step takes possession of it
-first_contact   what lies there already, and its deletion
-encoded_file    rows into the bytes of one file, in large pieces
+sink            `FileSink`, the public class; it delegates to one of three write modes
+options         the options of `FileSink`
+target          shared by all modes: the target's name, and how a step takes possession of a directory on a disk
+first_contact   existing data on the first run, and its deletion
+encoded_file    encodes rows and writes them to one file in large pieces
 whole/          `sink` on a disk and in object stores, `writer` in tasks, `commit` on the driver
-growing/        `sink` on the driver, `partition` in tasks, `part_files`, the `registry` of their writers, the `seal`
-storage/        `store`: a directory and its markers; `local` with `locks`, `remote` by fsspec, `disk`
+growing/        `sink` on the driver, `partition` in tasks, `part_files`, the `registry` of part writers, the `seal`
+storage/        `store`: a directory and its markers; `local` with `locks`, `remote` with fsspec, `disk`
 ```
-Names of attempts, markers, bounds of files and first contact are those of `outfall.storage`.
+Attempt names, markers, roll bounds and the checks of the first run are in `outfall.storage`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["FileSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> FileSink:
-    """Make a sink from Spark options (`path`, `format`, `on_existing`, …; also spelled `onExisting`).
+    """Create a sink from Spark options (`path`, `format`, `on_existing`, …; also spelled `onExisting`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: names every unknown or wrong option.
     """
     return FileSink(**dict(parse_options(FileOptions, options)))

@@ -1,4 +1,4 @@
-"""What both kinds of files share in a task: batches are encoded at once and written in large pieces."""
+"""The base of whole and growing files in a task: batches are encoded at once and written in large pieces."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from outfall.formats.stream import EncodedStream
 from outfall.values import rows_to_batch
 
 _PART_BYTES = 1 << 20
-"""Encoded bytes that one file holds back: enough that locking, checking and writing cost nothing beside encoding."""
+"""Encoded bytes that one file buffers: with this size, the cost of locks, checks and writes is negligible."""
 
 _PROCESS_BYTES = 32 << 20
-"""Encoded bytes that all files of a process may hold back together, since one task may have many parts open."""
+"""Encoded bytes that all files of a process may buffer together, because one task may have many open parts."""
 
 
 class EncodedFile(ABC):
-    """Encodes batches and hands the bytes on in pieces. Holds nothing back when `finish` has returned."""
+    """Encodes batches and writes the bytes in pieces. No bytes are buffered after `finish`."""
 
     _open: ClassVar[int] = 0
 
@@ -39,7 +39,7 @@ class EncodedFile(ABC):
         self.write_record_batch(rows_to_batch(values))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Encode a batch, and write once enough is held."""
+        """Encode a batch, and write if enough bytes are buffered."""
         if batch.num_rows == 0:
             return
         with self._all_or_broken():
@@ -53,16 +53,16 @@ class EncodedFile(ABC):
 
     @property
     def held(self) -> int:
-        """Bytes that are still to be written, as far as their number is known."""
+        """The number of pending bytes, as far as it is known."""
         return self._stream.held + self._stream.expected
 
     @property
     def kept(self) -> int:
-        """Bytes of memory that the format keeps for later."""
+        """The memory in bytes of rows that the format buffers, such as row groups."""
         return self._stream.kept
 
     def spill(self) -> None:
-        """Write what the format keeps for later."""
+        """Write the rows that the format buffers."""
         with self._all_or_broken():
             self._hand_on(self._stream.spill())
 
@@ -73,12 +73,12 @@ class EncodedFile(ABC):
             self._sync()
 
     def write_rest(self) -> None:
-        """Write what is held back, to the end of the file's format."""
+        """Write all buffered bytes, including the end of the file format."""
         with self._all_or_broken():
             self._hand_on(self._stream.finish())
 
     def close(self) -> None:
-        """Release the file. What is held back is lost on purpose: its epoch does not count."""
+        """Release the file. Buffered bytes are discarded, because their attempt failed."""
         if not self._closed:
             self._closed = True
             EncodedFile._open -= 1
@@ -90,7 +90,7 @@ class EncodedFile(ABC):
 
     @abstractmethod
     def _sync(self) -> None:
-        """Make what was stored durable."""
+        """Make all written bytes durable."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -103,12 +103,12 @@ class EncodedFile(ABC):
 
     @contextlib.contextmanager
     def _all_or_broken(self) -> Iterator[None]:
-        """Refuse everything after a failure: a second fsync may succeed although the first one lost the data."""
+        """Reject all calls after a failure: a second fsync may succeed although the first one lost the data."""
         if self._broken or self._closed:
             raise TransientError(
-                "this attempt cannot go on writing",
+                "this attempt cannot continue to write",
                 why="its file is closed" if self._closed else "an earlier write or fsync of it failed",
-                do="let the task be tried again",
+                do="retry the task",
             )
         self._broken = True
         yield

@@ -1,4 +1,4 @@
-"""First contact with a directory: whose data is there, and what becomes of it (`on_existing`)."""
+"""The first run against a directory: existing data, and its deletion (`on_existing`)."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from outfall.trace_points import reached
 log = logging.getLogger(__name__)
 
 _REPLACED = f"{SIDECAR}/replaced"
-"""Where the log of Spark's own sink is moved before it is deleted."""
+"""The location to which the log of Spark's own sink is moved before it is deleted."""
 
 
 def check_usable(path: str) -> None:
-    """Refuse a path on a disk that cannot be written into, before anything is recorded.
+    """Reject a path on a disk that is not writable, before anything is recorded.
 
     Raises:
-        TargetError: it is no directory, or not writable here.
+        TargetError: it is not a directory, or not writable on this host.
     """
     place = path
     while not os.path.lexists(place):
         place = os.path.dirname(place)
     if not os.path.isdir(place):
-        raise TargetError(f"{place} is not a directory", do="name a directory as path")
+        raise TargetError(f"{place} is not a directory", do="set path to a directory")
     if not os.access(place, os.W_OK | os.X_OK):
         raise TargetError(
             f"the directory {place} is not writable for this process",
-            do="correct its owner or mode, mount it for writing, or name another path",
+            do="correct its owner or mode, mount it for writing, or set another path",
         )
 
 
 class FoundFiles(TargetContents):
-    """What lies in a directory, as one step sees it."""
+    """The contents of a directory, from the view of one step."""
 
     def __init__(self, store: FileStore, options: FileOptions, incarnation: str) -> None:
         self.where = store.root
@@ -69,10 +69,10 @@ class FoundFiles(TargetContents):
 
 
 def check_deletable(store: LocalStore, options: FileOptions, step_id: str) -> None:
-    """Refuse to overwrite directories that are no buckets of this sink: they are deeper than its buckets are.
+    """Reject directories deeper than the partition directories of this sink before an overwrite.
 
     Raises:
-        TargetNotEmptyError: naming one.
+        TargetNotEmptyError: names one of them.
     """
     for directory, directories, _ in store.walk():
         depth = 0 if directory == store.root else os.path.relpath(directory, store.root).count(os.sep) + 1
@@ -81,30 +81,30 @@ def check_deletable(store: LocalStore, options: FileOptions, step_id: str) -> No
             raise TargetNotEmptyError(
                 f"{directory} holds the directory {links[0]!r}, which is a symbolic link",
                 step=step_id,
-                why='on_existing="overwrite" does not delete what lies behind it, and readers would see it',
-                do="delete it yourself, or name another path",
+                why='on_existing="overwrite" does not delete the target of a link, and readers would still read it',
+                do="delete the link, or set another path",
             )
         if directories and depth >= options.bucket_levels:
             raise TargetNotEmptyError(
                 f"{directory} holds the directory {directories[0]!r}",
                 step=step_id,
-                why='on_existing="overwrite" deletes files, and of directories only those of buckets',
-                do="delete it yourself, or name another path",
+                why='on_existing="overwrite" deletes files and partition directories, but no other directories',
+                do="delete the directory, or set another path",
             )
 
 
 def delete_existing(store: LocalStore, options: FileOptions, context: TargetContext[object]) -> None:
-    """Delete what readers see or go by, and the markers of others, so that a query that still writes here stops.
+    """Delete all visible files, and the markers of other queries so that they fail.
 
-    Called before our own marker exists, under the opening lock: never when anything of ours can be there.
+    Called under the opening lock and before the marker of this step exists, so none of its own files can exist.
     """
     others = FoundFiles(store, options, context.incarnation).others()
-    # A query that is publishing has checked its marker: it is waited for, and the next one finds its marker gone.
+    # A publishing query has already checked its marker, so wait for it. Later ones find that their marker is missing.
     with store.nobody_publishing():
         for path in others:
             os.unlink(path)
             reached("file: existing deleted")
-    # A query whose growing parts are open finds our record before its next write, and begins no segment.
+    # A query with open growing parts finds this record before its next write or its next segment.
     for register in Register.all_in(store):
         with register.alone() as held:
             held.clear(RegisterEntry.taken_by(context))
@@ -116,7 +116,7 @@ def delete_existing(store: LocalStore, options: FileOptions, context: TargetCont
         reached("file: existing deleted")
     if not files and not others:
         return
-    # The directories of buckets are empty by now; the innermost first.
+    # The partition directories are empty now. Remove the innermost first.
     for directory in sorted((directory for directory, _, _ in store.walk()), reverse=True):
         if directory != store.root:
             with suppress(OSError):
@@ -128,7 +128,7 @@ def delete_existing(store: LocalStore, options: FileOptions, context: TargetCont
 def _delete_spark_log(store: LocalStore) -> None:
     """Delete the log of Spark's own sink, before the files that it lists.
 
-    It is moved away as a whole first: a reader finds all of it or none, whenever this is killed.
+    The log is first moved as a whole, so a reader finds either all of it or none, even after a crash.
     """
     _remove(store.at(_REPLACED))
     if store.has_spark_log():

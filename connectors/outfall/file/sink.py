@@ -1,4 +1,4 @@
-"""`FileSink`: files in a directory, each row in them once."""
+"""`FileSink`: files in a directory, with each row written exactly once."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ class FileSink(DelegatingSink):
 
     Item type: rows (dicts or Arrow batches); for `format="text"` one string column.
 
-    What must exist: nothing but an object store's bucket; directories are created. All hosts that write must see the
-    same place under this path.
+    Requirements: directories are created, but the bucket of an object store must exist. All hosts that write must share
+    the directory under this path.
 
-    Unit of parallelism: without `parts`, each Spark task writes a file of its own, hidden until the commit of its epoch
-    publishes it. With `parts=N`, N files grow by appending, each written by one task at a time; rows go to them by key.
+    Parallelism: without `parts`, each Spark task writes its own files, which are hidden until their epoch is committed.
+    With `parts=N`, rows are appended to N files by key, and one task at a time writes each file.
 
-    Guarantee: exactly once, after any number of restarts and while old attempts still run. Readers of whole files never
-    see a row that is taken back. Readers of growing files may, until an epoch is completed.
+    Guarantee: exactly once, after any number of restarts and while stale tasks still run. Readers of whole files never
+    see a row that is rolled back. Readers of growing files may see such rows until the epoch is completed.
 
     Args:
-        path: the directory; a relative one is made absolute here and now. Whole files also by URL: see `FileOptions`.
-        parts: how many growing files; `None` for whole files.
-        on_existing: on first contact with somebody's data `"error"`, `"resume"` (keep it) or `"overwrite"`.
-        on_rewind: when the directory is ahead of the recovery data `"error"` or `"truncate"`.
-        roll_bytes: close a file of this size and go on in the next: bytes, or text such as `"128 MiB"`.
-        roll_interval: close a file of this age when the next rows come: timedelta, seconds, or text as `"1 hour"`.
-        partition_by: columns whose values name directories, as `carrier=AA`, and are not stored in the files.
-        bucket_pattern: a pattern of time that names directories, as `"'dt='yyyy-MM-dd"`.
-        bucket_time: the column that the pattern formats; without it the time of writing, in UTC.
-        max_open_files: how many file descriptors a task uses at most, however many directories it writes into.
-        format_options: `format`, `compression` and the options of formats, as `FormatOptions` describes them.
+        path: the directory. A relative path becomes absolute on construction. Whole files also accept a URL, see
+            `FileOptions`.
+        parts: the number of growing files; `None` for whole files.
+        on_existing: what to do with existing data on the first run: `"error"`, `"resume"` (keep it) or `"overwrite"`.
+        on_rewind: what to do if the directory is ahead of the recovery log: `"error"` or `"truncate"`.
+        roll_bytes: the size at which a file is closed: bytes, or a string such as `"128 MiB"`.
+        roll_interval: the age at which a file is closed: timedelta, seconds, or a string such as `"1 hour"`.
+        partition_by: columns whose values name directories such as `carrier=AA`, and are not stored in the files.
+        bucket_pattern: a time pattern that names directories, for example `"'dt='yyyy-MM-dd"`.
+        bucket_time: the column that the pattern formats; by default the time of writing, in UTC.
+        max_open_files: the maximum number of file descriptors per task.
+        format_options: `format`, `compression` and the options of formats, see `FormatOptions`.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
+        ConfigurationError: names every option that is wrong.
     """
 
     worker: GrowingFiles | LocalWholeFiles | RemoteWholeFiles
@@ -87,5 +88,5 @@ class FileSink(DelegatingSink):
 
     @property
     def options(self) -> FileOptions:
-        """What the sink was told, with the defaults."""
+        """The options, including defaults."""
         return self.worker.options

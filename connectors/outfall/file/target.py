@@ -1,4 +1,4 @@
-"""What all ways of writing files share: what the target is called, and on a disk how a step takes possession of it."""
+"""The base of all write modes: the target's name, and how a step takes possession of a directory on a disk."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from outfall.target_record import TargetRecord, is_ahead
 from outfall.trace_points import reached
 
 AHEAD = (
-    "restore the newest recovery data; or, if no query runs on another copy of it, set"
-    ' on_rewind="truncate": the later rows are taken back, and written again as the source brings them'
+    "restore the newest recovery log; or, if no query runs on another copy of it, set"
+    ' on_rewind="truncate" to roll back the later rows, which are written again when the source replays them'
 )
-"""What to do about a target that is later than the recovery data."""
+"""The remedy for a target that is ahead of the recovery log."""
 
 
 class Files(StorageSink, Sink[Any]):
-    """What a `FileSink` holds: one way of writing files, whose options are right."""
+    """A write mode of `FileSink`, with validated options."""
 
     options: FileOptions
 
     def __init__(self, options: FileOptions) -> None:
         self.options = options
         self.rolling = RollBounds(options.roll_bytes, options.roll_interval)
-        """When a file is closed and the next one begun."""
+        """The bounds at which a file is closed and the next one begins."""
 
     @property
     def suffix(self) -> str:
-        """The end of the files' names."""
+        """The suffix of the file names."""
         return suffix(self.options)
 
     def target(self) -> str:
@@ -55,15 +55,15 @@ class Files(StorageSink, Sink[Any]):
         return f"{self.options.path}/" if self.options.remote else f"file:{_identity(self.options.path)}"
 
     def _check_existing(self, store: FileStore, context: TargetContext[Any]) -> None:
-        """Refuse a directory that holds what is not ours, unless `on_existing` says what to do with it."""
+        """Reject a directory with existing data, unless `on_existing` allows it."""
         found = FoundFiles(store, self.options, context.incarnation)
         check_existing(found, self.options.on_existing, context.step_id)
 
     def _may_roll_back(self, found: TargetRecord, context: TargetContext[Any]) -> bool:
-        """Tell whether the target is later than the recovery data, and `on_rewind` says what to do about it.
+        """Return whether the target is ahead of the recovery log and `on_rewind` allows rolling it back.
 
-        So is one that a BEGIN opened which the recovery data does not have, be its number as low as it may: each try to
-        take the later rows back is a BEGIN, too, and they may be as many by now as there were.
+        A target that was opened by a BEGIN missing from the log counts as ahead, even if its number is low. Each
+        attempt to roll back is a BEGIN too, so the number may have caught up.
         """
         unknown = found.generation >= min(context.begun, default=0) and found.token != context.begun.get(
             found.generation
@@ -74,7 +74,7 @@ class Files(StorageSink, Sink[Any]):
 
 
 def _identity(path: str) -> str:
-    """Name a directory by what it is, not by how it is spelled: each level by its inode, as far as there is one."""
+    """Identify a directory independently of its spelling: each level by its inode if it exists, else by its name."""
     real = PurePath(os.path.realpath(path))
     levels = []
     for level in (*reversed(real.parents), real):
@@ -88,12 +88,12 @@ def _identity(path: str) -> str:
 
 
 class LocalFiles(Files):
-    """Files on a disk that driver and executors share. Possession is taken under a lock."""
+    """Files on a disk shared by driver and executors. A step takes possession under a lock."""
 
     patience = Patience()
-    """How long to wait for locks."""
+    """The timeout for locks."""
     innermost: str = SIDECAR
-    """The directory to make before anything is written."""
+    """The directory to create before anything is written."""
 
     @property
     def store(self) -> LocalStore:
@@ -109,8 +109,8 @@ class LocalFiles(Files):
             file.write(b"\n")
             file.flush()
             os.fsync(file.fileno())
-        missing = "" if place == path else f"; {path} will be made"
-        return [f"files can be made in {place}{missing}"]
+        missing = "" if place == path else f"; {path} will be created"
+        return [f"files can be created in {place}{missing}"]
 
     def open_target(self, context: TargetContext[Any]) -> None:
         store = self.store
@@ -122,12 +122,12 @@ class LocalFiles(Files):
             if not store.check_ours(context.incarnation, context.completed):
                 self._open_first(store, context)
             elif first:
-                # Whoever created the marker may have died before its name was durable.
+                # The driver that created the marker may have died before its name was durable.
                 store.sync([SIDECAR])
             self._enter(context)
 
     def _open_first(self, store: LocalStore, context: TargetContext[Any]) -> None:
-        """Take possession under a lock, so that neither a second query nor an older driver that wakes late does too."""
+        """Take possession under a lock, which excludes a second query and a stale driver."""
         reached("file: opening")
         with store.opening():
             if store.check_ours(context.incarnation, context.completed):
@@ -145,26 +145,26 @@ class LocalFiles(Files):
             store.remove_marker(context.incarnation)
 
     def _leave(self, context: CleanUpContext) -> None:
-        """Remove what `_claim` and the tasks have made beside the marker, as far as it is empty by now."""
+        """Remove empty files that `_claim` and the tasks created in addition to the marker."""
 
     @abstractmethod
     def _claim(self, context: TargetContext[Any]) -> None:
-        """Take over what carries its own record of a writer."""
+        """Take over files that have their own record of a writer."""
 
     @abstractmethod
     def _enter(self, context: TargetContext[Any]) -> None:
-        """Write down, durably, that this BEGIN opened the target last, unless another driver did so meanwhile.
+        """Record durably that this BEGIN opened the target last, unless another driver did so in the meantime.
 
-        First take back what `check_target` found to be later than the recovery data, under `on_rewind="truncate"`. Only
-        what was seen then: since BEGIN was appended right after the entries that were read before, whatever looks
-        different now is another driver's.
+        With `on_rewind="truncate"`, first roll back the later data that `check_target` found. Only data in the same
+        state is rolled back: BEGIN was appended directly after the entries that were read before the check, so any
+        difference is the work of another driver.
 
         Raises:
-            FencedError: another driver opened the target meanwhile.
+            FencedError: another driver opened the target in the meantime.
         """
 
     def _check_place(self, context: TargetContext[Any]) -> bool:
-        """Return whether the directory is ours already; refuse one that is not what the recovery data says."""
+        """Return whether this step has opened the directory; reject one that contradicts the recovery log."""
         store = self.store
         check_usable(store.root)
         ours = store.check_ours(context.incarnation, context.completed)

@@ -29,7 +29,7 @@ def test_each_error_has_its_remedy_for_files_and_for_logs(code: int, remedy: str
         raise OSError(code, os.strerror(code))
     with pytest.raises(TransientError) as of_logs, explained_of_logs("appending", "sink", "/chk"):
         raise OSError(code, os.strerror(code))
-    assert re.search(f"/out/a failed.*{remedy}.*nothing of this attempt counts", str(of_files.value))
+    assert re.search(f"/out/a failed.*{remedy}.*this attempt is discarded", str(of_files.value))
     assert re.search(f"'/chk' failed.*{remedy}.*the next run goes on", str(of_logs.value))
 
 

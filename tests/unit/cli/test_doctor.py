@@ -35,7 +35,7 @@ def test_a_sink_that_could_write_passes_and_nothing_stays(step: FileStep, tmp_pa
     assert {about: result for about, (result, _) in found.items()} == {
         "options": "ok", "sink": "ok", "guarantee": "ok", "requires": "note", "target": "ok", "connection": "ok",
     }  # fmt: skip
-    assert f"{step.path} will be made" in found["connection"][1]
+    assert f"{step.path} will be created" in found["connection"][1]
     assert list(tmp_path.iterdir()) == []
     assert "ok           guarantee    EXACTLY_ONCE" in done("doctor", *step.sink)
 

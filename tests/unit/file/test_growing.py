@@ -239,7 +239,7 @@ def test_what_another_query_completes_before_we_take_its_files_over_is_kept(out:
     second = GrowingDriver(growing(out, on_existing="resume"), incarnation=OTHERS)
     with (
         meanwhile("file: opening", lambda: first.run({PART: rows(2)})),
-        pytest.raises(TransientError, match=r"part-00000\.jsonl has changed.*9 bytes were found before, 18 now"),
+        pytest.raises(TransientError, match=r"part-00000\.jsonl has changed.*9 bytes before and has 18 now"),
     ):
         second.begin()
     assert ids(out) == [1, 2]
@@ -303,7 +303,7 @@ def test_taking_back_that_was_killed_is_finished_by_the_next_run(
     assert seen[-1] == "file: cut"
     restored.run({"part-00001.jsonl": rows(20)})
     assert ids(out) == [1, 20]
-    assert "on_rewind=truncate cut" in caplog.text
+    assert "on_rewind=truncate truncates" in caplog.text
 
 
 def test_an_older_driver_that_wakes_before_taking_back_cuts_nothing(driver: GrowingDriver, out: Path) -> None:

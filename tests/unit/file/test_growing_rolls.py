@@ -240,7 +240,7 @@ def test_sealing_refuses_a_winner_with_a_segment_after_it(driver: GrowingDriver,
     write_each(part, 3)
     part.snapshot()
     part.close()
-    with pytest.raises(SealError, match=f"{segment(0)} holds {2 * ROW} bytes, with a segment after it"):
+    with pytest.raises(SealError, match=f"{segment(0)} has {2 * ROW} bytes, and a segment follows it"):
         driver.seal({PART: early})
 
 
@@ -318,7 +318,7 @@ def test_segments_of_a_target_that_is_ahead_are_taken_back(
         assert seen[-1] == killed_at
     epoch(restored, 5, 6)
     assert contents(out) == {segment(0): [1, 5], segment(1): [6]}
-    assert "on_rewind=truncate cut" in caplog.text
+    assert "on_rewind=truncate truncates" in caplog.text
 
 
 def test_each_segment_has_a_header(out: Path) -> None:

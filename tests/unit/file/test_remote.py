@@ -249,7 +249,7 @@ def test_what_is_published_cannot_be_revoked(driver: WholeDriver) -> None:
     staged = driver.stage(rows(1))
     driver.commit(staged)
     committer: Any = driver.sink.create_committer(driver.writer())  # type: ignore[arg-type] # has the fields that are read
-    with pytest.raises(LostCommittableError, match="published already"):
+    with pytest.raises(LostCommittableError, match="already published"):
         committer.revoke([CommitRequest(file) for file in staged])
 
 

@@ -220,7 +220,7 @@ def test_a_foreign_file_of_our_name_is_not_replaced(driver: WholeDriver, out: Pa
     (out / staged[0].name).write_text("somebody's")
     (request,) = driver.commit(staged)
     assert request.outcome.kind == "known failure"
-    assert "not ours" in str(request.outcome.error)
+    assert "created by another writer" in str(request.outcome.error)
     assert (out / staged[0].name).read_text() == "somebody's"
 
 
@@ -299,9 +299,9 @@ def test_an_error_while_publishing_does_not_say_that_nothing_counts(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "rename", fail)
-    with pytest.raises(TransientError, match=r"free space.*goes on from what is recorded") as caught:
+    with pytest.raises(TransientError, match=r"free space.*continues from the recovery log") as caught:
         driver.commit(staged)
-    assert "nothing of this attempt" not in str(caught.value)
+    assert "this attempt is discarded" not in str(caught.value)
 
 
 def test_cleaning_up_takes_only_our_own_older_generations(driver: WholeDriver, out: Path) -> None:

@@ -79,7 +79,7 @@ def test_overwriting_waits_for_a_query_that_is_publishing(out: Path) -> None:
 
     with meanwhile("file: published", overwrite):
         first.commit(staged)
-    assert "publish.lock is locked by another process for more than 0.05 s. who publishes" in blocked[0]
+    assert "publish.lock has been locked by another process for more than 0.05 s. a query that publishes" in blocked[0]
     assert f'"pid": {os.getpid()}' in blocked[0]
     assert sorted(ids(out)) == [0, 1, 2]
     second.run(rows(100))

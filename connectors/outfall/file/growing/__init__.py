@@ -1,1 +1,1 @@
-"""Growing files: parts that are appended to, each by one writer, and cut back to what counts."""
+"""Growing files: each part is appended to by one writer, and truncated to its recorded length after a failure."""

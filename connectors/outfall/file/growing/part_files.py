@@ -1,9 +1,9 @@
-"""The files of a growing part: named, checked, opened, cut and removed.
+"""The files of a growing part: their names, and how they are checked, opened, truncated and removed.
 
-Their names are `part-00003.jsonl`, and of a part that rolls its segments `part-00003_0000000000.jsonl`, …: byte by byte
-they sort by part and then by age, since `_` comes after `.`, and the file without a number is older than all.
+The name of a part is `part-00003.jsonl`. The segments of a part that rolls are `part-00003_0000000000.jsonl`, …. Names
+sort by part and then by age, byte by byte, because `_` comes after `.`. The file without a number is the oldest.
 
-Who changes them holds the part or the register.
+A process that changes these files holds the lock of the part or of the register.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEGMENT = re.compile(r"(part-\d{5,})_(\d{10,})((?:\.\w+)+)")
 
 
 def part_name(index: int, suffix: str) -> str:
-    """Name a part; so is the file of one that does not roll."""
+    """Return the name of a part, which is also the name of its file if it does not roll."""
     return f"part-{index:05d}{suffix}"
 
 
@@ -34,7 +34,7 @@ def part_index(part: str) -> int:
 
 
 def file_name(part: str, segment: int | None) -> str:
-    """Name a file of a part: one of its segments, or the file without a number."""
+    """Return the file name of a segment of a part, or of the file without a number."""
     if segment is None:
         return part
     stem, _, suffix = part.partition(".")
@@ -42,12 +42,12 @@ def file_name(part: str, segment: int | None) -> str:
 
 
 def following(segment: int | None) -> int:
-    """Return the number of the segment that comes next."""
+    """Return the number of the next segment."""
     return 0 if segment is None else segment + 1
 
 
 def segments_among(names: Iterable[str]) -> dict[str, list[int]]:
-    """Return the numbers of the segments of each part that has some, in their order."""
+    """Return the sorted segment numbers of each part that has segments."""
     found: dict[str, list[int]] = {}
     for name in names:
         match = _SEGMENT.fullmatch(name)
@@ -57,37 +57,37 @@ def segments_among(names: Iterable[str]) -> dict[str, list[int]]:
 
 
 class FileState(BaseModel):
-    """How far a growing part counts."""
+    """The recorded position of a growing part."""
 
     model_config = ConfigDict(frozen=True)
 
     offset: int = Field(ge=0)
-    """Length in bytes of the file that is written."""
+    """The length in bytes of the current file."""
     segment: int | None = Field(default=None, ge=0)
-    """Which segment that is; `None` for the file without a number, which is older than all segments."""
+    """The current segment; `None` for the file without a number, which is older than all segments."""
     since: float | None = None
-    """When it was begun, in seconds since 1970, if that is known."""
+    """The time of its creation in seconds since 1970, if it is known."""
     shape: str | None = None
-    """What its rows have in common, as `outfall.formats.shape` says it, if that is known."""
+    """The common properties of its rows, see `outfall.formats.shape`, if they are known."""
 
 
 @dataclass(frozen=True)
 class PartFiles:
     """The files of one part in a directory.
 
-    The one that the part's state names is written. All later ones came from attempts that do not count. Earlier ones
-    are final: they are not looked at, and may be gone.
+    The part's state names the current file. Later files are from failed attempts. Earlier files are final: they are not
+    read, and may be missing.
     """
 
     directory: str
     part: str
 
     def path(self, segment: int | None) -> str:
-        """Return where a segment, or the file without a number, is."""
+        """Return the path of a segment, or of the file without a number."""
         return f"{self.directory}/{file_name(self.part, segment)}"
 
     def size(self, segment: int | None) -> int | None:
-        """Return a file's length in bytes; `None` when there is no file."""
+        """Return a file's length in bytes; `None` if there is no file."""
         try:
             return os.stat(self.path(segment)).st_size
         except FileNotFoundError:
@@ -105,10 +105,10 @@ class PartFiles:
         return size or 0
 
     def open(self, segment: int | None, offset: int) -> int:
-        """Open a file that must hold at least `offset` bytes. It is created only when nothing of it is recorded.
+        """Open a file that must hold at least `offset` bytes. It is created only if no byte of it is recorded.
 
         Raises:
-            TargetLostError: it is shorter or missing, and was left as it is.
+            TargetLostError: it is shorter or missing. It was not changed.
         """
         try:
             fd = os.open(self.path(segment), os.O_RDWR | (0 if offset else os.O_CREAT), 0o666)
@@ -124,28 +124,28 @@ class PartFiles:
         """Create a segment and open it.
 
         Raises:
-            TargetNotEmptyError: a file has its name.
+            TargetNotEmptyError: a file with its name exists.
         """
         path = self.path(segment)
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError as error:
             raise TargetNotEmptyError(
-                f"{path} exists and is not ours",
+                f"{path} exists and was created by another writer",
                 part=self.part,
-                why="it would be the part's next segment, and what an attempt of ours leaves behind has no gaps",
-                do="find out who wrote it and move it away",
+                why="it has the name of the part's next segment, and segments of failed attempts have no gaps",
+                do="find the writer and move the file to another location",
             ) from error
 
     def has_later(self, segment: int | None) -> bool:
-        """Tell whether there is a segment after a file."""
+        """Return whether a segment follows a file."""
         return os.access(self.path(following(segment)), os.F_OK)
 
     def later(self, segment: int | None) -> Sequence[int]:
         """Return the segments after a file.
 
-        Attempts leave no gaps: a segment's name is durable before the next one is created, and they are removed from
-        the end.
+        Failed attempts leave no gaps: the name of a segment is durable before the next one is created, and segments are
+        removed from the end.
         """
         end = following(segment)
         while os.access(self.path(end), os.F_OK):
@@ -153,7 +153,7 @@ class PartFiles:
         return range(following(segment), end)
 
     def remove(self, segments: Sequence[int]) -> None:
-        """Remove segments, the last one first, each durably, so that a power loss leaves no gap either."""
+        """Remove segments durably, the last one first, so that a power loss leaves no gap either."""
         for segment in reversed(segments):
             with suppress(FileNotFoundError):
                 os.unlink(self.path(segment))
@@ -162,26 +162,26 @@ class PartFiles:
             reached("file: removal synced")
 
     def remove_empty(self, segment: int | None) -> None:
-        """Remove a file that holds nothing."""
+        """Remove a file if it is empty."""
         if self.size(segment) == 0:
             os.unlink(self.path(segment))
 
     def cut_back(
         self, segment: int | None, offset: int, later: Sequence[int] | None = None, *, again: bool = False
     ) -> int:
-        """Take back, durably, what nobody's state names.
+        """Truncate the part durably to its recorded position.
 
         Args:
-            segment: the file that the part's state names.
-            offset: how much of it counts.
-            later: the segments after it, where they are known.
-            again: whether somebody may have begun this and died, so that it is to be made durable if all is taken back.
+            segment: the current file in the part's state.
+            offset: its recorded length in bytes.
+            later: the segments after it, if they are known.
+            again: whether an earlier call may have died, so that the result is synced even if nothing is left to do.
 
         Returns:
-            The bytes that the file held before.
+            The length of the file before the call, in bytes.
 
         Raises:
-            TargetLostError: it is shorter or missing, and was left as it is.
+            TargetLostError: the file is shorter or missing. It was not changed.
         """
         size = self.check(segment, offset)
         self.remove(self.later(segment) if later is None else later)
@@ -203,13 +203,13 @@ class PartFiles:
             if actual is not None
             else f"{path} is missing, but {expected} bytes of it were recorded",
             part=self.part,
-            why="the file was cut, replaced or deleted after its epoch was completed; it was left as it is",
+            why="the file was truncated, replaced or deleted after its epoch was completed; it was not changed now",
             do="restore the file, or start the query with a new checkpoint and a new path",
         )
 
 
 def cut(fd: int, offset: int) -> bool:
-    """Cut a file that is longer than what counts of it; return whether it was."""
+    """Truncate a file to its recorded length; return whether it was longer."""
     if os.fstat(fd).st_size == offset:
         return False
     reached("file: cutting")

@@ -24,17 +24,17 @@ from outfall.trace_points import reached
 
 _ticks = itertools.count(1)
 _durable: dict[str, int] = {}
-"""By directory: what was created before this tick has a durable name."""
+"""By directory: names created before this tick are durable."""
 
 _OTHERS = 256
-"""What a task has open beside its parts: sockets, libraries, locks."""
+"""File descriptors of a task other than parts: sockets, libraries, locks."""
 
 
 class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], SupportsFlush):
-    """Appends to a part after its offset, as long as the register says that it is the writer.
+    """Appends to a part after its offset, while the register names this attempt as its writer.
 
-    Locks are held only while bytes are checked and written, never in between: an attempt that is stopped almost never
-    stops holding one, and when it wakes it finds that the part is no longer its own.
+    Locks are held only for a check and a write. A process that is stopped therefore almost never holds one, and when it
+    continues it finds that it has lost the part.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
         super().__init__(options, context.metrics, start=state.offset == 0)
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Encode a batch, into the next segment if the one that is written is to be closed."""
+        """Encode a batch, into the next segment if the current one is full or old."""
         if batch.num_rows and self._rolling.due(self._offset + self._stream.held, self._since or 0.0):
             self._roll()
         if batch.num_rows and not self._stream.begun:
             self._fit(batch.schema)
         super().write_record_batch(batch)
         if self._rolling.size is not None and self._offset + self._stream.held >= self._rolling.size:
-            # What is held back may be smaller when it is compressed; only then it shows whether the segment is full.
+            # Buffered bytes may be smaller after compression, so flush them before the next size check.
             with self._all_or_broken():
                 self._hand_on(self._stream.drain())
 
     def flush(self, end_of_input: bool) -> None:
-        """Write what is held back. A task does so for all its parts before it syncs the first: that is faster."""
+        """Write all buffered bytes. A task flushes all parts before it syncs the first one, which is faster."""
         self.write_rest()
 
     def snapshot(self) -> FileState:
-        """Return how far the part counts, once all bytes before that are durable and the files' names are, too."""
+        """Make all bytes and file names durable, and return the position of the part."""
         self.finish()
         return FileState(offset=self._offset, segment=self._segment, since=self._since, shape=self._shape)
 
@@ -86,7 +86,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
         return self._files.path(self._segment)
 
     def _begun(self) -> float | None:
-        """When a file that begins now was begun, if that will ever matter."""
+        """Return the creation time of a file that begins now; `None` if the part does not roll."""
         return self._rolling.clock() if self._rolling.bounded else None
 
     def _take_over(self) -> int:
@@ -97,34 +97,33 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
                 held.enter(self._mine)
                 reached("file: part taken over")
                 self._files.remove(self._files.later(self._segment))
-                # After an attempt of this driver also what needs no cut: it may have died before its own was durable.
+                # An earlier attempt of this driver may have died before its truncation was durable, so sync anyway.
                 self._dirty = cut(fd, self._offset) or follows
             except BaseException:
                 os.close(fd)
                 raise
             if follows or self._offset == 0:
-                # Whoever created the file, or removed segments, may have died before that was durable.
+                # The attempt that created the file or removed segments may have died before that was durable.
                 self._created = _name_created()
             return fd
 
     def _fit(self, schema: pa.Schema) -> None:
-        """Let rows follow those of earlier runs, or begin the next file for them."""
+        """Check that rows can follow those of earlier runs, or begin the next file for them."""
         found = shape(self._options, schema)
         if not self._stream.empty and self._shape is not None and found != self._shape:
             if not self._rolling.bounded:
                 raise ConfigurationError(
                     f"{self._path} was written with other columns or other options of {self._options.format}",
                     part=self._files.part,
-                    why=f"its readers would take the new rows for something else; they have the columns"
-                    f" {', '.join(schema.names)}",
-                    do="give the columns and options in which the file was begun, set roll_bytes or roll_interval to go"
-                    ' on in a new file, or use format="jsonl"',
+                    why=f"readers would misinterpret the new rows, which have the columns {', '.join(schema.names)}",
+                    do="use the columns and options with which the file was begun, set roll_bytes or roll_interval to"
+                    ' continue in a new file, or use format="jsonl"',
                 )
             self._roll()
         self._shape = found
 
     def _roll(self) -> None:
-        """Close the file, and begin the next one."""
+        """Close the file and begin the next one."""
         self.finish()
         with self._all_or_broken():
             self._begin(following(self._segment))
@@ -136,7 +135,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
                 fd = self._files.create(segment)
             try:
                 reached("file: segment created")
-                # Before the first byte, and before the next segment: after a power loss there are no gaps.
+                # Before the first byte and before the next segment, so that a power loss leaves no gaps.
                 _sync_name(self._files.directory, _name_created())
                 reached("file: segment begun")
             except BaseException:
@@ -171,7 +170,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
 
 
 def _name_created() -> int:
-    """Tell that a file may have been created whose name is not durable yet; return what `_sync_name` needs."""
+    """Return a tick for a file whose name may not be durable yet; for `_sync_name`."""
     return next(_ticks)
 
 
@@ -179,26 +178,26 @@ def _sync_name(directory: str, created: int) -> bool:
     """Make a name durable.
 
     Args:
-        directory: where it is.
-        created: what `_name_created` returned once the file was there.
+        directory: its directory.
+        created: the tick of `_name_created`, taken after the file was created.
 
     Returns:
-        Whether the directory was synced; otherwise it was already, for another file, after this one was created.
+        Whether the directory was synced. If not, it has already been synced for another file since then.
     """
     if _durable.get(directory, 0) > created:
         return False
     now = next(_ticks)
     sync_directory(directory)
-    # Another thread may have been faster; then the directory is synced once too often.
+    # Another thread may sync at the same time. Then one sync is redundant.
     _durable[directory] = now
     return True
 
 
 def allow_open_files(count: int) -> None:
-    """Raise this process's own limit so that `count` parts may be open, as far as the host's administrator lets it.
+    """Raise this process's soft limit of open files for `count` parts, up to the hard limit.
 
-    The usual limit of 1,024 guards only programs that call `select`; where more is needed than is allowed, opening a
-    part says so.
+    The usual soft limit of 1,024 only protects programs that call `select`. If the hard limit is too low, opening a
+    part fails with an error that says so.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHERS

@@ -1,18 +1,19 @@
-"""The register: who may write which part, in one file that is also the lock between the driver and all writers.
+"""The register of part writers: one file, which is also the lock between the driver and all writers.
 
 ```
-line 0      the driver that took the step's parts over or sealed them last
-line 1      who held the register alone last
+line 0      the last driver that took over or sealed the parts of the step
+line 1      the last process that held the register exclusively
 line 2 + i  the last writer of part i
 ```
-A writer holds its part's own lock file, which keeps other attempts at the part away, and then the register shared, for
-one check and one write. A driver that takes over, seals or cuts holds the register alone, and nothing else: while it
-does nobody is between a check and a write. Who holds the register waits for no other lock, so there are no circles.
+A writer locks the lock file of its part, which excludes other attempts at the part. Then it locks the register in
+shared mode, for one check and one write. A driver that takes over, seals or truncates locks only the register,
+exclusively, so no writer is between a check and a write at that time. A process that holds the register waits for no
+other lock, so there is no deadlock.
 
-Each driver enters line 0 before its tasks begin, with the token of its BEGIN, and durably: of two copies of a log that
-are in use at once, the one that comes second is refused. Nothing else is synced. It stops processes that live, and a
-power loss leaves none; what a torn line loses, the log knows, so a line that cannot be read counts as absent. Only who
-writes or seals must find its driver's.
+Each driver writes line 0 with the token of its BEGIN before its tasks start, and syncs it. If two copies of a log are
+in use at once, the second driver is rejected. Nothing else is synced, because the other lines only stop running
+processes, and a power loss leaves none. A line that cannot be read counts as absent, because the log has the same
+information. Only a writer or a seal requires the line of its driver.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ _host = cache(socket.gethostname)
 _REGISTER = re.compile(r"parts(\..+)\.lock")
 
 _NOBODY = -1
-"""Epoch and attempt of a record that is no attempt's."""
+"""Epoch and attempt of a record that does not belong to an attempt."""
 
 
 @dataclass(frozen=True)
 class RegisterEntry:
-    """The last writer of a part; or a driver, and whether all parts are closed to its generation and older ones."""
+    """The last writer of a part; or a driver, and whether it closed all parts to its own and older generations."""
 
     incarnation: str
     writer: WriterId
     sealed: bool = False
     token: str | None = None
-    """The token of the generation's BEGIN; `None` where a release before tokens wrote the record."""
+    """The token of the generation's BEGIN; `None` in records of releases before tokens."""
     host: str = field(default_factory=_host)
     pid: int = field(default_factory=os.getpid)
 
@@ -75,7 +76,7 @@ class RegisterEntry:
 
     @classmethod
     def parse(cls, line: bytes | str | None) -> RegisterEntry | None:
-        """Read a line; `None` for none and for one that cannot be read."""
+        """Parse a line; `None` if it is missing or cannot be read."""
         try:
             return cls._of(json.loads(line or ""))
         except ValueError:
@@ -83,7 +84,7 @@ class RegisterEntry:
 
     @classmethod
     def parse_all(cls, lines: Sequence[bytes]) -> list[RegisterEntry | None]:
-        """Read many lines, at once if none of them is damaged."""
+        """Parse many lines, in one call if none of them is damaged."""
         try:
             found = json.loads(b"[" + b",".join(line or b"null" for line in lines) + b"]")
         except ValueError:
@@ -104,28 +105,28 @@ class RegisterEntry:
 
     @classmethod
     def of(cls, context: WriterInitContext) -> RegisterEntry:
-        """Make the record of an attempt."""
+        """Return the record of an attempt."""
         writer = WriterId(context.generation, context.epoch, context.attempt)
         return cls(context.incarnation, writer, token=context.token)
 
     @classmethod
     def sealed_by(cls, context: SealContext) -> RegisterEntry:
-        """Make the record that closes all parts to a generation and older ones."""
+        """Return the record that closes all parts to a generation and older ones."""
         writer = WriterId(context.generation, context.epoch, _NOBODY)
         return cls(context.incarnation, writer, sealed=True, token=context.token)
 
     @classmethod
     def taken_by(cls, context: TargetContext[Any]) -> RegisterEntry:
-        """Make the record that takes all parts over for a generation: every attempt of it may follow."""
+        """Return the record that takes over all parts for all attempts of a generation."""
         return cls(context.incarnation, WriterId(context.generation, _NOBODY, _NOBODY), token=context.token)
 
     @property
     def begun(self) -> TargetRecord:
-        """Under which BEGIN the record was made."""
+        """The BEGIN under which the record was written."""
         return TargetRecord(self.writer.generation, self.token)
 
     def is_of_the_begin_of(self, other: RegisterEntry) -> bool:
-        """Whether both were made under one BEGIN."""
+        """Whether both were written under the same BEGIN."""
         return (self.incarnation, self.begun) == (other.incarnation, other.begun)
 
     def __str__(self) -> str:
@@ -140,39 +141,39 @@ class RegisterEntry:
 
 
 def stale(found: RegisterEntry | None, mine: RegisterEntry, part: str | None) -> StaleWriterError:
-    """Make the error of a writer that has lost its part."""
+    """Return the error of a writer that has lost its part."""
     foreign = found is not None and found.incarnation != mine.incarnation
     copied = found is not None and found.begun != mine.begun and found.writer.generation == mine.writer.generation
     return StaleWriterError(
-        f"this attempt may no longer write: the part is {found or 'without a record of its writer'}",
+        f"this attempt may no longer write: the part {described(found)}",
         epoch=mine.writer.epoch,
         part=part,
         why=f"this attempt is generation {mine.writer.generation}, attempt {mine.writer.attempt}"
         f" of incarnation {mine.incarnation}"
-        + ("; the recovery data was copied, and the query runs on both copies" if copied and not foreign else ""),
-        do="stop one of the two queries that write here, or give each a path of its own"
+        + ("; the recovery log was copied, and the query runs on both copies" if copied and not foreign else ""),
+        do="stop one of the two queries that write here, or give each query its own path"
         if foreign
         else "stop the query that runs on the copy"
         if copied
-        else "nothing, if a newer attempt or a restarted query goes on; otherwise restart the query",
+        else "nothing, if a newer attempt or a restarted query continues; otherwise restart the query",
     )
 
 
 _STEP, _ALONE, _PARTS = 0, 1, 2
 
 _NAMED = 5
-"""How many holders of locks an error names."""
+"""The number of lock holders that an error names."""
 
 
 class Records:
-    """What the register says at one moment."""
+    """The contents of the register at one moment."""
 
     def __init__(self, data: bytes) -> None:
         self._lines = [line_of(data[start : start + LINE]) for start in range(0, len(data), LINE)]
 
     @property
     def step(self) -> RegisterEntry | None:
-        """The driver that took the parts over or sealed them last."""
+        """The last driver that took over or sealed the parts."""
         return RegisterEntry.parse(self._line(_STEP))
 
     def part(self, part: str) -> RegisterEntry | None:
@@ -180,11 +181,11 @@ class Records:
         return RegisterEntry.parse(self._line(_PARTS + part_index(part)))
 
     def writers(self) -> list[RegisterEntry | None]:
-        """The last writer of each part, in the order of their indices, as far as parts have had one."""
+        """The last writer of each part by index, up to the last part that had a writer."""
         return RegisterEntry.parse_all(self._lines[_PARTS:])
 
     def same_as(self, other: Records) -> bool:
-        """Whether nobody has taken anything over meanwhile."""
+        """Whether no part was taken over between the two."""
         return (self._line(_STEP), self._lines[_PARTS:]) == (other._line(_STEP), other._lines[_PARTS:])
 
     def _line(self, number: int) -> bytes:
@@ -193,7 +194,7 @@ class Records:
 
 @dataclass(frozen=True)
 class WritablePart:
-    """A part whose lock its writer holds, with the register shared."""
+    """A part that is locked by its writer, which also holds the register in shared mode."""
 
     part: str
     _fd: int
@@ -202,10 +203,10 @@ class WritablePart:
         """Check that an attempt may open the part.
 
         Returns:
-            Whether another attempt of the same BEGIN had it before: what that one cut or removed may not be durable.
+            Whether another attempt of the same BEGIN had it before, whose truncation may not be durable.
 
         Raises:
-            StaleWriterError: a newer writer has it, its BEGIN did not open the parts last, or they are sealed.
+            StaleWriterError: a newer writer has the part, another BEGIN opened the parts last, or they are sealed.
         """
         self._refuse_unopened(mine)
         found = self._writer()
@@ -229,7 +230,7 @@ class WritablePart:
             raise stale(found, mine, self.part)
 
     def _refuse_unopened(self, mine: RegisterEntry) -> None:
-        """Refuse to write under a BEGIN whose driver did not open the parts last, or has sealed them."""
+        """Reject a write if another BEGIN opened the parts last, or if its driver has sealed them."""
         step = RegisterEntry.parse(read_line(self._fd, _STEP))
         if step is None or step.sealed or not step.is_of_the_begin_of(mine):
             raise stale(step, mine, self.part)
@@ -239,27 +240,27 @@ class WritablePart:
 
 
 @dataclass(frozen=True)
-class BufferRegister:
-    """The register while its driver holds it alone."""
+class LockedRegister:
+    """The register while its driver holds it exclusively."""
 
     _fd: int
 
     @cached_property
     def records(self) -> Records:
-        """What it said when it was taken."""
+        """The contents at the time of locking."""
         return Records(_read(self._fd))
 
     def enter(self, driver: RegisterEntry) -> None:
-        """Make a record the step's. Writers stay entered, as far as the record lets them."""
+        """Set the record of the step. The records of the writers are kept."""
         write_line(self._fd, driver.line(), _STEP)
 
     def clear(self, driver: RegisterEntry) -> None:
-        """Make a record the step's, and all writers strangers, newer ones too."""
+        """Set the record of the step, and remove all writers, including newer ones."""
         self.enter(driver)
         os.ftruncate(self._fd, _PARTS * LINE)
 
     def sync(self) -> None:
-        """Make durable who opened the parts: what is known to have been opened since may not seem older."""
+        """Make the record of the step durable, so that it cannot revert to an older driver."""
         os.fsync(self._fd)
 
 
@@ -286,8 +287,8 @@ class Register:
         """Hold a part for one write.
 
         Raises:
-            TransientError: another attempt or a driver is stopped while it holds a lock; the text names it.
-            TargetLostError: the directory is gone.
+            TransientError: another attempt or a driver is stopped while it holds a lock; the message names it.
+            TargetLostError: the directory is missing.
         """
         with (
             locked(self._lock(part), self.store.patience, holder=lambda _: self._writers([part])),
@@ -296,19 +297,19 @@ class Register:
             yield WritablePart(part, fd)
 
     @contextmanager
-    def alone(self) -> Iterator[BufferRegister]:
-        """Keep all writers away.
+    def alone(self) -> Iterator[LockedRegister]:
+        """Lock the register exclusively, which excludes all writers.
 
         Raises:
             TransientError: as for `writing`.
-            TargetLostError: the directory is gone.
+            TargetLostError: the directory is missing.
         """
         with locked(self.path, self.store.patience, holder=self._holders) as fd:
             write_line(fd, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}), _ALONE)
-            yield BufferRegister(fd)
+            yield LockedRegister(fd)
 
     def peek(self) -> Records:
-        """Read the register without its lock: what is written meanwhile may seem absent."""
+        """Read the register without its lock. Records that are being written may appear to be absent."""
         try:
             fd = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -319,10 +320,10 @@ class Register:
             os.close(fd)
 
     def record_base(self, incarnation: str, part: str, base: FileState) -> None:
-        """Write, durably, where we begin in a part that held something: in its lock file, which is never removed.
+        """Record durably where this query begins in a part with existing data, in the part's lock file.
 
-        The recovery data says so too, from the BEGIN on that found it. A copy of it that is older than that BEGIN does
-        not.
+        The recovery log has the same information from the BEGIN that found the data, but an older copy of the log does
+        not. Lock files are never removed.
         """
         fd = os.open(self._lock(part), os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -333,7 +334,7 @@ class Register:
         self.store.sync([SIDECAR])
 
     def find_base(self, incarnation: str, part: str) -> FileState | None:
-        """Return where we began in a part; `None` where it held nothing."""
+        """Return where this query began in a part; `None` if the part had no data."""
         try:
             found = json.loads(peek(self._lock(part)) or "{}")
             if found.get("incarnation") == incarnation:
@@ -346,15 +347,20 @@ class Register:
         return self.store.at(f"{SIDECAR}/{name}.lock")
 
     def _holders(self, fd: int) -> str:
-        """Say who may keep the register from being held alone: who writes a part now, else who held it so last."""
+        """Describe the possible holders of the register: current writers, else the last exclusive holder."""
         parts = [part_name(index, self.suffix) for index in range(len(self.peek().writers()))]
         busy = [part for part in parts if is_locked(self._lock(part))]
         return self._writers(busy) if busy else _last_alone(fd)
 
     def _writers(self, parts: Sequence[str]) -> str:
         records = self.peek()
-        named = [f"{part} is {records.part(part) or 'without a record of its writer'}" for part in parts[:_NAMED]]
-        return ", ".join(named) + (f" and {len(parts) - _NAMED} more are held" if len(parts) > _NAMED else "")
+        named = [f"{part} {described(records.part(part))}" for part in parts[:_NAMED]]
+        return ", ".join(named) + (f" and {len(parts) - _NAMED} more parts are locked" if len(parts) > _NAMED else "")
+
+
+def described(found: RegisterEntry | None) -> str:
+    """Return a predicate about a part for an error, such as "was written by generation 3, …"."""
+    return f"was {found}" if found is not None else "has no record of its writer"
 
 
 def _last_alone(fd: int) -> str:
@@ -362,7 +368,7 @@ def _last_alone(fd: int) -> str:
         found = json.loads(read_line(fd, _ALONE))
         return f"the last driver to hold it was host {found['host']}, pid {found['pid']}"
     except (ValueError, KeyError, TypeError):
-        return "nobody has entered it yet"
+        return "no driver has held it yet"
 
 
 def _read(fd: int) -> bytes:

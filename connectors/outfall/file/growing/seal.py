@@ -1,4 +1,4 @@
-"""Making growing files final before their epoch is recorded."""
+"""Seals growing files before their epoch is recorded."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from outfall.capabilities import PartSeal, SealContext, WriterId
 from outfall.errors import FencedError, SealError
 from outfall.file.growing.part_files import FileState, PartFiles, part_index
-from outfall.file.growing.registry import Register, RegisterEntry, stale
+from outfall.file.growing.registry import Register, RegisterEntry, described, stale
 from outfall.file.storage.disk import explained
 from outfall.target_record import check_writing
 from outfall.trace_points import reached
 
 
 def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSeal[FileState]]) -> None:
-    """Close all parts against every writer of this generation and older ones, once they hold what their states say.
+    """Check all parts against their states, and close them to all writers of this and older generations.
 
     Raises:
-        SealError: another attempt than the winner wrote a part last, its length differs, or the register is not this
-            driver's.
-        FencedError: a newer driver, or an attempt of it, has the parts.
-        StaleWriterError: another query has them.
-        TargetLostError: a part that nobody answered for lost bytes.
+        SealError: another attempt than the winner wrote a part last, its length differs, or another driver opened the
+            register last.
+        FencedError: a newer driver, or one of its attempts, has the parts.
+        StaleWriterError: another query has the parts.
+        TargetLostError: a part without a task result has lost bytes.
     """
     mine = RegisterEntry.sealed_by(context)
     with explained("sealing", register.path), register.alone() as held:
@@ -35,7 +35,7 @@ def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSea
                 _check_winner(PartFiles(directory, seal.part), seal.state, seal.writer, found, context.epoch)
         for seal in seals:
             if seal.writer is None:
-                # Attempts that do not count may have left bytes, and no task of this epoch has cut them.
+                # Failed attempts may have left bytes, and no task of this epoch has truncated them.
                 found = _writer_of(seal.part, writers)
                 again = found is not None and found.is_of_the_begin_of(mine)
                 PartFiles(directory, seal.part).cut_back(seal.state.segment, seal.state.offset, again=again)
@@ -55,7 +55,7 @@ def _refuse_other_driver(path: str, step: RegisterEntry | None, mine: RegisterEn
         check_writing(path, step.begun, context)
     if step is None or not step.is_of_the_begin_of(mine):
         raise SealError(
-            f"{path} does not say that this driver opened the parts: they are {step or 'without a record'}",
+            f"this driver is not the last one that opened the parts: according to {path}, the step {described(step)}",
             step=context.step_id,
             epoch=context.epoch,
             why=f"this driver is generation {context.generation} of incarnation {context.incarnation}",
@@ -70,11 +70,11 @@ def _refuse_newer(found: RegisterEntry | None, mine: RegisterEntry, part: str | 
         raise stale(found, mine, part)
     if found.writer.generation > mine.writer.generation:
         raise FencedError(
-            f"a newer driver has taken over: the part is {found}",
+            f"a newer driver has taken over: the part was {found}",
             epoch=mine.writer.epoch,
             part=part,
             why=f"this driver is generation {mine.writer.generation}",
-            do="nothing, if the newer one is meant to run",
+            do="nothing, if the newer driver is the intended one",
         )
 
 
@@ -84,8 +84,8 @@ def _check_winner(
     size, more = files.size(state.segment), files.has_later(state.segment)
     if found is None or found.writer != winner or size != state.offset or more:
         raise SealError(
-            f"the part is {found or 'without a record of its writer'} and {files.path(state.segment)} holds"
-            f" {size or 0} bytes{', with a segment after it' if more else ''}",
+            f"the part {described(found)} and {files.path(state.segment)} has {size or 0} bytes"
+            f"{', and a segment follows it' if more else ''}",
             epoch=epoch,
             part=files.part,
             why=f"the recorded winner is generation {winner.generation}, epoch {winner.epoch}, attempt"

@@ -1,4 +1,4 @@
-"""Growing files: parts that are appended to and cut back to their offset."""
+"""Growing files: parts that are appended to, and truncated to their offset after a failure."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ log = logging.getLogger(__name__)
 class GrowingFiles(
     LocalFiles, FixedPartitionedSink[Any, FileState], SupportsStateSerializer[FileState], SupportsSeal[FileState]
 ):
-    """`FileSink(path, parts=N)`: each part is a file, or a row of segments, that one task at a time appends to."""
+    """`FileSink(path, parts=N)`: each part is a file, or a sequence of segments, that one task at a time appends to."""
 
     chooses_bases_anew = True
 
     _ahead: Records | None = None
-    """The register as `check_target` saw it, if it is ahead."""
+    """The register as `check_target` found it, if it is ahead of the recovery log."""
     _listed: bool = False
-    """Whether all segments were looked at since the sink was made."""
+    """Whether all segments were checked since the sink was created."""
     _new: Sequence[str] = ()
-    """The parts that `check_target` found to be new in a directory of ours."""
+    """The parts that `check_target` found to be new in a directory of this step."""
 
     @property
     def register(self) -> Register:
-        """Who may write the parts."""
+        """The register of the part writers."""
         return Register(self.store, self.suffix)
 
     def kind(self) -> str:
@@ -64,7 +64,7 @@ class GrowingFiles(
     def build_part(self, step_id: str, for_part: str, resume_state: FileState | None) -> GrowingPart:
         context = self.bound_context()
         self.store.check_shared(context.incarnation)
-        # One task may write them all.
+        # One task may write all parts.
         allow_open_files(self.options.parts or 0)
         state = resume_state or FileState(offset=0)
         return GrowingPart(self.register, for_part, self.options, self.rolling, state, context)
@@ -73,7 +73,7 @@ class GrowingFiles(
         return ModelSerializer(FileState)
 
     def requires(self) -> Sequence[str]:
-        return ("a path that all hosts share", "locks (flock) that hold between all hosts that write")
+        return ("a path shared by all hosts", "locks (flock) that work across all writing hosts")
 
     def seal(self, context: SealContext, parts: Sequence[PartSeal[FileState]]) -> None:
         seal_parts(self.register, context, parts)
@@ -82,15 +82,15 @@ class GrowingFiles(
         with explained("checking", self.options.path):
             ours = self._check_place(context)
             if not ours:
-                # Nothing of ours was written, so states are what a BEGIN has found. Others may have written since.
+                # Nothing was written yet, so states are those that a BEGIN found. Others may have written since.
                 return self._bases(self.list_parts(), ours=False)
             foreign = self._beyond(context)
-            # After the lengths: whoever is writing now has entered the register before its first byte.
+            # After the lengths: a concurrent writer has entered the register before its first byte.
             self._check_records(context)
             if foreign is not None and self._ahead is None and not context.unfinished:
                 raise foreign
-            # Every part gets a state before its first byte, so that none is left out when an epoch is sealed: rows of a
-            # lost attempt in a part that the replay does not touch are cut like any others.
+            # Every part gets a state before its first byte, so that a seal includes all parts. Rows of a failed attempt
+            # are then truncated even in a part that the replay does not write.
             new = [part for part in self.list_parts() if part not in context.states]
             rewound = self._rewound(new, context)
             bases = {**self._bases([part for part in new if part not in rewound], ours=True), **rewound}
@@ -98,13 +98,13 @@ class GrowingFiles(
             return bases
 
     def _beyond(self, context: TargetContext[FileState]) -> TargetNotEmptyError | None:
-        """Look for bytes and segments that no state names. Seals leave none: they are of a lost attempt, or not ours.
+        """Find bytes and segments beyond the states. A seal leaves none: a failed attempt or another writer did.
 
         Raises:
-            TargetLostError: a file is shorter than its state says.
+            TargetLostError: a file is shorter than its recorded length.
         """
         found = None
-        # Once: a directory may hold many. Later on only the next segment is looked at, which is taken back like ours.
+        # Only once, because a directory may hold many files. Later checks only read the next segment.
         listed = None if self._listed else self._segments()
         for part, state in context.states.items():
             files = self._files(part)
@@ -127,12 +127,12 @@ class GrowingFiles(
         self._new = ()
 
     def _bases(self, parts: Sequence[str], *, ours: bool) -> Mapping[str, FileState]:
-        """The states of parts that have none, by what their files hold already."""
+        """Return the states of new parts, from the files that exist."""
         segments = self._segments() if parts else {}
         return {part: self._base(part, segments.get(part, []), ours) for part in parts}
 
     def _rewound(self, parts: Sequence[str], context: TargetContext[FileState]) -> Mapping[str, FileState]:
-        """The states of parts that were added after the recovery data was copied, and that we wrote into since then."""
+        """Return the states of parts that were added and written after the recovery log was copied."""
         if self._ahead is None:
             return {}
         written = [part for part in parts if self._ahead.part(part) is not None]
@@ -140,7 +140,7 @@ class GrowingFiles(
         return {part: self._begun(part, segments.get(part, []), context) for part in written}
 
     def _begun(self, part: str, segments: Sequence[int], context: TargetContext[FileState]) -> FileState:
-        """Where we began in a part."""
+        """Return where this query began in a part."""
         kept = self.register.find_base(context.incarnation, part)
         if kept is not None:
             return kept
@@ -169,18 +169,18 @@ class GrowingFiles(
         if not size and not segments:
             return FileState(offset=0, segment=first)
         if self.options.on_existing == "overwrite":
-            # In a directory of our own nothing is deleted as a whole: a part that is new to it begins with its oldest
-            # file, and takes back what comes after that.
+            # In a directory of this step, nothing is deleted as a whole: a new part begins with its oldest file and
+            # truncates everything after it.
             return FileState(offset=0, segment=None if ours and size else first)
         if self.options.on_existing == "error":
             path = files.path(None if size else segments[0])
             raise TargetNotEmptyError(
                 f"{path} holds {size or files.size(segments[0])} bytes that are not recorded",
                 part=part,
-                do='move the part\'s files away, or set on_existing="resume" or "overwrite"',
+                do='move the part\'s files to another location, or set on_existing="resume" or "overwrite"',
             )
         if segments or self.rolling.bounded:
-            # Later segments than the one that is written are taken back, so it must come after all of them.
+            # Segments after the current one are removed, so the new one must come after all of them.
             return FileState(offset=0, segment=following(segments[-1] if segments else None))
         self._check_last_record(part)
         return FileState(offset=size)
@@ -191,14 +191,17 @@ class GrowingFiles(
             last = last_byte(path, self.options.codec)
         except (OSError, pa.ArrowException) as error:
             raise TargetNotEmptyError(
-                f"{path} cannot be continued", part=part, why=str(error), do="repair the file or move it away"
+                f"{path} cannot be continued",
+                part=part,
+                why=str(error),
+                do="repair the file or move it to another location",
             ) from error
         if last != b"\n":
             raise TargetNotEmptyError(
                 f"{path} ends in the middle of a line",
                 part=part,
-                why="the next row would be joined to it",
-                do="complete or cut its last line",
+                why="the next row would be appended to that line",
+                do="complete or remove its last line",
             )
 
     def _check_records(self, context: TargetContext[FileState]) -> None:
@@ -213,31 +216,31 @@ class GrowingFiles(
             if self._may_roll_back(found.begun, context):
                 self._ahead = records
             elif found is step or found.writer.generation >= oldest:
-                # A part that nobody has written lately has an older writer.
+                # A part that was not written recently has an older writer.
                 check_record(self.options.path, found.begun, context, ahead=AHEAD)
 
     def _claim(self, context: TargetContext[FileState]) -> None:
-        # Also from a query that still runs, if on_existing let us come this far: its next write finds our record.
+        # Also from a query that still runs, if on_existing allows it: its next write finds the new record.
         with self.register.alone() as held:
             self._check_bases(context)
             self._record_bases(context, list(context.states))
             held.clear(RegisterEntry.taken_by(context))
 
     def _check_bases(self, context: TargetContext[FileState]) -> None:
-        """Refuse what was looked at before BEGIN and is different now: the first writer would cut it."""
+        """Reject files that have changed since the check before BEGIN: the first writer would truncate them."""
         for part, found in self._bases(list(context.states), ours=False).items():
             state = context.states[part]
             if (found.segment, found.offset) != (state.segment, state.offset):
                 raise TransientError(
-                    f"{self._files(part).path(found.segment)} has changed since it was looked at",
+                    f"{self._files(part).path(found.segment)} has changed since it was checked",
                     step=context.step_id,
                     part=part,
-                    why=f"another query writes there: {state.offset} bytes were found before, {found.offset} now",
-                    do="stop the other query and start again",
+                    why=f"another query writes to it: it had {state.offset} bytes before and has {found.offset} now",
+                    do="stop the other query and start this one again",
                 )
 
     def _leave(self, context: CleanUpContext) -> None:
-        # The register stays, and with it the record that fences late tasks of this incarnation.
+        # The register remains, because its record fences stale tasks of this incarnation.
         with self.register.alone():
             for part, state in context.states().items():
                 self._files(part).remove_empty(state.segment)
@@ -248,8 +251,8 @@ class GrowingFiles(
         with self.register.alone() as held:
             if self._ahead is not None and held.records.same_as(self._ahead):
                 self._cut_back(context)
-                # Last: who is killed before finds the target ahead again. It lets the writers of this generation in,
-                # although the target remembers a higher one.
+                # Last, so that a driver that is killed before finds the target ahead again. This admits the writers of
+                # this generation, although the target has a record of a higher one.
                 held.clear(mine)
             else:
                 self._refuse_other_driver(held.records.step, context)
@@ -268,14 +271,14 @@ class GrowingFiles(
         check_opening(self.options.path, step.begun, context)
 
     def _sync_parts(self, context: TargetContext[FileState]) -> None:
-        """Make durable what a driver that was lost took back: after a power loss it would seem somebody else's."""
+        """Sync truncations of a failed driver: after a power loss, the bytes would seem to be another writer's."""
         for part, state in context.states.items():
             with suppress(FileNotFoundError), open(self._files(part).path(state.segment), "rb") as file:
                 os.fsync(file.fileno())
         sync_directory(self.options.path)
 
     def _cut_back(self, context: TargetContext[FileState]) -> None:
-        # Of segments that were recorded some may have been moved away since, so they are not counted up.
+        # Recorded segments may have been moved away since, so list the directory instead of counting up.
         segments = self._segments()
         for part, state in context.states.items():
             later = [number for number in segments.get(part, []) if number >= following(state.segment)]
@@ -283,7 +286,7 @@ class GrowingFiles(
             size = files.check(state.segment, state.offset)
             if later or size != state.offset:
                 log.warning(
-                    "step %r: on_rewind=truncate cuts %s from %d bytes to %d and removes %d later files",
+                    "step %r: on_rewind=truncate truncates %s from %d to %d bytes and removes %d later files",
                     context.step_id, files.path(state.segment), size, state.offset, len(later),
                 )  # fmt: skip
             files.cut_back(state.segment, state.offset, later)
@@ -297,18 +300,18 @@ def _not_ours(path: str, size: int, expected: int, part: str, context: TargetCon
         step=context.step_id,
         epoch=context.epoch,
         part=part,
-        why=f"somebody else wrote there after epoch {context.completed} was completed; it was left as it is",
-        do=f"move what lies behind byte {expected} of it to another place, so that the file ends there, and start again"
+        why=f"another writer added them after epoch {context.completed} was completed; the file was not changed now",
+        do=f"move the bytes after byte {expected} to another file, so that this file ends there, and start again"
         if expected
-        else "find out who wrote it, move it to another place, and start again",
+        else "find the writer, move the file to another location, and start again",
     )
 
 
 def _taken_over(found: RegisterEntry, context: TargetContext[FileState]) -> StaleWriterError:
     return StaleWriterError(
-        f"another query has taken this directory over: it is {found}",
+        f"another query has taken over this directory: it was {found}",
         step=context.step_id,
         epoch=context.epoch,
         why=f"this query is incarnation {context.incarnation}",
-        do="stop this query, or give it a path of its own",
+        do="stop this query, or give it its own path",
     )

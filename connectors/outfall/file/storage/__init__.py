@@ -1,1 +1,1 @@
-"""Where files lie: a directory on a disk, or one in an object store or in HDFS."""
+"""The directory of the files: on a disk, in an object store or in HDFS."""

@@ -1,4 +1,4 @@
-"""Writing to a disk: all bytes, and errors that say of what they are."""
+"""Writes to a disk completely, and adds the path to errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _IOV_MAX = 1024
 
 @contextmanager
 def explained(
-    doing: str, path: str, part: str | None = None, *, then: str = "nothing of this attempt counts"
+    doing: str, path: str, part: str | None = None, *, then: str = "this attempt is discarded"
 ) -> Iterator[None]:
-    """Turn an `OSError` into an error that names the path: one from a file descriptor carries none.
+    """Convert an `OSError` to an error that names the path, which errors of file descriptors do not have.
 
     Args:
-        doing: what fails, as `"writing"`.
-        path: where.
-        part: the part, if it is one's.
-        then: what follows from the failure.
+        doing: the operation, for example `"writing"`.
+        path: its path.
+        part: its part, if any.
+        then: the consequence of the failure.
 
     Raises:
-        TransientError: with the operating system's reason.
+        TransientError: with the reason of the operating system.
     """
     try:
         yield
@@ -43,12 +43,12 @@ def explained(
 
 
 def write_all(fd: int, buffers: Sequence[Any], position: int | None = None) -> int:
-    """Write every byte of the buffers, at `position` or, without one, where the descriptor stands.
+    """Write all bytes of the buffers, at `position` or at the current position of the descriptor.
 
-    The system may take a part of the bytes only (a signal, a disk nearly full), so this goes on until all are taken.
+    The system may accept only some of the bytes (a signal, a nearly full disk), so this repeats until all are written.
 
     Returns:
-        How many bytes were written.
+        The number of bytes written.
     """
     left = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
     total = 0

@@ -1,4 +1,4 @@
-"""A directory on a disk that driver and executors share: staged beside the target, published by a rename."""
+"""A directory on a disk shared by driver and executors. Files are staged in it and published by a rename."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from outfall.target_record import check_publishing
 from outfall.trace_points import reached
 
 _PUBLISH_LOCK = f"{SIDECAR}/publish.lock"
-"""Held shared by who publishes whole files, and alone by who overwrites the directory."""
+"""Held in shared mode while whole files are published, and exclusively while the directory is overwritten."""
 
 _OPEN_LOCK = f"{SIDECAR}/open.lock"
-"""Held by a step that opens the directory for the first time."""
+"""Held by a step while it opens the directory for the first time."""
 
 
 class LocalStore(FileStore):
     """A directory on one filesystem with locks and an atomic rename."""
 
-    share = "give driver and all executors the same directories under this path (NFS, a mounted volume)"
+    share = "mount the same directory under this path for the driver and all executors (NFS, a shared volume)"
 
     def __init__(self, path: str, patience: Patience) -> None:
-        """Name the directory, which may be missing.
+        """Create a store for a directory, which may be missing.
 
         Args:
-            path: where it is.
-            patience: how long to wait for its locks.
+            path: its path.
+            patience: the timeout of its locks.
         """
         self.root = path
         self.patience = patience
@@ -74,7 +74,7 @@ class LocalStore(FileStore):
             yield from (os.path.relpath(f"{directory}/{name}", self.root) for name in names)
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """As `os.walk`, from the root down, where readers look."""
+        """Like `os.walk` from the root down, without hidden files and directories."""
         for directory, directories, files in os.walk(self.root):
             directories[:] = [name for name in directories if not is_hidden(name)]
             yield directory, directories, [name for name in files if not is_hidden(name)]
@@ -101,13 +101,13 @@ class LocalStore(FileStore):
             write_line(fd, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
             with self.marker_held(context.incarnation) as (found, replace):
                 check_publishing(self.root, found.record, context)
-                # Durably: once the epoch is recorded as completed, a marker without it is one of a copy.
+                # Durable, because a marker without an epoch that is recorded as completed counts as an older copy.
                 replace(found.advanced(context.epoch))
             reached("file: marker advanced")
             yield
 
     def nobody_publishing(self) -> AbstractContextManager[object]:
-        """Wait for who is publishing, and keep others from it: they have looked at their markers, or will do so."""
+        """Wait for publishing drivers, and block others until they can check their markers again."""
         return locked(self.at(_PUBLISH_LOCK), self.patience, holder=_last_publisher)
 
     def publish(self, file: StagedFile) -> None:
@@ -126,19 +126,19 @@ class LocalStore(FileStore):
         with suppress(TargetLostError):
             line = peek(path)
             return None if line is None else FileMarker.parse(line, path)
-        # It may be written just now.
+        # The marker may be being written. Read it under its lock.
         with self.marker_held(incarnation) as (found, _):
             return found
 
     @contextmanager
     def marker_held(self, incarnation: str) -> Iterator[tuple[FileMarker, Callable[[FileMarker], None]]]:
-        """Hold a step's marker.
+        """Lock a step's marker.
 
         Yields:
-            What it says, and what replaces it, durably.
+            The marker, and a function that replaces it durably.
 
         Raises:
-            TargetLostError: it is gone, or cannot be read.
+            TargetLostError: the marker is missing or cannot be read.
         """
         path = self.marker_path(incarnation)
         with locked(path, self.patience, create=False) as fd:
@@ -187,7 +187,7 @@ class LocalStore(FileStore):
         below = (directory for directory, _, _ in self.walk() if directory != self.root)
         above = map(str, PurePath(os.path.realpath(self.root)).parents)
         for other in (*below, *above):
-            # What may not be looked into was not written by anybody with these rights.
+            # A directory that this user cannot read was not written by a query of this user.
             with suppress(PermissionError, NotADirectoryError):
                 store = LocalStore(other, self.patience)
                 yield from map(store.marker_path, store.markers())
@@ -197,4 +197,5 @@ class LocalStore(FileStore):
 
 
 def _last_publisher(fd: int) -> str:
-    return f"who publishes, or overwrites the directory; the last to publish was {read_line(fd) or 'nobody'}"
+    last = read_line(fd) or "none"
+    return f"a query that publishes files or overwrites the directory holds it; the last publisher is {last}"

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from outfall.errors import ConfigurationError, TargetLostError, TransientError
 
 LINE = 512
-"""Bytes of a line: one sector, whose overwriting a power loss does not tear, and of one length, so that lines can stand
-at fixed places."""
+"""Bytes of a line. A power loss does not tear the write of one sector, and a fixed length gives fixed positions."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for a lock. Its holders keep it for one short write, unless they are stopped."""
+    """The timeout of a lock. Its holders keep it for one short write, unless they are stopped."""
 
     seconds: float = 30.0
     clock: Callable[[], float] = time.monotonic
@@ -35,20 +34,20 @@ def locked(
     shared: bool = False,
     holder: Callable[[int], str] | None = None,
 ) -> Iterator[int]:
-    """Hold a lock on a file. The file is never removed: who waits for it would hold a lock on nothing.
+    """Hold a lock on a file. The file is never removed, because a waiting process would then lock a deleted file.
 
     Args:
         path: the file.
-        patience: how long to wait.
-        create: whether to make the file if it is missing.
-        shared: whether others may hold a shared lock at the same time.
-        holder: says, by the file's descriptor, who may hold the lock; by default what the file's line says.
+        patience: the timeout.
+        create: whether to create the file if it is missing.
+        shared: whether other processes may hold a shared lock at the same time.
+        holder: describes the possible holder, given the file's descriptor; by default the contents of the file.
 
     Yields:
         The file's descriptor.
 
     Raises:
-        TransientError: somebody holds the lock for longer than `patience`.
+        TransientError: another process holds the lock for longer than `patience`.
         TargetLostError: the directory, or with `create=False` the file, does not exist.
         ConfigurationError: the filesystem has no locks.
     """
@@ -57,13 +56,13 @@ def locked(
         _lock(fd, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, patience, holder or _file_says)
         yield fd
     finally:
-        # Not by closing alone: a child that was forked meanwhile would keep the lock.
+        # Closing is not enough: a child process that was forked in the meantime would keep the lock.
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 
 def is_locked(path: str) -> bool:
-    """Tell whether somebody holds an exclusive lock on a file now."""
+    """Return whether a process holds an exclusive lock on a file."""
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -78,9 +77,9 @@ def is_locked(path: str) -> bool:
 
 
 def peek(path: str) -> str | None:
-    """Read a locked file's line without its lock; `None` when there is no file.
+    """Read the first line of a file without its lock; `None` if there is no file.
 
-    Reading in the middle of a write may give a line that means nothing; who needs the truth takes the lock.
+    During a write, the line may be torn. Take the lock for a reliable result.
     """
     try:
         fd = os.open(path, os.O_RDONLY)
@@ -93,17 +92,17 @@ def peek(path: str) -> str | None:
 
 
 def read_line(fd: int, number: int = 0) -> str:
-    """Return one of a file's lines; empty for one that was never written, or is not text."""
+    """Return one line of a file; empty if it was never written or is not text."""
     return line_of(os.pread(fd, LINE, number * LINE)).decode(errors="replace")
 
 
 def line_of(data: bytes) -> bytes:
-    """Return what a line holds."""
+    """Return the contents of a line without padding."""
     return data.rstrip(b"\0 \n")
 
 
 def write_line(fd: int, line: str, number: int = 0) -> None:
-    """Replace one of a file's lines in one system call, so that a killed process leaves the old or the new one."""
+    """Replace one line of a file in one system call, so that a killed process leaves the old or the new line."""
     data = line.encode().ljust(LINE - 1) + b"\n"
     if len(data) > LINE:
         raise ValueError(f"a line of {len(data)} bytes does not fit into {LINE}")
@@ -112,7 +111,7 @@ def write_line(fd: int, line: str, number: int = 0) -> None:
 
 
 def _file_says(fd: int) -> str:
-    return f"the file says: {read_line(fd) or 'nothing yet'}"
+    return f"the lock file contains: {read_line(fd) or 'nothing yet'}"
 
 
 def _open(path: str, create: bool) -> int:
@@ -132,10 +131,10 @@ def _lock(fd: int, path: str, kind: int, patience: Patience, holder: Callable[[i
     while not _try_lock(fd, path, kind):
         if patience.clock() >= deadline:
             raise TransientError(
-                f"{path} is locked by another process for more than {patience.seconds:g} s",
+                f"{path} has been locked by another process for more than {patience.seconds:g} s",
                 why=holder(fd),
-                do="a process that holds it for so long is stopped, or its host is gone: end the process named by host"
-                " and pid; the lock goes with it",
+                do="end the process with that host and pid, which releases the lock: a process that holds a lock this"
+                " long is stopped, or its host is down",
             )
         patience.sleep(pause)
         pause = min(pause * 2, 0.25)

@@ -1,7 +1,7 @@
-"""A directory in an object store or in HDFS, by way of fsspec.
+"""A directory in an object store or in HDFS, accessed through fsspec.
 
-An attempt writes a file on a disk of its own host and uploads it to staging. Publishing it is a rename where the
-filesystem has one that is atomic (HDFS), and elsewhere a copy within the store, whose result appears at once and whole.
+An attempt writes a file on a disk of its own host and uploads it to staging. A file is published by a rename if the
+filesystem has an atomic one (HDFS), otherwise by a copy within the store, whose result appears atomically.
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ from outfall.target_record import TargetRecord, check_publishing
 from outfall.trace_points import reached
 
 _PARALLEL = 16
-"""Requests that are under way at once while an epoch is published; each waits, and none works."""
+"""Parallel requests while an epoch is published. They wait for the network and use little CPU."""
 
 _CLAIM = re.compile(r"([0-9a-f]+)-g(\d+)-(\w*)\.claim")
 
 RENAMES = frozenset({"hdfs"})
-"""Schemes of filesystems whose rename is atomic. fsspec's rename is a copy and a removal for the others."""
+"""Schemes of filesystems with an atomic rename. For others, fsspec's rename is a copy and a removal."""
 
 
 class RemoteStore(FileStore):
-    """A directory of a remote filesystem. There are no locks, and what was written, removed or renamed is durable."""
+    """A directory of a remote filesystem. It has no locks. Writes, removals and renames are durable on return."""
 
     parallel = _PARALLEL
     scratch_is_staging = False
-    share = "give driver and executors the same endpoint and credentials; a memory:// URL is one process's own"
+    share = (
+        "give the driver and executors the same endpoint and credentials; a memory:// URL exists in one process only"
+    )
 
     def __init__(self, location: Location) -> None:
-        """Open the filesystem; credentials come from its own environment and fsspec's configuration.
+        """Open the filesystem. Credentials come from its environment and from fsspec's configuration.
 
         Raises:
-            ImportError: a package is missing; the text names it.
-            ConfigurationError: its client cannot be made, as without credentials.
+            ImportError: a package is missing; the message names it.
+            ConfigurationError: the client cannot be created, for example without credentials.
         """
         self.root = location.url()
         self.publishes_by_copy = location.scheme not in RENAMES
@@ -98,7 +100,7 @@ class RemoteStore(FileStore):
 
     def scratch(self, name: str) -> str:
         if self._scratch is None:
-            # Spark's own scratch space where there is one: it goes with the executor, however that ends.
+            # Spark's scratch space, if there is one, is removed with the executor, even after a crash.
             place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
             self._scratch = tempfile.mkdtemp(prefix="outfall-", dir=place if os.path.isdir(place) else None)
         return os.path.join(self._scratch, name)
@@ -111,7 +113,7 @@ class RemoteStore(FileStore):
         os.unlink(path)
 
     def drop(self, name: str) -> None:
-        with suppress(Exception):  # one that stays behind is cleaned up
+        with suppress(Exception):  # the clean-up removes files that remain
             self.unstage(name)
 
     def release(self) -> None:
@@ -134,7 +136,7 @@ class RemoteStore(FileStore):
         reached("file: marker advanced")
         yield
         if self.read_marker(context.incarnation) is None:
-            # Who overwrites removes the marker first and lists the files then: what it has not seen is among these.
+            # An overwriting query removes the marker and then lists the files. Its list may lack some of these.
             self.unpublish([file.path for file in files])
             raise overwritten(self._marker(context.incarnation))
 
@@ -148,13 +150,13 @@ class RemoteStore(FileStore):
         reached("file: copied")
         copied = self.size(file.path)
         if copied != file.size:
-            raise OSError(f"the copy {published} has {copied} bytes, and {file.size} were recorded")
+            raise OSError(f"the copy {published} has {copied} bytes, but {file.size} were recorded")
         self.unstage(file.name)
 
     # --- possession
 
     def has_marker(self, incarnation: str) -> bool:
-        # Read, since that is one request for which no client lists or remembers anything.
+        # Read it, because reading is one request that no client answers from a listing or a cache.
         return self._marker_data(incarnation) is not None
 
     def read_marker(self, incarnation: str) -> FileMarker | None:
@@ -172,7 +174,7 @@ class RemoteStore(FileStore):
         return data
 
     def write_marker(self, marker: FileMarker) -> None:
-        """Write a step's marker. Two drivers of the step may do so at once; the next reader sees one of the two."""
+        """Write a step's marker. If two drivers do so at once, the next reader finds one of the two."""
         self._fs.makedirs(self.at(SIDECAR), exist_ok=True)
         self._fs.pipe_file(self._marker(marker.incarnation), marker.line().encode())
 
@@ -183,17 +185,17 @@ class RemoteStore(FileStore):
             self.remove(f"{SIDECAR}/{match[0]}")
 
     def records(self, marker: FileMarker) -> list[TargetRecord]:
-        # Each BEGIN says so in an object of its own name, since nothing keeps two drivers from replacing one at once.
+        # Each BEGIN creates an object with its own name, because two drivers could replace a shared one at once.
         epoch = marker.record.epoch
         found = [TargetRecord(int(match[2]), match[3], epoch) for match in self._claims(marker.incarnation)]
         return sorted(found, key=lambda record: record.generation) or [marker.record]
 
     def claim(self, incarnation: str, record: TargetRecord) -> None:
-        """Say that a BEGIN opens the directory."""
+        """Register a BEGIN that opens the directory."""
         self._fs.pipe_file(self.at(_claim(incarnation, record)), b"\n")
 
     def unclaim(self, incarnation: str, record: TargetRecord) -> None:
-        """Take back that a BEGIN opens the directory."""
+        """Remove the registration of a BEGIN."""
         self.remove(_claim(incarnation, record))
 
     def _claims(self, incarnation: str) -> list[re.Match[str]]:
@@ -201,7 +203,7 @@ class RemoteStore(FileStore):
         return [match for match in found if match is not None and match[1] == incarnation]
 
     def probe(self) -> None:
-        """Write a file where readers do not look, and remove it."""
+        """Write a hidden file and remove it."""
         path = self.at(f"{SIDECAR}/probe-{uuid.uuid4().hex}")
         self._fs.pipe_file(path, b"\n")
         self._fs.rm_file(path)
@@ -218,7 +220,7 @@ class RemoteStore(FileStore):
                 yield f"{self.root}/{path}"
         above = posixpath.dirname(self._path)
         while above.strip("/"):
-            # Who may not look there cannot write there either.
+            # A user without read access there cannot have written there either.
             with suppress(PermissionError):
                 yield from (
                     f"{above}/{SIDECAR}/{name}" for name in self._names(f"{above}/{SIDECAR}") if is_marker(name)

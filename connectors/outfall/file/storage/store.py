@@ -1,4 +1,4 @@
-"""`FileStore`: a target's directory, on a disk or in an object store, with its markers and what is staged in it."""
+"""`FileStore`: the directory of a target, on a disk or in an object store, with its markers and staged files."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
 STAGING = f"{SIDECAR}/staging"
-"""Whole files that are written and not published."""
+"""The directory of whole files that are not published yet."""
 
 
 class FileMarker(StepMarker):
     """A marker of files: one line of JSON."""
 
-    # A newer release may have added what would be lost here.
+    # Fields of a newer release would be lost when this one rewrites the marker.
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     ready: bool = True
-    """Whether what stood here before was deleted, where that is to be done after the marker is written."""
+    """Whether existing data was deleted, in stores where that happens after the marker is written."""
 
     @classmethod
     def of(cls, context: TargetContext[Any], **more: Any) -> Self:
-        # Short enough for a line that is written in one piece.
+        # The step id is shortened so that the marker fits into one line.
         return super().of(context, step=context.step_id[:40], host=socket.gethostname(), **more)
 
     @classmethod
     def parse(cls, line: str | bytes, path: str) -> Self:
-        """Read a line.
+        """Parse the line of the marker at `path`.
 
         Raises:
-            TargetLostError: it says nothing; `path` is where it was found.
+            TargetLostError: it cannot be parsed.
         """
         try:
             return cls.model_validate_json(line)
@@ -49,7 +49,7 @@ class FileMarker(StepMarker):
             raise unreadable_marker(path, "it was damaged, or written by a newer release") from error
 
     def line(self) -> str:
-        """Return the marker as a line of JSON, its fields in the order that they always had."""
+        """Return the marker as a line of JSON, with a stable order of fields."""
         names = ("incarnation", "step", "host", "created", "generation", "epoch", "token", "ready")
         return json.dumps({name: getattr(self, name) for name in names}, ensure_ascii=False)
 
@@ -60,110 +60,110 @@ class StagedFile(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """Its name, in staging and once it is published."""
+    """Its name, in staging and after publication."""
     size: int = Field(ge=0)
-    """Its length in bytes, so that a loss is seen before it is published."""
+    """Its length in bytes, to detect a loss before it is published."""
     rows: int = Field(ge=0)
     bucket: str = ""
-    """The directory below the root that it is published into; empty for the root itself."""
+    """Its partition directory relative to the root; empty for the root."""
 
     @property
     def path(self) -> str:
-        """Where it is published, relative to the root."""
+        """Its published path relative to the root."""
         return f"{self.bucket}/{self.name}" if self.bucket else self.name
 
 
 class FileStore(ABC):
-    """A directory. Made anew on the driver and in each task. Paths are relative to it, unless they are said not to be.
+    """A directory. The driver and each task create their own store. Paths are relative unless stated otherwise.
 
-    A whole file's name belongs to one attempt and is never used twice, so each step here may be repeated.
+    The name of a whole file belongs to one attempt and is never reused, so each operation can be repeated.
     """
 
     root: str
-    """The directory, for texts."""
+    """The directory, for messages."""
     parallel: int = 1
-    """How many files are published at once."""
+    """The number of files that are published in parallel."""
     publishes_by_copy: bool = False
-    """Whether a file that is being published is for a while in both places."""
+    """Whether a file exists in staging and under its published path for a moment."""
     scratch_is_staging: bool = True
-    """Whether `scratch` is already the place that must not lose the file."""
+    """Whether `scratch` is already in staging."""
     share: str
-    """How driver and tasks come to see the same directory, for texts."""
+    """How to give driver and tasks access to the same directory, for errors."""
 
     @property
     def staging(self) -> str:
-        """Where what is staged lies, for texts."""
+        """The staging directory, for messages."""
         return f"{self.root}/{STAGING}"
 
     # --- files
 
     @abstractmethod
     def size(self, path: str) -> int | None:
-        """Return a file's length in bytes; `None` when there is no file."""
+        """Return a file's length in bytes; `None` if there is no file."""
 
     @abstractmethod
     def remove(self, path: str) -> bool:
-        """Remove a file; return whether it was there. Durable after `sync`."""
+        """Remove a file; return whether it existed. Durable after `sync`."""
 
     def sync(self, directories: Iterable[str]) -> None:
-        """Make durable, in this order, which names there are in some directories."""
+        """Make the names in some directories durable, in this order."""
 
     @abstractmethod
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory; none where there is no directory."""
+        """Return the names in a directory; empty if it does not exist."""
 
     @abstractmethod
     def files(self) -> Iterator[str]:
-        """Yield all files that readers see."""
+        """Yield all files that are visible to readers."""
 
     # --- writing, in tasks
 
     @abstractmethod
     def scratch(self, name: str) -> str:
-        """Return the absolute path, on a disk of this host, that a file is written to; its directory exists."""
+        """Return the absolute path on a disk of this host to which a file is written. Its directory exists."""
 
     @abstractmethod
     def stage(self, name: str, fd: int) -> None:
-        """Make a written file durable in staging. Called with its open descriptor, once, after the last byte.
+        """Make a written file durable in staging. Called once with its open descriptor, after the last byte.
 
         Its name is durable after `sync`.
         """
 
     @abstractmethod
     def drop(self, name: str) -> None:
-        """Remove what an attempt that failed has written, as far as that is possible. Raises nothing."""
+        """Remove a file of a failed attempt if possible. Raises nothing."""
 
     def release(self) -> None:
-        """Give up what this process keeps for its files. Called once, at the end of an attempt."""
+        """Release local resources. Called once, at the end of an attempt."""
 
     # --- publishing, on the driver
 
     @abstractmethod
     def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> AbstractContextManager[object]:
-        """Say durably, before the first file of an epoch is published, how far publishing came.
+        """Record durably, before the first file of an epoch is published, that the epoch is being published.
 
-        From then to its end it keeps those away who overwrite the directory; or where there are no locks, it looks at
-        the end whether somebody did.
+        While the context is open, no query can overwrite the directory. In stores without locks, an overwrite is
+        detected at the end.
 
         Raises:
-            TargetLostError: the marker is gone; nothing may be published, or what was published is taken back.
-            FencedError: another driver has opened the directory since; nothing may be published.
+            TargetLostError: the marker is missing. Nothing may be published, or published files were removed.
+            FencedError: another driver has opened the directory since. Nothing may be published.
         """
 
     @abstractmethod
     def publish(self, file: StagedFile) -> None:
-        """Make a staged file appear, whole, under its published path, and leave staging. May be called in threads.
+        """Move a staged file atomically to its published path. May be called in threads.
 
         Raises:
             FileNotFoundError: it is not staged, or no longer.
         """
 
     def staged_names(self) -> list[AttemptName]:
-        """Return what is staged, by whomever."""
+        """Return the names of all staged files, of all writers."""
         return [name for name in map(AttemptName.parse, self.names(STAGING)) if name is not None]
 
     def unstage(self, name: object) -> bool:
-        """Remove a staged file; return whether it was there."""
+        """Remove a staged file; return whether it existed."""
         return self.remove(f"{STAGING}/{name}")
 
     def unpublish(self, paths: Sequence[str]) -> None:
@@ -176,11 +176,11 @@ class FileStore(ABC):
     # --- possession
 
     def marker_path(self, incarnation: str) -> str:
-        """Return where a step's marker is, for texts."""
+        """Return the path of a step's marker, for messages."""
         return f"{self.root}/{SIDECAR}/{incarnation}.json"
 
     def markers(self) -> list[str]:
-        """Return the incarnations of all steps that write here, or did."""
+        """Return the incarnations of all steps that write here or have written here."""
         return sorted(name.removesuffix(".json") for name in self.names(SIDECAR) if is_marker(name))
 
     def has_marker(self, incarnation: str) -> bool:
@@ -189,28 +189,28 @@ class FileStore(ABC):
 
     @abstractmethod
     def read_marker(self, incarnation: str) -> FileMarker | None:
-        """Return a step's marker, `None` when there is none.
+        """Return a step's marker; `None` if there is none.
 
         Raises:
             TargetLostError: it cannot be read.
         """
 
     def records(self, marker: FileMarker) -> list[TargetRecord]:
-        """Return what is said of a step here: under which BEGINs it was opened, and up to which epoch it published.
+        """Return the records of a step: the BEGINs that opened the directory, and the newest published epoch.
 
-        More than one BEGIN is there while a driver looks for others where there are no locks.
+        In stores without locks, there is more than one BEGIN while a driver checks for others.
         """
         return [marker.record]
 
     @abstractmethod
     def remove_marker(self, incarnation: str) -> None:
-        """Remove a step's marker, durably, so that it stops."""
+        """Remove a step's marker durably, so that its query fails."""
 
     def check_shared(self, incarnation: str) -> None:
-        """Check in a task that it sees the directory that the driver opened.
+        """Check in a task that it has access to the directory that the driver opened.
 
         Raises:
-            UnsharedTargetError: naming this host and the path.
+            UnsharedTargetError: names this host and the path.
         """
         if not self.has_marker(incarnation):
             raise unshared(self.root, self.marker_path(incarnation), self.share)
@@ -219,7 +219,7 @@ class FileStore(ABC):
         """Return whether a step has opened this directory.
 
         Raises:
-            TargetLostError: it has completed an epoch here, and the marker is no longer there.
+            TargetLostError: the step has completed an epoch here, but the marker is missing.
         """
         found = self.has_marker(incarnation)
         if found or completed is None:
@@ -230,11 +230,11 @@ class FileStore(ABC):
 
     @abstractmethod
     def visible(self) -> Iterator[str]:
-        """Yield what readers see, lazily: a caller that needs one name reads one. On a disk also directories."""
+        """Yield visible names lazily: a caller that needs one name reads one. On a disk, this includes directories."""
 
     @abstractmethod
     def others_around(self) -> Iterator[str]:
-        """Yield the markers of queries that write to a directory below this one, or above it."""
+        """Yield the markers of queries that write to a directory below or above this one."""
 
     @abstractmethod
     def has_spark_log(self) -> bool:
@@ -242,5 +242,5 @@ class FileStore(ABC):
 
 
 def is_marker(name: str) -> bool:
-    """Tell whether a file's name in a sidecar is a marker's."""
+    """Return whether a file in a sidecar directory is a marker."""
     return name.endswith(".json") and not is_hidden(name)

@@ -1,1 +1,1 @@
-"""Whole files: written where readers do not look, and published by the commit of their epoch."""
+"""Whole files: written to a hidden directory and published when their epoch is committed."""

@@ -14,14 +14,14 @@ from outfall.trace_points import reached
 
 Request = CommitRequest[StagedFile]
 
-_RECORDED = "the next run goes on from what is recorded"
+_RECORDED = "the next run continues from the recovery log"
 
 
 class FileCommitter(Committer[StagedFile]):
-    """Moves staged files to where readers see them.
+    """Moves staged files to their visible names.
 
-    A name is never used twice, so a publication can be repeated, and two drivers that publish the same epoch at once do
-    the same: whoever comes second finds the file published.
+    Names are never reused, so a publication can be repeated. If two drivers publish the same epoch at once, the second
+    one finds the file published.
     """
 
     def __init__(self, store: FileStore, context: CommitterInitContext) -> None:
@@ -32,13 +32,13 @@ class FileCommitter(Committer[StagedFile]):
         store, files = self._store, [request.committable for request in requests]
         with explained("publishing in", store.root, then=_RECORDED), store.publishing(self._context, files):
             self._each(self._publish, requests)
-            # Once for all: nothing is told to be committed before this returns. Also directories that were there:
-            # whoever made them may have died before their names were durable.
+            # One sync for all files: none is reported as committed before this returns. Existing directories are
+            # included, because the driver that created them may have died before their names were durable.
             store.sync([*sorted({level for file in files for level in _levels(file.bucket)}), STAGING])
             reached("file: publications synced")
 
     def find_lost(self, requests: Sequence[Request]) -> None:
-        with explained("looking into", self._store.root, then=_RECORDED):
+        with explained("reading", self._store.root, then=_RECORDED):
             self._each(self._find_lost, requests)
 
     def revoke(self, requests: Sequence[Request]) -> None:
@@ -74,7 +74,7 @@ class FileCommitter(Committer[StagedFile]):
             self._move(request)
 
     def _is_half_moved(self, file: StagedFile, staged: int, published: int) -> bool:
-        """Whether a publication that is a copy was cut off before its source was removed."""
+        """Whether a publication by copy was interrupted before its source was removed."""
         return self._store.publishes_by_copy and staged == published == file.size
 
     def _move(self, request: Request) -> None:
@@ -82,7 +82,7 @@ class FileCommitter(Committer[StagedFile]):
         try:
             self._store.publish(request.committable)
         except FileNotFoundError:
-            # Another driver that publishes the same record was faster.
+            # Another driver has published the same file.
             self._settle_without_staged(request, self._sizes(request.committable)[1])
         reached("file: published")
 
@@ -101,14 +101,14 @@ class FileCommitter(Committer[StagedFile]):
             reached("file: revoked")
         elif self._sizes(file)[1] is not None:
             raise LostCommittableError(
-                f"{self._published_path(file)} is published already and cannot be revoked",
+                f"{self._published_path(file)} is already published and cannot be revoked",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 do="delete the files of this epoch and start again, or restore the lost ones",
             )
 
     def _sizes(self, file: StagedFile) -> tuple[int | None, int | None]:
-        """Lengths in staging and where readers look, of a file that another driver may move meanwhile."""
+        """Return the staged and the published length of a file, which another driver may move at the same time."""
         staged, published = self._store.size(f"{STAGING}/{file.name}"), self._store.size(file.path)
         if staged is not None and published is not None:
             staged = self._store.size(f"{STAGING}/{file.name}")
@@ -122,11 +122,11 @@ class FileCommitter(Committer[StagedFile]):
 
     def _foreign(self, file: StagedFile) -> CommitRefusedError:
         return CommitRefusedError(
-            f"{self._published_path(file)} exists and is not ours",
+            f"{self._published_path(file)} exists and was created by another writer",
             step=self._context.step_id,
             epoch=self._context.epoch,
-            why="our file of that name is still unpublished",
-            do="find out who wrote it, move it away, and start the query again",
+            why="the file that this query staged under that name is not published yet",
+            do="find the writer, move the file to another location, and start the query again",
         )
 
     def _changed(self, path: str, actual: int, file: StagedFile) -> CommitRefusedError:
@@ -140,7 +140,7 @@ class FileCommitter(Committer[StagedFile]):
 
 
 def _levels(bucket: str) -> Iterator[str]:
-    """A bucket's directory and all above it, the root too."""
+    """Yield a partition directory and all its parents, including the root."""
     while bucket:
         yield bucket
         bucket = bucket.rpartition("/")[0]

@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 
 class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
-    """Each task writes files of its own into staging, and the commit of their epoch publishes them."""
+    """Each task writes its own files to staging. The commit of their epoch publishes them."""
 
     _ahead: FileMarker | None = None
-    """The marker that `check_target` saw to be ahead."""
+    """The marker that `check_target` found to be ahead of the recovery log."""
 
     @property
     @abstractmethod
     def store(self) -> FileStore:
-        """Where the files lie, opened anew."""
+        """A new store for the target directory."""
 
     def kind(self) -> str:
         return "file/whole"
@@ -70,13 +70,13 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store = self.store
-        with explained("looking into", store.staging):
+        with explained("reading", store.staging):
             return [f"{store.staging}/{name}" for name in sorted(map(str, _older(store, context)))]
 
     def _check_marker(self, found: FileMarker, records: Sequence[TargetRecord], context: TargetContext[Any]) -> None:
-        """Refuse a marker that is not what the recovery data says; remember one that is ahead, if that may be.
+        """Reject a marker that contradicts the recovery log; keep one that is ahead if `on_rewind` allows it.
 
-        What the recovery data has begun to publish is finished before the target is checked.
+        Epochs that the log has begun to publish are finished before this check.
         """
         later = any(self._may_roll_back(record, context) for record in records)
         self._ahead = found if later else None
@@ -85,9 +85,9 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
                 check_record(self.options.path, record, context, ahead=AHEAD)
 
     def _roll_back(self, store: FileStore, marker: FileMarker, context: TargetContext[Any]) -> FileMarker:
-        """Remove what was published after the last completed epoch; return the marker that says so."""
+        """Remove files published after the last completed epoch; return the updated marker."""
         last = -1 if context.completed is None else context.completed
-        # Also what a later attempt staged and may yet publish, or would stand in the way of ours by its name.
+        # Staged files of later attempts could still be published, or could block new files by their names.
         for staged in _ours(store, context.incarnation):
             store.unstage(staged)
         names = ((path, AttemptName.parse(path)) for path in store.files())
@@ -105,12 +105,12 @@ def _ours(store: FileStore, incarnation: str) -> list[AttemptName]:
 
 
 def _older(store: FileStore, context: CleanUpContext) -> list[AttemptName]:
-    """Our staged files of older generations."""
+    """Return the staged files of this incarnation's older generations."""
     return [name for name in _ours(store, context.incarnation) if name.generation < context.generation]
 
 
 class LocalWholeFiles(LocalFiles, WholeFiles):
-    """Whole files on a disk. What must not happen twice at once is done under a lock."""
+    """Whole files on a disk. Locks serialize opening and publishing."""
 
     innermost = STAGING
 
@@ -127,7 +127,7 @@ class LocalWholeFiles(LocalFiles, WholeFiles):
         return {}
 
     def _claim(self, context: TargetContext[Any]) -> None:
-        # Of late tasks of a job that was taken back, or of a query that was overwritten: nobody can publish them.
+        # Files of stale tasks, of a job that was rolled back or a query that was overwritten, are never published.
         store = self.store
         for name in store.staged_names():
             if name.incarnation != context.incarnation and not store.has_marker(name.incarnation):
@@ -137,7 +137,7 @@ class LocalWholeFiles(LocalFiles, WholeFiles):
         store = self.store
         with ExitStack() as stack:
             if self._ahead is not None:
-                # Whoever publishes has looked at the marker: it is waited for, or its files would come after this.
+                # A publishing driver has already checked its marker. Wait for it, or its files would appear later.
                 stack.enter_context(store.nobody_publishing())
             found, replace_marker = stack.enter_context(store.marker_held(context.incarnation))
             if found == self._ahead:
@@ -152,12 +152,12 @@ class LocalWholeFiles(LocalFiles, WholeFiles):
 class RemoteWholeFiles(WholeFiles):
     """Whole files in an object store or in HDFS.
 
-    There are no locks. What must not happen twice at once, taking possession, is announced first and looked at after:
-    of two queries that come at the same moment one or both are refused.
+    These systems have no locks. A query that takes possession writes its marker first and then checks for others. If
+    two queries open a directory at the same moment, one or both are rejected.
     """
 
     _seen: Sequence[TargetRecord] = ()
-    """What `check_target` saw of who opened the target."""
+    """The records of drivers that opened the target, as `check_target` found them."""
 
     def __init__(self, options: FileOptions, location: Location) -> None:
         super().__init__(options)
@@ -172,8 +172,8 @@ class RemoteWholeFiles(WholeFiles):
         if self.location.scheme == "memory":
             return ("driver and tasks in one process, as in tests", readers)
         if self.location.scheme in RENAMES:
-            return ("a rename that is atomic, as the namenode's", readers)
-        return ("a store that shows at once what was written, and copies objects whole", readers)
+            return ("an atomic rename, as by the namenode", readers)
+        return ("a strongly consistent store that copies objects atomically", readers)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         store = self.store
@@ -184,7 +184,7 @@ class RemoteWholeFiles(WholeFiles):
             else:
                 self._seen = store.records(found)
                 self._check_marker(found, self._seen, context)
-            # Until an epoch is completed, also with our marker there: whoever wrote it may have died before this check.
+            # Also if this step's marker exists: the driver that wrote it may have died before this check.
             if context.completed is None:
                 self._check_existing(store, context)
         return {}
@@ -193,7 +193,7 @@ class RemoteWholeFiles(WholeFiles):
         store = self.store
         with explained("writing to", store.root):
             store.probe()
-        return [f"files can be made and removed below {store.root}"]
+        return [f"files can be created and removed below {store.root}"]
 
     def open_target(self, context: TargetContext[Any]) -> None:
         store = self.store
@@ -227,18 +227,18 @@ class RemoteWholeFiles(WholeFiles):
         return found
 
     def _delete_existing(self, store: RemoteStore, context: TargetContext[Any]) -> None:
-        """Delete what others left. Our own files are spared: another driver of this step may have been faster."""
+        """Delete files of other writers. Files of this step are kept, because another driver may have written them."""
         for incarnation in store.markers():
             if incarnation != context.incarnation:
-                # Markers first: a query that is about to publish finds its marker gone and stops.
+                # Markers first: a query that is about to publish then finds that its marker is missing, and fails.
                 store.remove_marker(incarnation)
         reached("file: others stopped")
         if not store.has_marker(context.incarnation):
             raise TargetNotEmptyError(
-                f"another query overwrites {store.root} at the same moment",
+                f"another query overwrites {store.root} at the same time",
                 step=context.step_id,
-                why="each has removed the other's marker, and neither has deleted a file since",
-                do="run one of the two, or give each a path of its own",
+                why="each query removed the marker of the other one, and neither has deleted a file since",
+                do="run only one of the two queries, or give each query its own path",
             )
         store.delete_spark_log()
         paths = list(FoundFiles(store, self.options, context.incarnation).foreign())
@@ -249,12 +249,12 @@ class RemoteWholeFiles(WholeFiles):
             )
 
     def _enter(self, store: RemoteStore, marker: FileMarker, context: TargetContext[Any]) -> None:
-        """Say that this BEGIN opens the target, and look for others after: of two that do so at once none stays unseen.
+        """Register this BEGIN at the target, then check for others: two concurrent drivers cannot miss each other.
 
-        First take back what `check_target` found to be later than the recovery data, unless it looks different by now.
+        If the later data that `check_target` found has not changed since, roll it back.
 
         Raises:
-            FencedError: another driver opened the target meanwhile.
+            FencedError: another driver opened the target in the meantime.
         """
         mine = TargetRecord(context.generation, context.token, marker.record.epoch)
         store.claim(context.incarnation, mine)

@@ -1,4 +1,4 @@
-"""All whole files of one attempt: one per bucket, and another one whenever one is full or old."""
+"""The whole files of one attempt: one per partition directory, and another one when a file is full or old."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
 _KEPT_BYTES = 256 << 20
-"""Bytes that formats which keep rows for later (Parquet's row groups) may keep in all files of an attempt together."""
+"""Bytes that formats may buffer in all files of an attempt together, such as Parquet's row groups."""
 
 
 class WholeFileWriter(StatelessSinkPartition[Any]):
-    """Writes files of its own. An attempt without rows leaves none, nor does one that fails."""
+    """Writes the files of one attempt. An attempt without rows creates none, and a failed one removes its own."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
         self.write_record_batch(rows_to_batch(values))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Write each row to the file of its bucket."""
+        """Write each row to the file of its partition directory."""
         if self._buckets is None:
             self._write("", batch)
             return
@@ -66,7 +66,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
         self._bound_memory()
 
     def prepare_commit(self) -> list[StagedFile]:
-        """Make the files and their names durable, and hand them over."""
+        """Make the files and their names durable, and return them as committables."""
         for bucket in list(self._open):
             self._finish(bucket)
         if self._finished:
@@ -77,9 +77,9 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
         return self._finished
 
     def close(self) -> None:
-        """Release the files, and remove those of an attempt that failed.
+        """Release the files, and remove those of a failed attempt, so that retries do not fill the disk.
 
-        Or each try on a full disk would make it fuller. What stays behind is cleaned up.
+        The next clean-up removes files that remain.
         """
         for file in self._open.values():
             file.close()
@@ -102,7 +102,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
     def _is_full_or_old(self, file: WholeFile) -> bool:
         due = self._rolling.due(file.size, file.since)
         if due and file.kept:
-            # What rows will take once they are compressed is a guess: write them, and look again.
+            # The compressed size of pending rows is an estimate. Write them and check the real size.
             file.spill()
             due = self._rolling.due(file.size, file.since)
         return due
@@ -136,7 +136,7 @@ class WholeFileWriter(StatelessSinkPartition[Any]):
 
 
 class WholeFile(EncodedFile):
-    """Writes one file, which is begun with its first bytes."""
+    """Writes one file, which is created with its first bytes."""
 
     def __init__(
         self,
@@ -157,12 +157,12 @@ class WholeFile(EncodedFile):
         self.name = name
         self.bucket = bucket
         self.since = since
-        """When it was begun, in seconds since 1970."""
+        """The time of its creation, in seconds since 1970."""
         super().__init__(options, metrics, start=True)
 
     @property
     def size(self) -> int:
-        """How long the file is, or would be if it were finished now, as far as that is known."""
+        """The length of the file if it were finished now, as far as it is known."""
         return self._bytes + self.held
 
     def staged(self) -> StagedFile:
@@ -171,7 +171,7 @@ class WholeFile(EncodedFile):
 
     def _append(self, buffers: list[pa.Buffer]) -> None:
         with explained("writing", self._path):
-            # Exclusive: a name belongs to one attempt, so a file that stands there is a mistake of somebody.
+            # Exclusive: a name belongs to one attempt, so an existing file is not its own.
             fd = self._files.get(self._path) if self._begun else self._files.create(self._path)
             self._begun = True
             reached("file: writing")
@@ -188,9 +188,9 @@ class WholeFile(EncodedFile):
 
 
 class OpenFiles:
-    """Hands out descriptors, and closes the least recently used one when there would be too many.
+    """Provides file descriptors, and closes the least recently used one if there are too many.
 
-    A file whose descriptor was closed goes on at its end when it is asked for again.
+    A file whose descriptor was closed is reopened at its end on the next request.
     """
 
     def __init__(self, limit: int, *, sync: bool) -> None:
@@ -198,8 +198,8 @@ class OpenFiles:
 
         Args:
             limit: at least one.
-            sync: whether a file is synced before its descriptor is closed. An error of writing back is reported to the
-                descriptors that are open then, so a file that must be durable may not be without one in between.
+            sync: whether a file is synced before its descriptor is closed. The kernel reports a writeback error only
+                to open descriptors, so a file that must be durable has to be synced before it has none.
         """
         self._limit = limit
         self._sync = sync
@@ -210,7 +210,7 @@ class OpenFiles:
         return self._add(path, os.O_CREAT | os.O_EXCL)
 
     def get(self, path: str) -> int:
-        """Return the descriptor of a file made by `create`, valid until the next call."""
+        """Return the descriptor of a file created by `create`, valid until the next call."""
         fd = self._open.get(path)
         if fd is None:
             return self._add(path, os.O_APPEND)
