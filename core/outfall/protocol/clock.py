@@ -1,4 +1,4 @@
-"""Time as the protocol needs it, so that tests can bring their own."""
+"""The clock of the protocol, which tests replace."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ class Clock(Protocol):
     """A monotonic clock that can wait."""
 
     def now(self) -> float:
-        """Return seconds since some fixed moment."""
+        """Return the seconds since a fixed moment."""
 
     def time(self) -> float:
-        """Return seconds since 1970, comparable between processes of one host."""
+        """Return the Unix time in seconds, comparable between processes of one host."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the operating system."""
 
     def now(self) -> float:
         """Return `time.monotonic()`."""
@@ -37,5 +37,5 @@ class SystemClock:
 
 
 def utc_time(clock: Clock) -> datetime:
-    """Return the wall clock's time in UTC."""
+    """Return the wall clock time in UTC."""
     return datetime.fromtimestamp(clock.time(), UTC)

@@ -1,4 +1,4 @@
-"""The committer's loop: offers committables until each is resolved."""
+"""Calls the committer until each committable is resolved."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ _retries = RetryLog(_log)
 
 @dataclass(frozen=True)
 class CommitPolicy:
-    """How long committing is tried, and what is done with data that the target refuses. Times in seconds.
+    """How long a commit is retried, and the treatment of data that the target rejects. Durations in seconds.
 
-    A committable is all rows that one task wrote in one epoch, or one file or object of them; in PostgreSQL one refused
-    row refuses the rows of the whole epoch.
+    A committable contains all rows that one task wrote in one epoch, or one file or object of them. In PostgreSQL, one
+    rejected row rejects the rows of the whole epoch.
 
     Raises:
-        ConfigurationError: a value is none of those that can be.
+        ConfigurationError: A value is out of range.
     """
 
     deadline: float = 600.0
-    """From the first offer to the last. What is unresolved then fails the query, and the next run goes on with it."""
+    """From the first attempt to the last. After it, unresolved committables fail the query; the next run retries."""
     first_wait: float = 0.1
     longest_wait: float = 30.0
     on_known_failure: Literal["fail", "drop"] = "fail"
-    """`fail` stops the query, and its next run tries again. `drop` throws all rows of the committable away, the good
-    ones too. The record then counts them, `outfall status` shows them, and the step has no guarantee any more. A sink
-    that keeps refused rows as dead letters, as PostgreSQL's `dead_letter_table`, loses none."""
+    """With `fail`, the query fails and its next run retries. With `drop`, all rows of the committable are dropped, the
+    accepted ones too. The record then counts them, `outfall status` shows them, and the step has no guarantee any more.
+    A sink that writes rejected rows as dead letters, such as PostgreSQL with `dead_letter_table`, loses none."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Reject values that are out of range."""
         for name in ("deadline", "first_wait", "longest_wait"):
             seconds = getattr(self, name)
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-                raise ConfigurationError(f"{name} is {seconds!r}", do="give a number of seconds above 0")
+                raise ConfigurationError(f"{name} is {seconds!r}", do="pass a number of seconds above 0")
         object.__setattr__(self, "on_known_failure", in_own_case(self.on_known_failure, ("fail", "drop")))
         if self.on_known_failure not in ("fail", "drop"):
-            raise ConfigurationError(f"on_known_failure is {self.on_known_failure!r}", do='give "fail" or "drop"')
+            raise ConfigurationError(f"on_known_failure is {self.on_known_failure!r}", do='pass "fail" or "drop"')
 
 
 @dataclass(frozen=True)
 class CommitPlace:
-    """Where committing happens, for texts."""
+    """Step and epoch of a commit, for texts."""
 
     step_id: str
     epoch: int
@@ -62,14 +62,14 @@ class CommitPlace:
 
 @dataclass
 class _Group:
-    """The requests that stand or fall together, and how they fell."""
+    """Requests that are committed together, and their error."""
 
     name: str | None
     requests: list[CommitRequest[Any]] = field(default_factory=list)
     error: OutfallError | None = None
 
     def pending(self) -> list[CommitRequest[Any]]:
-        """What is to be offered, unless the group has failed."""
+        """Return the unresolved requests, or none if the group has failed."""
         if self.error is not None:
             return []
         return [request for request in self.requests if request.outcome.kind in {"unsignalled", "retry"}]
@@ -94,15 +94,15 @@ class CommitLoop:
         metrics: Metrics,
         on_committed: Callable[[str], None] = lambda group: None,
     ) -> None:
-        """Prepare to commit; nothing is offered yet.
+        """Prepare to commit.
 
         Args:
-            committer: publishes.
-            policy: how long it is tried.
-            place: for texts.
-            clock: time.
-            metrics: where retries are counted.
-            on_committed: called with the name of each group that is wholly committed.
+            committer: The committer.
+            policy: The deadline and pauses.
+            place: Step and epoch, for texts.
+            clock: The clock.
+            metrics: Counts the retries.
+            on_committed: Called with the name of each group that is completely committed.
         """
         self._committer = committer
         self._policy = policy
@@ -113,16 +113,16 @@ class CommitLoop:
         self._groups: list[_Group] = []
 
     def run(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        """Offer the requests, and those that ask for it again after a pause, until each is resolved or lost.
+        """Commit the requests, and retry those that request it after a pause, until each is resolved or lost.
 
-        Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015). Groups are
-        offered one by one in each round. One that failed is left out of the next, and its error raised at the end.
-        Once something is lost and nothing is published, no more is offered.
+        Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015). Each round
+        commits the groups one by one. A failed group is omitted from the next round, and its error is raised at the
+        end. If data is lost and none is published, the remaining requests are not committed.
 
         Raises:
-            CommitRefusedError: a request failed for a known reason, and known failures fail the query.
-            CommitError: a request failed for an unknown reason, or the deadline passed.
-            TransientError, TerminalError: several groups failed.
+            CommitRefusedError: A request failed for a known reason, and the policy is to fail.
+            CommitError: A request failed for an unknown reason, or the deadline passed.
+            TransientError, TerminalError: Several groups failed.
         """
         self._groups = self._grouped(requests)
         started = self._clock.now()
@@ -147,7 +147,7 @@ class CommitLoop:
         return list(groups.values())
 
     def _round(self) -> bool:
-        """Offer what is unresolved; return whether some of it asks to be offered again."""
+        """Commit the unresolved requests once, and return whether some of them request a retry."""
         for group in self._groups:
             if not group.pending():
                 continue
@@ -188,14 +188,14 @@ class CommitLoop:
         )
 
     def _lost_in_vain(self) -> bool:
-        """Whether the epoch is to be written anew, so that what is not offered yet should not be."""
+        """Return whether the epoch will be abandoned, so that no further group may be committed."""
         requests = [request for group in self._groups for request in group.requests]
         if len(self._groups) == 1 or not any(request.outcome.kind == "lost" for request in requests):
             return False
         return self._committer.nothing_published(requests)
 
     def _call(self, pending: Sequence[CommitRequest[Any]]) -> None:
-        """Call the committer. What it raises is an unknown failure of the whole call."""
+        """Call the committer. An exception is an unknown failure of the whole call."""
         try:
             self._committer.commit(pending)
         except OutfallError:
@@ -204,7 +204,7 @@ class CommitLoop:
             raise CommitError.because_of(
                 error,
                 f"committing {len(pending)} committables failed",
-                do="see the cause; the next run of the query commits what is recorded",
+                do="fix the cause; the next run of the query commits the recorded data",
                 **self._where(),
             ) from error
 
@@ -226,7 +226,7 @@ class CommitLoop:
                     CommitError,
                     request,
                     "committing failed for an unknown reason",
-                    "see the cause; the next run of the query commits what is recorded",
+                    "fix the cause; the next run of the query commits the recorded data",
                 )
 
     def _known_failure(self, request: CommitRequest[Any]) -> None:
@@ -234,8 +234,8 @@ class CommitLoop:
             raise self._failed(
                 CommitRefusedError,
                 request,
-                "the target refused a committable",
-                "mend the target or the rows, and start the query again: it commits what is recorded",
+                "the target rejected a committable",
+                "fix the target or the rows, and start the query again: it commits the recorded data",
             )
         self._metrics.add("dropped_committables")
         self._metrics.add("dropped_rows", request.rows or 0)
@@ -257,7 +257,7 @@ class CommitLoop:
                 group.error = CommitError(
                     f"{left} of {len(group.requests)} committables were not committed"
                     f" within {self._policy.deadline:g} s",
-                    do="see the target; the next run of the query commits what is recorded",
+                    do="check the target; the next run of the query commits the recorded data",
                     **self._where(),
                 )
 
@@ -267,13 +267,13 @@ class CommitLoop:
 
 @contextmanager
 def closing_committer(committer: Committer[Any]) -> Iterator[None]:
-    """Close the committer at the end of the block. Where it cannot be closed, that does not hide the block's error."""
+    """Close the committer at the end of the block. An error in `close` does not hide an error of the block."""
     try:
         yield
     except BaseException:
         try:
             committer.close()
         except Exception:
-            _log.warning("closing the committer failed too", exc_info=True)
+            _log.warning("closing the committer failed, too", exc_info=True)
         raise
     committer.close()

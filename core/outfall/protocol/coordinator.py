@@ -1,16 +1,19 @@
 """The driver's side of the epoch protocol.
 
 ```
-begin   take the step over: see `outfall.protocol.takeover` · BEGIN
+begin   take over the step: see `outfall.protocol.takeover` · BEGIN
           │ ticket
-tasks   EpochTask: each responds once
-          │ responses
+tasks   EpochTask: each returns one result
+          │ results
 finish  collect · seal · pre-commit · PREPARED · COMMITTING · commit · post-commit · COMPLETED · clean-up
 ```
 
-Assumptions: the log's append is exclusive and durable; the same epoch number means the same rows as far as the source
-can promise it, and nothing else about an attempt is stable (not its tasks, their number, their order or their rows);
-an older driver may wake between any two steps.
+Assumptions:
+
+- The append to the log is exclusive and durable.
+- The same epoch number means the same rows, as far as the source can guarantee it. Nothing else about an attempt is
+  stable: not its tasks, their number, their order or their rows.
+- An older driver may resume between any two steps.
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ from outfall.trace_points import reached
 _log = logging.getLogger(__name__)
 
 _HELD_INTERVAL = 600.0
-"""Seconds after which a running query says again that rows wait."""
+"""Seconds between two warnings of a running query about buffered rows."""
 
 
 class EpochCoordinator:
     """Runs the epochs of one step on the driver: `begin`, the tasks, `finish`.
 
-    Holds no lock and no connection between calls; two of them on one log are safe, and the newer one wins.
+    Keeps no lock and no connection between calls. Two coordinators on one log are safe: the newer one wins.
     """
 
     def __init__(
@@ -61,20 +64,20 @@ class EpochCoordinator:
         registry: RunRegistry = PROCESS_REGISTRY,
         clock: Clock | None = None,
     ) -> None:
-        """Check the sink's shape.
+        """Check the capabilities of the sink.
 
         Args:
-            sink: the sink.
-            step_id: the user's name for it in this query.
-            recovery: where its log is.
-            options: how epochs are run.
-            run: identifies this run of the query within the process; `None` where nothing is to be remembered between
-                epochs (a batch job, or an API whose epochs begin in processes of their own).
-            registry: what this process remembers of its runs.
-            clock: time.
+            sink: The sink.
+            step_id: The user's name for the sink in this query.
+            recovery: The location of the log.
+            options: How epochs run.
+            run: Identifies this run of the query within the process. `None` if no position is remembered between
+                epochs: in a batch job, or in an API whose epochs begin in separate processes.
+            registry: The positions of runs in this process.
+            clock: The clock.
 
         Raises:
-            CapabilityError: the sink's capabilities do not go together, or not with these options.
+            CapabilityError: The sink's capabilities do not fit together, or not with these options.
         """
         check_sink(sink)
         options = options or EpochOptions()
@@ -87,23 +90,23 @@ class EpochCoordinator:
 
     @property
     def sink(self) -> Any:
-        """The step's sink."""
+        """The sink of the step."""
         return self._step.sink
 
     def begin(self, epoch: int | None, *, query_id: str | None = None) -> Ticket:
-        """Take the step over for one epoch.
+        """Take over the step for one epoch.
 
-        Called on the driver before any task runs. Finishes what an earlier run recorded. For an epoch that is already
-        completed nothing is written, and the ticket tells the tasks to drop their rows.
+        Called on the driver before any task runs. Finishes epochs that an earlier run recorded. For a completed epoch,
+        no entry is written, and the ticket instructs the tasks to drop their rows.
 
         Args:
-            epoch: Spark's batch id; `None` where only the tasks learn it.
-            query_id: Spark's query id, where known.
+            epoch: Spark's batch id; `None` if only the tasks learn it.
+            query_id: Spark's query id, if known.
 
         Raises:
-            UnexpectedEpochError, ForeignRecordsError, TargetError, PartsChangedError, RecordError: nothing was written.
-            FencedError: another driver took over since this run's last epoch.
-            StepInUseError: this run has already written this step in this epoch.
+            UnexpectedEpochError, ForeignRecordsError, TargetError, PartsChangedError, RecordError: Nothing was written.
+            FencedError: Another driver has taken over since this run's last epoch.
+            StepInUseError: This run has already written this step in this epoch.
         """
         position = self._step.position()
         if position is not None and epoch is not None and position.done == epoch:
@@ -111,50 +114,50 @@ class EpochCoordinator:
                 "this step was already written in this epoch",
                 step=self._step.step_id,
                 epoch=epoch,
-                do="give each write in one foreachBatch function a step_id of its own",
+                do="give each write in a foreachBatch function its own step_id",
             )
         begin = partial(begin_batch, self._step, batch=epoch, query_id=query_id, first=position is None)
         with self._step.telemetry.beginning(), self._step.heartbeat("begin"):
             return take_over(self._step, position, begin)
 
     def begin_drain(self) -> Ticket | None:
-        """Take the step over for an epoch without a batch, that delivers what the sink holds back.
+        """Take over the step for an epoch without a batch that delivers buffered rows.
 
-        Called on the driver in place of `begin`. Finishes what an earlier run recorded. A query that runs meanwhile is
-        fenced.
+        Called on the driver instead of `begin`. Finishes epochs that an earlier run recorded. A query that runs at the
+        same time is fenced.
 
         Returns:
-            What `outfall.protocol.draining` needs; `None` when nothing is held back, and then no entry is written.
+            The ticket for `outfall.protocol.draining`. `None` if no rows are buffered; then no entry is written.
 
         Raises:
-            CapabilityError: the sink does not say what it holds back.
-            ForeignRecordsError, TargetError, PartsChangedError, RecordError, FencedError: as `begin`.
+            CapabilityError: The sink has no `SupportsBufferedRows`.
+            ForeignRecordsError, TargetError, PartsChangedError, RecordError, FencedError: As in `begin`.
         """
         if not supports(self.sink, SupportsBufferedRows):
             raise CapabilityError(
-                f"{type(self.sink).__name__} has no SupportsBufferedRows: it holds nothing back",
+                f"{type(self.sink).__name__} has no SupportsBufferedRows: it buffers no rows across epochs",
                 step=self._step.step_id,
-                do="leave the drain out; or add SupportsBufferedRows, if it does hold rows back",
+                do="omit the drain; or add SupportsBufferedRows if the sink does buffer rows",
             )
         position = self._step.position()
         with self._step.telemetry.beginning(), self._step.heartbeat("begin"):
             return take_over(self._step, position, partial(begin_drain, self._step, first=position is None))
 
     def resume(self, responses: Sequence[TaskResponse]) -> Ticket:
-        """Stand where another process of this driver began, to finish from here.
+        """Continue from a BEGIN that another process of this driver wrote, to finish its epoch.
 
         Args:
-            responses: at least one, which name the BEGIN they were made under.
+            responses: At least one task result, which names its BEGIN.
 
         Raises:
-            ResponsesError: there are none.
-            FencedError: somebody else went on from that BEGIN.
+            ResponsesError: There is no task result.
+            FencedError: Another driver has written to the log since that BEGIN.
         """
         step = self._step
         if not responses:
-            raise ResponsesError("no task answered", step=step.step_id, do="report this; the epoch can run again")
+            raise ResponsesError("no task returned a result", step=step.step_id, do="report this; the epoch can rerun")
         view = step.journal.read()
-        # Rows that are skipped needed no BEGIN of their own.
+        # Skipped rows have no BEGIN of their own.
         stands_at = view.generation if responses[0].skipped else view.last
         if (view.incarnation, stands_at) != (responses[0].incarnation, responses[0].generation):
             if view.last < responses[0].generation:
@@ -164,16 +167,16 @@ class EpochCoordinator:
         return make_ticket(step, view, expected, listed_parts(step.step_id, step.sink, list(view.states)))
 
     def finish(self, ticket: Ticket, responses: Sequence[TaskResponse]) -> EpochResult:
-        """Record and publish what the tasks wrote.
+        """Record and publish the data of the tasks.
 
-        Called on the driver with the responses of all tasks, after `begin` or `resume` on this object. No responses at
-        all mean that the epoch has no rows.
+        Called on the driver with the results of all tasks, after `begin` or `resume` on this object. No results at all
+        mean that the epoch has no rows.
 
         Raises:
-            FencedError: another driver took over; nothing was published by this one.
-            ResponsesError, SealError: the responses do not count; the epoch can run again.
-            CommitError, CommitRefusedError, LostCommittableError: recorded, and not or not wholly published.
-            EpochAbandonedError: recorded data was lost; the epoch can run again.
+            FencedError: Another driver has taken over. This driver published nothing.
+            ResponsesError, SealError: The results are not valid. The epoch can run again.
+            CommitError, CommitRefusedError, LostCommittableError: The epoch is recorded, but not completely published.
+            EpochAbandonedError: Recorded data was lost. The epoch can run again.
         """
         with self._step.telemetry.committing(ticket.began_at):
             return self._finish(ticket, CollectedResponses(ticket, responses))
@@ -194,16 +197,17 @@ class EpochCoordinator:
         return result
 
     def withdraw(self) -> bool:
-        """Take back what a failed epoch left, of a step whose log is about to be thrown away.
+        """Roll back a failed epoch of a step whose log will be deleted.
 
-        Called on the driver in place of the next `begin`. Late tasks of the failed epoch are fenced, what they wrote is
-        cut and cleaned up, and the target is given up.
+        Called on the driver instead of the next `begin`. Fences the zombie tasks of the failed epoch, truncates and
+        cleans up their data, and releases the target.
 
         Returns:
-            Whether the log may go. Not where something is recorded, or held back, that only the log can finish.
+            Whether the log may be deleted. False if an epoch is recorded, or rows are buffered, that only the log can
+            finish.
 
         Raises:
-            OutfallError: the target could not be cleared; with the log that can be done later.
+            OutfallError: The target could not be cleaned up. The log is still required for it.
         """
         step = self._step
         view = step.journal.read()
@@ -221,7 +225,7 @@ class EpochCoordinator:
         return True
 
     def close(self) -> None:
-        """Release the log. Called once the epoch is finished or failed."""
+        """Release the log. Called after the epoch is finished or has failed."""
         self._step.telemetry.close()
         self._step.journal.log.close()
 
@@ -305,7 +309,7 @@ class EpochCoordinator:
         )
 
     def _warn_of_held(self, epoch: int) -> None:
-        """Say that rows wait, and what delivers them: nobody is told here when a query ends."""
+        """Warn of buffered rows with the command that delivers them, because the end of a query is not visible here."""
         step = self._step
         held, location = step.journal.view.held, step.recovery.url()
         period = int(step.clock.time() // _HELD_INTERVAL)
@@ -325,5 +329,5 @@ class EpochCoordinator:
         )
 
     def _seconds_since(self, ticket: Ticket) -> float:
-        """How long the epoch has taken since its BEGIN, by the wall clocks of both."""
+        """Return the duration since the epoch's BEGIN, by the wall clocks of both processes."""
         return max(0.0, self._step.clock.time() - ticket.began_at)

@@ -1,16 +1,16 @@
-"""Delivers what a sink holds back, while no query runs.
+"""Delivers buffered rows while no query runs.
 
 ```
-BEGIN (drain)   as for any epoch: settle · check the target · fence
-tasks           here, one after the other: each part or writer that has something · flush(end_of_input=True)
-finish          PREPARED · COMMITTING · commit · COMPLETED, as for any epoch
+BEGIN (drain)   as in any epoch: resolve open epochs · check the target · fence
+tasks           in this process, one by one: each part or writer with buffered rows · flush(end_of_input=True)
+finish          PREPARED · COMMITTING · commit · COMPLETED, as in any epoch
 ```
 
-A drain is an epoch of its own number, the one after the last completed: for sinks, whose names and ledgers go by epoch,
-it is one like any other. It has no batch, so from then on an epoch's number is the batch id and the drains before it.
-What a drain that crashed leaves is settled by the next BEGIN, whether that is of a drain or of a batch.
+A drain is an epoch with its own number, the one after the last completed epoch. Names and ledgers of sinks contain the
+number, and to a sink a drain is an epoch like any other. It has no batch: from then on, an epoch's number is the batch
+id plus the number of earlier drains. The next BEGIN, of a drain or a batch, resolves a drain that crashed.
 
-Rows that a sink cannot put into one epoch (those of several sets of columns, in one file) take several drains.
+Rows that cannot be in one epoch, such as rows with different columns in one file, require several drains.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from outfall.protocol.task import EpochTask, TaskIdentity
 _log = logging.getLogger(__name__)
 
 REWRITES = 2
-"""How often an epoch whose written data was lost is written anew before it fails."""
+"""How often an epoch whose written data was lost is written again before it fails."""
 
 
 def drain(make_coordinator: Callable[[], EpochCoordinator]) -> EpochResult | None:
-    """Deliver everything that is held back, in this process.
+    """Deliver all buffered rows, in this process.
 
     Args:
-        make_coordinator: makes a coordinator of the step; called once for each try.
+        make_coordinator: Returns a coordinator of the step. Called once per attempt.
 
     Returns:
-        What was done, with `rows_drained`, and the counts and seconds of several epochs as one; `None` when nothing was
-        held back.
+        The outcome, with `rows_drained`. Counts and seconds are the sums over all epochs of the drain. `None` if no
+        rows were buffered.
 
     Raises:
-        CapabilityError: the sink does not say what it holds back, or delivers none of it.
-        OutfallError: see `EpochCoordinator`.
+        CapabilityError: The sink has no `SupportsBufferedRows`, or delivers no row.
+        OutfallError: See `EpochCoordinator`.
     """
     done: EpochResult | None = None
     while (result := _drain_epoch(make_coordinator)) is not None:
@@ -58,7 +58,7 @@ def _drain_epoch(make_coordinator: Callable[[], EpochCoordinator]) -> EpochResul
         try:
             return _drain_once(make_coordinator())
         except EpochAbandonedError as error:
-            _log.warning("%s Draining anew.", error)
+            _log.warning("%s Draining again.", error)
     return _drain_once(make_coordinator())
 
 
@@ -82,7 +82,7 @@ def _both(earlier: EpochResult, later: EpochResult) -> EpochResult:
 
 
 def run_drain(sink: object, ticket: Ticket) -> list[TaskResponse]:
-    """Open each part that holds rows back, or one writer for each recorded state, and let it deliver them."""
+    """Open each part with buffered rows, or one writer per recorded state, and flush it."""
     parts: list[str | None] = [part for part in ticket.parts if _holds(sink, ticket, part)]
     if not ticket.parts:
         parts = [None] * len(ticket.writer_states)

@@ -1,4 +1,4 @@
-"""From PREPARED to COMPLETED: publishes what is recorded, now or in a later run."""
+"""From PREPARED to COMPLETED: publishes the recorded data, now or in a later run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 class EpochCommit:
-    """Finishes one recorded epoch."""
+    """Publishes and completes one recorded epoch."""
 
     def __init__(self, step: Step, prepared: Prepared) -> None:
-        """Take the recorded epoch over; nothing is done yet."""
+        """Prepare to finish the recorded epoch."""
         self._step = step
         self._sink = step.sink
         self._step_id = step.step_id
@@ -42,23 +42,23 @@ class EpochCommit:
             "epoch": prepared.epoch,
             "generation": prepared.generation,
         }
-        """What each entry of this epoch says."""
+        """The common fields of the entries of this epoch."""
         self._metrics = Metrics(prepared.counts)
         self._requests: list[CommitRequest[Any]] = []
         self._published: set[str] = set()
-        """The targets that something of the epoch was published to: see `Completed.published`."""
+        """The targets to which data of the epoch was published: see `Completed.published`."""
         self._started = step.clock.now()
 
     def settle(self) -> bool:
         """Finish an epoch that an earlier run recorded.
 
         Returns:
-            Whether it is completed now. `False`: data was lost before anything was published, and the epoch has to be
-            written anew.
+            Whether the epoch is now completed. False if data was lost before any was published, and the epoch must be
+            written again.
 
         Raises:
-            LostCommittableError: data was lost and some of the epoch is or may be published.
-            EntryExistsError: another driver went on meanwhile.
+            LostCommittableError: Data was lost, and part of the epoch is or may be published.
+            EntryExistsError: Another driver has continued meanwhile.
         """
         _log.info("step %s: finishing recorded epoch %d", self._step_id, self._prepared.epoch)
         if not self._journal.view.committing and not self._all_there():
@@ -70,13 +70,13 @@ class EpochCommit:
         return True
 
     def publish(self) -> Completed:
-        """Commit, follow up, record COMPLETED and clean up.
+        """Commit, run the post-commit topology, record COMPLETED and clean up.
 
         Raises:
-            EpochAbandonedError: data was lost, and the target proves that nothing of the epoch was published.
-            LostCommittableError: data was lost and some of the epoch is or may be published.
-            CommitError, CommitRefusedError: see `CommitLoop.run`.
-            EntryExistsError: another driver went on meanwhile.
+            EpochAbandonedError: Data was lost, and the target proves that no data of the epoch was published.
+            LostCommittableError: Data was lost, and part of the epoch is or may be published.
+            CommitError, CommitRefusedError: See `CommitLoop.run`.
+            EntryExistsError: Another driver has continued meanwhile.
         """
         if supports(self._sink, SupportsCommitter) and self._prepared.committables:
             self._commit()
@@ -123,9 +123,9 @@ class EpochCommit:
         if committer.nothing_published(self._requests):
             self._abandon(committer, self._requests)
             raise EpochAbandonedError(
-                "written data was lost before any of it was published; the epoch has to be written anew",
+                "written data was lost before any of it was published; the epoch must be written again",
                 why=lost[0].outcome.reason,
-                do="start the query again, if it is not set to do so by itself",
+                do="start the query again, unless it restarts automatically",
                 **self._place(),
             )
         raise self._lost_for_good(lost)
@@ -135,7 +135,7 @@ class EpochCommit:
         reached("after COMMITTED")
 
     def _all_there(self) -> bool:
-        """Look, before anything is published, whether all recorded data exists; abandon the epoch when not."""
+        """Return whether all recorded data exists, before any is published. Abandon the epoch if not."""
         if not supports(self._sink, SupportsCommitter) or not self._prepared.committables:
             return True
         requests = self._load_requests()
@@ -154,9 +154,9 @@ class EpochCommit:
         reached("after revoke")
         self._journal.append(Abandoned(reason=lost[0].outcome.reason, **self._recorded))
         reached("after ABANDONED")
-        # Not before: what a newer driver has cleaned up is no loss, and this one then cannot append.
+        # Not before the append: data that a newer driver has cleaned up is not lost, and the append then fails.
         _log.warning(
-            "step %s, epoch %d: %d of %d committables are lost and none is published; the epoch is written anew (%s)",
+            "step %s, epoch %d: %d of %d committables are lost and none is published; the epoch is written again (%s)",
             self._step_id,
             self._prepared.epoch,
             len(lost),
@@ -167,7 +167,7 @@ class EpochCommit:
     def _lost_for_good(self, lost: Sequence[CommitRequest[Any]]) -> LostCommittableError:
         published = [request for request in self._requests if request.outcome.kind != "lost"]
         return LostCommittableError(
-            f"{len(lost)} of {len(self._requests)} committables are lost while others are or may be published",
+            f"{len(lost)} of {len(self._requests)} committables are lost, and others are or may be published",
             why=f"lost: {_names(lost)}; published: {_names(published)}",
             do="restore the lost data, or compare the target with the source and start with a new checkpoint",
             **self._place(),
@@ -219,14 +219,14 @@ class EpochCommit:
         return entry
 
     def _clean_up(self, lost: Mapping[int, str]) -> None:
-        """Remove leftovers. A failure is logged and not raised: the epoch is complete, and the next clean-up comes."""
+        """Remove leftovers. A failure is only logged: the epoch is complete, and the next clean-up retries."""
         view, log = self._journal.view, self._journal.log
         final = self._step.options.final
         clean_up_target(self._sink, clean_up_context(self._sink, self._step_id, view, log, lost=lost, final=final))
         try:
             self._journal.clean_up()
         except Exception:
-            _log.warning("step %s: cleaning up the log failed, it will be tried again", self._step_id, exc_info=True)
+            _log.warning("step %s: cleaning up the log failed; the next epoch retries it", self._step_id, exc_info=True)
         reached("after clean-up")
 
     def _committer(self) -> Committer[Any]:
@@ -260,6 +260,6 @@ def _lost(requests: Sequence[CommitRequest[Any]]) -> list[CommitRequest[Any]]:
 
 
 def _names(requests: Sequence[CommitRequest[Any]], most: int = 20) -> str:
-    """List committables by their own text, at most twenty."""
+    """List the first twenty committables."""
     shown = ", ".join(str(request.committable) for request in requests[:most])
     return shown + (f" and {len(requests) - most} more" if len(requests) > most else "") if requests else "none"

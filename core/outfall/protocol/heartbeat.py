@@ -1,6 +1,6 @@
-"""Heartbeats: what a task or a driver tries again, beside the log, which gets no entry while they do.
+"""Heartbeats of tasks and drivers during retries, stored next to the log, which gets no entry meanwhile.
 
-For people and monitoring: no step of the protocol reads one, and a step that cannot write its own goes on.
+For users and monitoring: the protocol does not read heartbeats, and continues if it cannot write one.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ from outfall.retry_log import Retry, watched_by
 _log = logging.getLogger(__name__)
 
 INTERVAL = 5.0
-"""Seconds between two writes of one heartbeat, at least."""
+"""Minimum number of seconds between two writes of one heartbeat."""
 STALE = 90.0
-"""Seconds after which a heartbeat is of nobody that still tries: three times the longest wait between two tries."""
+"""Seconds after which a heartbeat is stale: three times the longest pause between two retries."""
 _LEAVING = 2.0
-"""Seconds for which a write that is under way is waited for at the end."""
+"""Maximum number of seconds to wait for a running write at the end."""
 _REASON = 1000
 
 Phase: TypeAlias = Literal["begin", "tasks", "commit"]
 
 
 class Heartbeat(BaseModel):
-    """What is tried again, by whom and since when."""
+    """A retried operation, its process, and its duration."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     who: str
     """`driver`, or `task 3`."""
     generation: int
-    """The number of the BEGIN that it works under: before an epoch begins, of the last one."""
+    """The number of its BEGIN, or of the last one before an epoch begins."""
     epoch: int | None
     """`None` before the epoch is known."""
     phase: Phase
     since: datetime
-    """When the first try failed, UTC."""
+    """The time of the first failed attempt, UTC."""
     at: datetime
-    """When the last one failed, UTC."""
+    """The time of the last failed attempt, UTC."""
     attempts: int
-    """How many have failed since then."""
+    """The number of failed attempts since then."""
     place: str
-    """What has the outage, without credentials."""
+    """The server, bucket or step with the outage, without credentials."""
     doing: str
-    """What failed last."""
+    """The operation that failed last."""
     reason: str
-    """Why, without secrets."""
+    """The reason, without secrets."""
 
 
 def read_heartbeats(log: RecoveryLog, *, generation: int, now: datetime) -> list[Heartbeat]:
-    """Return who tries something again, or did until its process died, within the last 90 seconds.
+    """Return the heartbeats of the last 90 seconds, of processes that retry or died while retrying.
 
-    Never raises: a store that fails, and what is no heartbeat, give none.
+    Never raises: a store that fails and an invalid heartbeat give none.
 
     Args:
-        log: where they lie.
-        generation: the newest; those of older ones are of no account.
-        now: the time, UTC.
+        log: The log with the heartbeats.
+        generation: The newest generation; older heartbeats are ignored.
+        now: The current time, UTC.
     """
     try:
         found = [_decoded(data) for data in log.heartbeats()]
@@ -76,14 +76,14 @@ def read_heartbeats(log: RecoveryLog, *, generation: int, now: datetime) -> list
 
 
 def remove_stale(log: RecoveryLog, *, now: datetime) -> None:
-    """Remove the heartbeats of processes that died while they tried again. For `outfall gc`: no epoch may come.
+    """Remove the heartbeats of processes that died while retrying. For `outfall gc`, because no epoch may follow.
 
     Args:
-        log: where they lie.
-        now: the time, UTC.
+        log: The log with the heartbeats.
+        now: The current time, UTC.
 
     Raises:
-        OutfallError: the store failed.
+        OutfallError: The store failed.
     """
     for beat in map(_decoded, log.heartbeats()):
         if beat is not None and _is_stale(beat, now):
@@ -105,17 +105,17 @@ def _decoded(data: bytes) -> Heartbeat | None:
 def heartbeat(
     recovery: RecoveryConfig, step_id: str, who: str, phase: Phase, place: Callable[[], tuple[int, int | None]]
 ) -> Iterator[None]:
-    """Write a heartbeat while the body runs, from the first retry that this thread makes in it.
+    """Write a heartbeat while the body runs, from the first retry of this thread on.
 
-    It is removed where the body ends without an error; after an error it stays, and says why, until it is stale or
+    It is removed if the body ends without an error. After an error it remains with the reason until it is stale or
     cleaned up.
 
     Args:
-        recovery: where the log is.
-        step_id: the step.
-        who: as in `Heartbeat`.
-        phase: as in `Heartbeat`.
-        place: returns generation and epoch.
+        recovery: The location of the log.
+        step_id: The step id.
+        who: As in `Heartbeat`.
+        phase: As in `Heartbeat`.
+        place: Returns generation and epoch.
     """
     writer = _Writer(recovery, step_id, who, phase, place)
     try:
@@ -128,7 +128,7 @@ def heartbeat(
 
 
 class _Writer:
-    """Writes in a thread of its own, on a log of its own: the store may be what has the outage."""
+    """Writes in its own thread and to its own log object, because the store may have the outage."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _Writer:
         self._thread: threading.Thread | None = None
 
     def note(self, retry: Retry) -> None:
-        """Take note of a retry; the first starts the thread."""
+        """Record a retry. The first one starts the thread."""
         now = datetime.now(UTC)
         generation, epoch = self._place()
         with self._changed:
@@ -173,7 +173,7 @@ class _Writer:
                 self._thread.start()
 
     def leave(self, *, remove: bool) -> None:
-        """Write for the last time, or remove what was written. Waits for at most some seconds."""
+        """Write or remove the heartbeat a last time. Waits at most a few seconds."""
         if self._thread is None:
             return
         with self._changed:
@@ -193,7 +193,7 @@ class _Writer:
                 more = not self._leaves_within(INTERVAL)
 
     def _write(self, log: RecoveryLog) -> bool:
-        """Write what is new, then wait for more; returns whether there may be more."""
+        """Write the newest retry, then wait for another one. Return whether there may be one."""
         with self._changed:
             self._changed.wait_for(lambda: self._left or self._newest is not self._written)
             left, remove, newest = self._left, self._remove, self._newest

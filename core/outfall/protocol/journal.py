@@ -1,4 +1,4 @@
-"""What a step's log says, read to its end."""
+"""The meaning of a step's log, read to its end."""
 
 from __future__ import annotations
 
@@ -31,53 +31,53 @@ from outfall.recovery.history import KEPT_EPOCHS
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryLog
 
 TAIL = 12
-"""Entries that are read at first; more only when the last completed epoch is not among them."""
+"""Number of entries of the first read. Without the last completed epoch among them, all are read."""
 
 
 @dataclass(frozen=True)
 class JournalView:
-    """The log as one driver has read it."""
+    """The log as read by one driver."""
 
     last: int = 0
-    """Number of the newest entry; 0 for an empty log."""
+    """The number of the newest entry; 0 for an empty log."""
     begin: Begin | None = None
-    """The newest BEGIN: who the step belongs to."""
+    """The newest BEGIN: the owner of the step."""
     generation: int = 0
-    """Number of the newest BEGIN."""
+    """The number of the newest BEGIN."""
     unfinished: Prepared | None = None
-    """Recorded and not completed."""
+    """The epoch that is recorded but not completed."""
     committing: bool = False
     """Whether committables of `unfinished` may be published."""
     committed: frozenset[str] = frozenset()
     """The children whose committables of `unfinished` are published."""
     prepared: int = 0
-    """Number of the PREPARED that holds the current states."""
+    """The number of the PREPARED with the current states."""
     kept_from: int = 0
-    """Number of the BEGIN before it; nothing from here on may be cleaned up."""
+    """The number of the BEGIN before it. Entries from there on must not be cleaned up."""
     completed: int | None = None
     """The last completed epoch."""
     open_epoch: int | None = None
-    """The epoch that a BEGIN or ABANDONED names and nothing has recorded yet."""
+    """The epoch of a BEGIN or ABANDONED that is not recorded yet."""
     states: dict[str, StoredValue] = field(default_factory=dict)
     """The state of each part after the last recorded epoch."""
     writer_states: list[StoredValue] = field(default_factory=list)
     query_id: str | None = None
     drains: int = 0
-    """How many drains are completed: an epoch's number is the batch id and this."""
+    """The number of completed drains: an epoch's number is the batch id plus this number."""
     begun: Mapping[int, str] = field(default_factory=dict)
-    """Generation → token of each BEGIN since the last completed epoch's, and of that one."""
+    """Generation → token of the last completed epoch's BEGIN and of each BEGIN since."""
     completed_generation: int = 0
     """The generation that wrote the last completed epoch."""
     completed_time: datetime | None = None
-    """When it was completed, by the clock of the driver that did."""
+    """The time of its completion, by the clock of that driver."""
     published: Mapping[str, int] = field(default_factory=dict)
     """The newest epoch published to each target: see `Completed.published`."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """What was counted since the first epoch: see `Completed.totals`."""
+    """The sums of counts since the first epoch: see `Completed.totals`."""
     moved_to: str | None = None
-    """Where the step goes on instead of here."""
+    """The location where the step continues."""
     before: JournalView | None = field(default=None, repr=False)
-    """The view that holds again if `unfinished` is abandoned."""
+    """The view that is valid again if `unfinished` is abandoned."""
 
     @property
     def incarnation(self) -> str | None:
@@ -91,27 +91,27 @@ class JournalView:
 
     @property
     def begun_since(self) -> bool:
-        """Whether there was a BEGIN after that of the last completed epoch."""
+        """Whether a BEGIN follows that of the last completed epoch."""
         return self.generation > self.completed_generation
 
     @property
     def lost(self) -> dict[int, str]:
-        """Generation → token of each BEGIN that the newest one replaced before its epoch was completed."""
+        """Generation → token of each BEGIN that was replaced by the newest one before its epoch was completed."""
         older = range(self.completed_generation + 1, self.generation)
         return {number: token for number, token in self.begun.items() if number in older}
 
     @property
     def drain_unfinished(self) -> bool:
-        """Whether what is recorded and not completed is a drain."""
+        """Whether the epoch that is recorded but not completed is a drain."""
         return self.unfinished is not None and self.begin is not None and self.begin.drain
 
     @property
     def held(self) -> BufferedRows:
-        """The rows that the states hold back."""
+        """The buffered rows in the states."""
         return total_held([*self.states.values(), *self.writer_states])
 
     def totals_with(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return the totals with what one more epoch counted; peaks and what is held back have no sum."""
+        """Return the totals plus the counts of one more epoch. Peaks and buffered rows have no sum."""
         more = {name: amount for name, amount in counts.items() if name != ROWS_HELD and not is_peak(name)}
         return dict(Counter(self.totals) + Counter(more))
 
@@ -119,7 +119,7 @@ class JournalView:
         """Return the view after one more entry.
 
         Raises:
-            RecordError: an entry before it is missing, or it is of another incarnation.
+            RecordError: An earlier entry is missing, or the entry is of another incarnation.
         """
         if self.last and number != self.last + 1:
             raise _missing(number - 1, entry.step)
@@ -196,52 +196,52 @@ class JournalView:
 
 
 class Journal:
-    """Reads and extends one step's log. Remembers where it stands, since every append must follow what was read."""
+    """Reads and extends one step's log. Keeps its position, because every append must follow the last read entry."""
 
     def __init__(self, log: RecoveryLog, step_id: str, clock: Clock) -> None:
-        """Stand before the first entry of `log`."""
+        """Start before the first entry of `log`."""
         self._clock = clock
         self._log = log
         self._step_id = step_id
         self.view = JournalView()
         self.unclear = False
-        """Whether an append has failed in a way that leaves open whether its entry is there."""
+        """Whether an append has failed without evidence whether its entry exists."""
         self._known: dict[int, tuple[bytes, Entry]] = {}
 
     @property
     def log(self) -> RecoveryLog:
-        """The log itself."""
+        """The log."""
         return self._log
 
     @property
     def entries(self) -> list[Entry]:
-        """What was read last and appended since, oldest first: all from the last completed epoch's BEGIN on."""
+        """The entries last read and appended since, oldest first, from the last completed epoch's BEGIN on."""
         return [self._known[number][1] for number in sorted(self._known)]
 
     def read(self) -> JournalView:
-        """Read to the end, and stand there.
+        """Read the log to its end.
 
         Raises:
-            RecordError: an entry that counts is damaged, foreign or of a newer format.
+            RecordError: A relevant entry is damaged, of another step, or of a newer format.
         """
         self.view = self._tail_view(TAIL) or self._tail_view(None) or JournalView()
         return self.view
 
     def read_all(self) -> list[Entry]:
-        """Read to the end, and stand there; return all entries that are kept, as they were at that one moment.
+        """Read the log to its end, and return all of its entries from one consistent read.
 
         Raises:
-            RecordError: one of them is damaged, foreign or of a newer format.
+            RecordError: An entry is damaged, of another step, or of a newer format.
         """
         entries = self._decoded(self._log.read())
         self.view = self._view_of(entries, whole=True) or JournalView()
         return [entry for _, entry in entries]
 
     def append(self, entry: Entry) -> int:
-        """Add an entry after the last one read, stamped with the time.
+        """Append an entry after the last one read, with the current time.
 
         Raises:
-            EntryExistsError: somebody else went on from here. See `RecoveryLog.append`.
+            EntryExistsError: Another driver has appended an entry. See `RecoveryLog.append`.
         """
         entry = entry.model_copy(update={"time": utc_time(self._clock)})
         data = encode_entry(entry)
@@ -257,11 +257,11 @@ class Journal:
         return number
 
     def clean_up(self) -> None:
-        """Drop what no longer counts: all but the last epoch's entries and the counts of the last hundred epochs.
+        """Remove all entries except those of the last epoch and the counts of the last hundred epochs.
 
-        Only what this driver has read or written is looked at, which is the epoch before with all its entries at least.
-        Older ones carry counts, since earlier clean-ups left nothing else; what an omitted clean-up left among them
-        goes when it is older than a hundred epochs.
+        Examines only entries that this driver has read or written, which include all entries of the epoch before.
+        Older entries contain counts, because earlier clean-ups left nothing else. Entries that an omitted clean-up left
+        among them are removed when they are older than a hundred epochs.
         """
         spent = {
             number
@@ -271,12 +271,12 @@ class Journal:
         numbers = [number for number in self._log.numbers() if number not in spent]
         tail = [number for number in numbers if number >= self.view.kept_from]
         counts = [number for number in numbers if number < self.view.kept_from][-KEPT_EPOCHS:]
-        # Large committables of an epoch that is not completed are of this generation or a newer one.
+        # Large committables of an epoch that is not completed have this generation or a newer one.
         states = {s.blob.name for s in (*self.view.states.values(), *self.view.writer_states) if s.blob}
         self._log.clean_up(keep=[*counts, *tail], states=states, generation=self.view.generation)
 
     def _decoded(self, found: Sequence[LogEntry]) -> list[tuple[int, Entry]]:
-        """Decode entries; those that were seen before need it no more, as entries do not change."""
+        """Decode entries. Entries never change, so known ones are not decoded again."""
         known, self._known = self._known, {}
         for raw in found:
             before = known.get(raw.number)
@@ -289,7 +289,7 @@ class Journal:
         return self._view_of(self._decoded(raw), whole=size is None or len(raw) < size)
 
     def _view_of(self, entries: Sequence[tuple[int, Entry]], whole: bool) -> JournalView | None:
-        """The view from the newest entries; `None` when the last completed epoch is not whole among them."""
+        """Return the view of the newest entries, or `None` if they do not contain all of the last completed epoch."""
         completed = [entry for _, entry in entries if isinstance(entry, Completed)]
         start = completed[-1].generation if completed else 0
         if not whole and (not completed or entries[0][0] > start):
@@ -306,9 +306,9 @@ class Journal:
 
 
 def _is_stray(number: int, start: int) -> bool:
-    """Whether this is the first BEGIN of a driver that slept until a clean-up had freed its number.
+    """Return whether this is the first BEGIN of a driver that was suspended until a clean-up had freed its number.
 
-    It began when the log was empty, so it has an incarnation of its own. It counts for nothing and is removed again.
+    It began with an empty log and therefore has its own incarnation. It is ignored, and removed by the next clean-up.
     """
     return number == 1 < start
 
@@ -319,7 +319,7 @@ def _check_incarnation(number: int, entry: Entry, expected: str) -> None:
             f"recovery entry {number} is of incarnation {entry.incarnation}, others are of {expected}",
             step=entry.step,
             why="two recovery directories were mixed",
-            do="restore the recovery data from one copy",
+            do="restore the recovery data from a single copy",
         )
 
 
@@ -327,6 +327,6 @@ def _missing(number: int, step_id: str) -> RecordError:
     return RecordError(
         f"recovery entry {number} is missing",
         step=step_id,
-        why="entries were lost, as in an incomplete copy",
+        why="entries were lost, for example in an incomplete copy",
         do="restore the recovery data from a complete copy",
     )

@@ -1,4 +1,4 @@
-"""What travels between the driver and its tasks: the ticket out, the responses back, collected and checked."""
+"""Messages between the driver and its tasks: the ticket, and the task results with their checks."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from outfall.recovery.log import RecoveryConfig, RecoveryLog
 
 @dataclass(frozen=True)
 class Ticket:
-    """A driver's permission to write one epoch. Picklable; holds no secret and no Spark object."""
+    """A driver's permission to write one epoch. Picklable, without secrets and Spark objects."""
 
     step_id: str
     incarnation: str
     generation: int
     epoch: int | None
-    """The number of the epoch to write; `None` when the first batch id to come decides."""
+    """The number of the epoch to write; `None` if the first batch id decides."""
     completed: int | None
-    """The epoch whose rows are read and dropped when Spark brings it again."""
+    """The last completed epoch, whose rows are dropped if Spark replays it."""
     outfall: str
     """The driver's version."""
     recovery: RecoveryConfig
@@ -50,29 +50,29 @@ class Ticket:
     writer_states: tuple[StoredValue, ...] = ()
     worker_count: int = 0
     key: str | None = None
-    """The column that says which part a row belongs to; `None` where none was given."""
+    """The routing column; `None` if there is none."""
     began_at: float = 0.0
-    """When the driver began, in seconds since 1970 by its wall clock."""
+    """The Unix time at which the driver began, by its wall clock."""
     any_later: bool = False
-    """Whether any epoch after the completed one will do, as in batch jobs."""
+    """Whether any epoch after the completed one is valid, as in batch jobs."""
     drains: int = 0
-    """How many drains came before: an epoch's number is the batch id and this."""
+    """The number of earlier drains: an epoch's number is the batch id plus this number."""
     drain: bool = False
-    """Whether this epoch has no batch, and delivers what former ones held back."""
+    """Whether this epoch has no batch and delivers the buffered rows of earlier epochs."""
     end_of_input: bool = False
-    """Whether a sink that holds rows back has to deliver them all now."""
+    """Whether a sink that buffers rows must deliver them all now."""
     token: str = ""
     """The token of the BEGIN of `generation`."""
 
     def epoch_of(self, batch: int) -> int:
-        """Return the number of a batch's epoch."""
+        """Return the epoch number of a batch."""
         return batch + self.drains
 
     def skips(self, epoch: int) -> bool:
-        """Whether the epoch's rows are to be dropped.
+        """Return whether the rows of the epoch are dropped.
 
         Raises:
-            UnexpectedEpochError: the epoch is neither the completed one nor the one to write.
+            UnexpectedEpochError: The epoch is neither the completed one nor the one to write.
         """
         if self.completed is not None and epoch == self.completed:
             return True
@@ -84,18 +84,18 @@ class Ticket:
 
 
 class PartResponse(StoredModel):
-    """What one part, or one writer of a dynamic sink, hands over."""
+    """The result of one part, or of one writer of a dynamic sink."""
 
     part: str | None
     writer: WinningAttempt
     states: dict[str, StoredValue] = {}
-    """By name: one of the part's own name, unless the sink keeps several. Those that are left out stay as they were."""
+    """By name, which is that of the part unless it has several. States that are missing here do not change."""
     writer_states: list[StoredValue] = []
     committables: list[StoredValue] = []
 
 
 class TaskResponse(StoredModel):
-    """The response of one task, of which each has one."""
+    """The result of one task."""
 
     worker_index: int
     generation: int
@@ -105,28 +105,28 @@ class TaskResponse(StoredModel):
     query_id: str | None = None
     parts: list[PartResponse] = []
     consumed_states: list[int] = []
-    """Indices of the recorded writer states that this task's writer goes on from."""
+    """Indices of the recorded writer states that this task's writer has restored."""
     skipped: bool = False
     counts: dict[str, int] = {}
     examples: dict[str, str] = {}
     seconds: float = 0.0
 
     def encode(self) -> bytes:
-        """Return the response as JSON."""
+        """Return the result as JSON."""
         return self.model_dump_json().encode()
 
     @classmethod
     def decode(cls, data: bytes) -> TaskResponse:
-        """Read a response back."""
+        """Return the result from JSON."""
         return cls.model_validate_json(data)
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What became of one epoch."""
+    """The outcome of one epoch."""
 
     epoch: int
-    """Its number: the batch id, and how many drains came before."""
+    """Its number: the batch id plus the number of earlier drains."""
     generation: int
     skipped: bool
     counts: dict[str, int]
@@ -134,14 +134,14 @@ class EpochResult:
 
 
 class CollectedResponses:
-    """The responses of one epoch, checked: exactly one per task, at most one per part, all of one generation."""
+    """The task results of one epoch, checked: one per task, at most one per part, all of one generation."""
 
     def __init__(self, ticket: Ticket, responses: Sequence[TaskResponse]) -> None:
-        """Check the responses against the ticket they were made under.
+        """Check the results against their ticket.
 
         Raises:
-            ResponsesError: they do not fit together.
-            FencedError: one was made under another generation.
+            ResponsesError: The results contradict each other.
+            FencedError: A result is of another generation.
         """
         self._ticket = ticket
         self.responses = sorted(responses, key=lambda response: response.worker_index)
@@ -157,7 +157,7 @@ class CollectedResponses:
         if self.responses:
             return self.responses[0].epoch
         if self._ticket.epoch is None:
-            raise ResponsesError("no task answered, so the epoch is unknown", step=self._ticket.step_id)
+            raise ResponsesError("no task returned a result, so the epoch is unknown", step=self._ticket.step_id)
         return self._ticket.epoch
 
     @property
@@ -167,33 +167,33 @@ class CollectedResponses:
 
     @property
     def query_id(self) -> str | None:
-        """The Spark query that the tasks saw."""
+        """The Spark query id in the tasks."""
         return next((response.query_id for response in self.responses if response.query_id), self._ticket.query_id)
 
     def counts(self) -> dict[str, int]:
-        """The counters of all tasks, summed."""
+        """The sums of the counters of all tasks."""
         total = Metrics()
         for response in self.responses:
             total.add_all(response.counts)
         return total.counts
 
     def examples(self) -> dict[str, str]:
-        """An example of what each counter counts that has one: that of the first task."""
+        """The examples by the names of their counters, each of the first task that has one."""
         return {name: text for response in reversed(self.responses) for name, text in response.examples.items()}
 
     def states(self) -> dict[str, StoredValue]:
-        """Each state after this epoch; those without a response stay as they were."""
+        """All states after this epoch; those without a result do not change."""
         responded = {name: state for part in self.parts.values() for name, state in part.states.items()}
         return {**self._ticket.states, **responded}
 
     def writer_states(self) -> list[StoredValue]:
-        """The writer states after this epoch; those that no task consumed are carried forward."""
+        """The writer states after this epoch; those that no task restored are carried forward."""
         consumed = {index for response in self.responses for index in response.consumed_states}
         kept = [state for index, state in enumerate(self._ticket.writer_states) if index not in consumed]
         return kept + [state for response in self.responses for part in response.parts for state in part.writer_states]
 
     def seals(self, sink: Any, log: RecoveryLog) -> list[PartSeal[Any]]:
-        """Every part that has a state, with its winner if it has one."""
+        """Return every part that has a state, with its winner if there is one."""
         winners = {
             name: WriterId(part.writer.generation, part.writer.epoch, part.writer.attempt)
             for part in self.parts.values()
@@ -204,7 +204,7 @@ class CollectedResponses:
         ]
 
     def committables(self, sink: Any, log: RecoveryLog) -> list[StoredCommittable]:
-        """What is to be committed, after the sink's pre-commit topology, as recorded: large ones lie beside the log."""
+        """The committables to record, after the sink's pre-commit topology. Large ones are stored next to the log."""
         generation = self._ticket.generation
         return [
             item.model_copy(update={"value": carry_in(item.value, log, name="committable", generation=generation)})
@@ -244,13 +244,16 @@ class CollectedResponses:
             check_version(self._ticket.outfall, response.outfall, step)
             if (response.incarnation, response.generation) != (self._ticket.incarnation, self._ticket.generation):
                 raise FencedError(
-                    f"a task answered for generation {response.generation}, the driver is {self._ticket.generation}",
+                    f"a task returned a result of generation {response.generation},"
+                    f" the driver's is {self._ticket.generation}",
                     step=step,
                     epoch=response.epoch,
                 )
             expected = expected or (self.epoch, self._ticket.skips(self.epoch))
             if (response.epoch, response.skipped) != expected:
-                raise ResponsesError(f"tasks answered for epochs {self.epoch} and {response.epoch}", step=step)
+                raise ResponsesError(
+                    f"the tasks returned results of epochs {self.epoch} and {response.epoch}", step=step
+                )
 
     def _check_unique(self) -> None:
         tasks = Counter(f"task {response.worker_index}" for response in self.responses)
@@ -258,9 +261,9 @@ class CollectedResponses:
         for name, count in (tasks + parts).items():
             if count > 1:
                 raise ResponsesError(
-                    f"{name} answered {count} times",
+                    f"{name} returned {count} results",
                     step=self._ticket.step_id,
                     epoch=self.epoch,
                     why="two tasks wrote the same part" if name.startswith("part") else "a task ran twice in one job",
-                    do="report this; nothing was published and the epoch can run again",
+                    do="report this; nothing was published, and the epoch can run again",
                 )

@@ -1,7 +1,7 @@
-"""The states of a step: which each part keeps, what stores them, what they hold back, and how they travel.
+"""The states of a step: their names, their serializers, their buffered rows, and their way between log and tasks.
 
-A state goes from the log into the ticket, from there to the task that goes on from it, and back with its response. It
-may hold rows that are not in the target yet: these are counted in each state, and summed over a step.
+A state goes from the log into the ticket, then to the task that continues from it, and back with the task's result. It
+may contain rows that are not in the target yet. These are counted per state, and summed over the step.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from outfall.recovery.log import RecoveryConfig, RecoveryLog
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 
 ROWS_HELD = "rows_held"
-"""The counter of an epoch that says how many rows are held back after it. Not summed over tasks or epochs."""
+"""The counter of the rows that are buffered after an epoch. Not summed over tasks or epochs."""
 
 ROWS_DRAINED = "rows_drained"
-"""The count of a drain's result that says how many rows it delivered. They were counted as `rows` when they came."""
+"""The counter of the rows that a drain delivered. They were counted as `rows` in their own epoch."""
 
 
 def state_names(sink: Any, part: str) -> Sequence[str]:
-    """The names of a part's states: its own name, unless the sink keeps several."""
+    """Return the names of a part's states: its own name, unless it has several."""
     return tuple(sink.state_names(part)) if supports(sink, SupportsNamedStates) else (part,)
 
 
 def state_serializer(sink: Any, name: str) -> SimpleVersionedSerializer[Any]:
-    """What stores the state of this name: the sink's own serializer, else JSON."""
+    """Return the serializer of the state of this name: the sink's, or JSON."""
     if supports(sink, SupportsNamedStates):
         return sink.named_state_serializer(name)
     return sink.state_serializer() if supports(sink, SupportsStateSerializer) else JsonSerializer()
 
 
 def load_states(sink: Any, stored: Mapping[str, StoredValue], log: RecoveryLog | None) -> dict[str, Any]:
-    """Give back recorded states; `log` is where large ones lie."""
+    """Deserialize recorded states. `log` is the log with large states."""
     return {name: load_value(state_serializer(sink, name), value, log=log) for name, value in stored.items()}
 
 
 def resume_state(sink: Any, part: str, states: Mapping[str, Any]) -> Any:
-    """What a part is given back, of all states by name; `None` when it has none."""
+    """Return the state to pass to `build_part`, out of all states by name; `None` if there is none."""
     own = {name: states[name] for name in state_names(sink, part) if name in states}
     if supports(sink, SupportsNamedStates):
         return own or None
@@ -54,12 +54,12 @@ def resume_state(sink: Any, part: str, states: Mapping[str, Any]) -> Any:
 
 
 def states_after(sink: Any, part: str, snapshot: Any) -> Mapping[str, Any]:
-    """The states in what a part's `snapshot()` returned, by name."""
+    """Return the states in the result of a part's `snapshot()`, by name."""
     return snapshot if supports(sink, SupportsNamedStates) else {part: snapshot}
 
 
 def hand_over_serializer(sink: Any) -> SimpleVersionedSerializer[Any]:
-    """The serializer of what tasks hand over: write results before a pre-commit topology, else committables."""
+    """Return the serializer of task results: write results before a pre-commit topology, otherwise committables."""
     if supports(sink, SupportsPreCommitTopology):
         return sink.write_result_serializer()
     serializer: SimpleVersionedSerializer[Any] = sink.committable_serializer()
@@ -67,11 +67,11 @@ def hand_over_serializer(sink: Any) -> SimpleVersionedSerializer[Any]:
 
 
 def held_in(sink: Any, state: Any) -> HeldRecord | None:
-    """What a state holds, as the recovery data records it; `None` for nothing.
+    """Return the buffered rows of a state as the recovery data records them; `None` if there are none.
 
     Args:
-        sink: the sink.
-        state: a writer state, or a part's; of a part with several a mapping from the name to the one that is meant.
+        sink: The sink.
+        state: A writer state or the state of a part. For a part with several states, a mapping from name to state.
     """
     if not supports(sink, SupportsBufferedRows):
         return None
@@ -80,7 +80,7 @@ def held_in(sink: Any, state: Any) -> HeldRecord | None:
 
 
 def total_held(states: Iterable[StoredValue]) -> BufferedRows:
-    """All rows that the states hold, and the age of the oldest of them."""
+    """Return the number of buffered rows in the states, and the time of the oldest."""
     records = [state.held for state in states if state.held is not None]
     oldest = min((record.oldest for record in records if record.oldest is not None), default=None)
     return BufferedRows(sum(record.rows for record in records), oldest)
@@ -92,7 +92,7 @@ def carried_to_tasks(
     states: Mapping[str, StoredValue],
     writer_states: Sequence[StoredValue],
 ) -> tuple[dict[str, StoredValue], list[StoredValue]]:
-    """Return recorded states as a ticket holds them: whole, where tasks cannot reach the log."""
+    """Return recorded states for a ticket, with their content if tasks cannot reach the log."""
     if recovery.reaches_tasks:
         return dict(states), list(writer_states)
     return (
@@ -110,10 +110,10 @@ def carried_to_log(
     step_id: str,
     generation: int,
 ) -> tuple[dict[str, StoredValue], list[StoredValue]]:
-    """Return the states that tasks handed over as the log records them.
+    """Return the states of the tasks' results as the log records them.
 
     Raises:
-        ConfigurationError: they are more than tickets can carry. Nothing is recorded yet.
+        ConfigurationError: They are larger than a ticket can be. Nothing is recorded yet.
     """
     if recovery.reaches_tasks:
         return dict(states), list(writer_states)
@@ -128,8 +128,8 @@ def _check_size(step_id: str, states: Iterable[StoredValue]) -> None:
     size = sum(state.blob.length if state.blob else len(state.text or state.base64 or "") for state in states)
     if size > CARRIED:
         raise ConfigurationError(
-            f"the states of this step have {size:,} bytes together, and at most {CARRIED:,} can be carried",
+            f"the states of this step have {size:,} bytes together, more than the maximum of {CARRIED:,}",
             step=step_id,
-            why="tasks cannot reach the driver's recovery database, so every task gets all states from the driver",
-            do="use recovery data that tasks reach too, such as the checkpoint's, and outfall.recovery.copy_step",
+            why="tasks cannot reach the driver's recovery database, so the driver sends all states to every task",
+            do="use a recovery store that tasks reach, such as the checkpoint's, and outfall.recovery.copy_step",
         )

@@ -1,4 +1,4 @@
-"""One step on the driver: what is written, where it is recorded, how epochs are run, and what its runs have done."""
+"""One step on the driver: its sink, its log, its options, and the positions of its runs."""
 
 from __future__ import annotations
 
@@ -17,97 +17,97 @@ from outfall.recovery.log import RecoveryConfig
 from outfall.telemetry import EpochTelemetry
 
 MakeSourceDurable = Callable[[int | None, bool], None]
-"""Takes the batch, `None` where only the tasks learn it, and whether this is the first time since the log began or was
-written by another release, which may have left earlier batches as they were."""
+"""Takes the batch, `None` if only the tasks learn it, and whether this is the first call since the log began or was
+written by another release, which may not have synced earlier batches."""
 
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """How a step's epochs are run."""
+    """How the epochs of a step run."""
 
     commit: CommitPolicy = field(default_factory=CommitPolicy)
     adopt_checkpoint: bool = False
     """Whether an empty log may begin at any batch id."""
     any_later: bool = False
-    """Whether epochs may leave numbers out, as in batch jobs that name their epoch."""
+    """Whether epochs may skip numbers, as in batch jobs with an epoch."""
     end_of_input: bool = False
-    """Whether each epoch is the last for now, so that sinks that hold rows back deliver them, as in batch jobs."""
+    """Whether each epoch is the end of the input, so that sinks deliver buffered rows, as in batch jobs."""
     worker_count: int = 0
     key: str | None = None
-    """The column that says which part a row belongs to, where there is one: for sinks that stand on it."""
+    """The routing column, if there is one."""
     started: float | None = None
-    """When this run of the query was started, in seconds since 1970; `None` where that is not known."""
+    """The Unix time at which this run of the query was started; `None` if unknown."""
     final: bool = False
-    """Whether the recovery data is thrown away after this epoch, as by batch jobs that are never resumed."""
+    """Whether the recovery data is deleted after this epoch, as in batch jobs that are never resumed."""
     make_source_durable: MakeSourceDurable | None = None
-    """Makes durable what the engine has recorded of a batch, so that it can bring the same one after any crash. Called
-    before BEGIN, once the log was read."""
+    """Syncs the engine's record of a batch, so that it can replay the same batch after any crash. Called before BEGIN,
+    after the log was read."""
 
 
 @dataclass(frozen=True)
 class RunPosition:
-    """Where a run of a query stands in a step's log."""
+    """The position of a run of a query in a step's log."""
 
     run: str
     last: int
-    """Number of the newest entry that this run has read or written."""
+    """The number of the newest entry that this run has read or written."""
     done: int | None
     """The last epoch that this run completed or skipped."""
 
 
 class RunRegistry:
-    """Positions by recovery location, step and run: a run that was overtaken is still known when it wakes.
+    """Positions by recovery location, step and run. A run that was overtaken is recognized when it resumes.
 
-    Without it a driver that was overtaken while it slept would read the newer one's entries as its own past and go on;
-    with it the older driver loses, whichever wakes first.
+    Without the registry, a driver that was overtaken while suspended would take the newer driver's entries for its own
+    and continue. With it, the older driver fails, whichever resumes first.
     """
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
+        """Start without positions."""
         self._positions: dict[tuple[str, str, str], RunPosition] = {}
         self._warned: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
 
     def recall(self, url: str, step_id: str, run: str) -> RunPosition | None:
-        """Return this run's position; another run's is of no use."""
+        """Return the position of this run."""
         with self._lock:
             return self._positions.get((_place(url), step_id, run))
 
     def remember(self, url: str, step_id: str, position: RunPosition) -> None:
-        """Keep the position in place of the run's former one."""
+        """Replace the position of the run."""
         with self._lock:
             self._positions[(_place(url), step_id, position.run)] = position
 
     def warns(self, url: str, step_id: str, run: str, period: int) -> bool:
-        """Whether this run is to warn of something now: at first, and then once in each period of time."""
+        """Return whether this run should log a warning now: the first time, and then once per period."""
         with self._lock:
             before, self._warned[url, step_id, run] = self._warned.get((url, step_id, run)), period
             return before != period
 
 
 PROCESS_REGISTRY = RunRegistry()
-"""What this process remembers of its runs."""
+"""The positions of the runs in this process."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step, as a driver holds it for one epoch."""
+    """One step during one epoch on the driver."""
 
     sink: Any
     step_id: str
     recovery: RecoveryConfig
-    """Where its log is."""
+    """The location of its log."""
     journal: Journal
     """Its log."""
     options: EpochOptions
     clock: Clock
     run: str | None
-    """Identifies this run of the query within the process; `None` where nothing is to be remembered between epochs."""
+    """Identifies this run of the query within the process; `None` if no position is remembered between epochs."""
     registry: RunRegistry
     telemetry: EpochTelemetry
 
     def heartbeat(self, phase: Phase) -> AbstractContextManager[None]:
-        """Write a heartbeat of the driver while something is tried again: see `outfall.protocol.heartbeat`."""
+        """Write a heartbeat of the driver during retries. See `outfall.protocol.heartbeat`."""
 
         def place() -> tuple[int, int | None]:
             view = self.journal.view
@@ -116,14 +116,14 @@ class Step:
         return heartbeat(self.recovery, self.step_id, "driver", phase, place)
 
     def position(self) -> RunPosition | None:
-        """Return where this run stands in the log; `None` before its first epoch."""
+        """Return the position of this run in the log; `None` before its first epoch."""
         return None if self.run is None else self.registry.recall(self.recovery.url(), self.step_id, self.run)
 
     def remember(self, done: int | None) -> None:
-        """Remember that this run stands at the log's end as it was last read or written.
+        """Remember the end of the log, as last read or written, as the position of this run.
 
         Args:
-            done: the batch that it has completed or skipped just now.
+            done: The batch that this run has just completed or skipped.
         """
         if self.run is not None:
             position = RunPosition(self.run, self.journal.view.last, done)
@@ -131,6 +131,6 @@ class Step:
 
 
 def _place(url: str) -> str:
-    """Name a location by what it is: two spellings of a path are one log."""
+    """Return a unique name of a location: two spellings of a path are one log."""
     scheme, separator, path = url.rpartition("://")
     return f"{scheme}{separator}{os.path.realpath(path)}" if path.startswith("/") else url

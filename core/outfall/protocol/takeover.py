@@ -1,12 +1,12 @@
-"""How a driver becomes the newest one of a step, and begins an epoch.
+"""Makes a driver the newest one of a step, and begins an epoch.
 
 ```
-read the log to its end · settle what is unfinished · check the epoch · make the source durable · check the target
-BEGIN · open the target · clean-up what a lost attempt left
+read the log to its end · resolve open epochs · check the epoch · sync the source · check the target
+BEGIN · open the target · clean up the data of failed attempts
 ```
 
-An older driver may still write to the log meanwhile. A driver that starts then reads it anew; one that has written this
-step before was overtaken, and stops.
+An older driver may write to the log meanwhile. A driver that has just started then reads the log again. A driver that
+has written this step before was overtaken, and fails.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 TAKEOVER_ATTEMPTS = 20
-"""How often a starting driver reads the log anew because an older one still writes to it."""
+"""How often a starting driver reads the log again because an older driver still writes to it."""
 
 
 def take_over(step: Step, position: RunPosition | None, begin: Callable[[JournalView], T]) -> T:
     """Read the log and begin, as the newest driver of the step.
 
     Args:
-        step: the step.
-        position: where this run of the query stood in the log; `None` where it starts with this epoch.
-        begin: begins, by the log as it was read; called again where an older driver wrote to it meanwhile.
+        step: The step.
+        position: The position of this run of the query in the log; `None` before its first epoch.
+        begin: Begins the epoch for the given log. Called again if an older driver has written to the log meanwhile.
 
     Raises:
-        FencedError: another driver took over since this run's last epoch.
-        RecordError: entries that this run has read or written are gone.
-        OutfallError: what `begin` raises.
+        FencedError: Another driver has taken over since this run's last epoch.
+        RecordError: Entries that this run has read or written are missing.
+        OutfallError: An error of `begin`.
     """
     for tries in range(TAKEOVER_ATTEMPTS):
         found = step.journal.read()
@@ -67,7 +67,7 @@ def take_over(step: Step, position: RunPosition | None, begin: Callable[[Journal
             if position is not None:
                 raise fenced(step.step_id) from None
         except UnexpectedEpochError as error:
-            # The batch had its place when this driver was started: another one has gone on since.
+            # This driver was started for the batch, but another one has continued since.
             if tries or _is_older(step, found):
                 raise fenced(step.step_id) from error
             raise
@@ -84,29 +84,29 @@ def take_over(step: Step, position: RunPosition | None, begin: Callable[[Journal
 
 
 def is_overtaken(step: Step, error: BaseException) -> bool:
-    """Whether what failed did so because another driver went on meanwhile: the target is not what this one read.
+    """Return whether an error has the cause that another driver continued: the target has changed since the read.
 
-    A driver that lost a race looks at what the winner has done by then: to it the target is ahead, or data is gone.
+    To the driver that lost the race, the target is then ahead, or data is missing.
     """
-    # An entry that may be our own is no sign of another driver. It may not be durable: nothing goes on from it.
+    # An unclear entry may be this driver's own, and proves nothing. It may not be durable: no driver continues from it.
     if isinstance(error, FencedError) or not isinstance(error, OutfallError) or step.journal.unclear:
         return False
     try:
         return step.journal.log.numbers()[-1:] > [step.journal.view.last]
     except Exception:
-        _log.warning("step %s: the log cannot be looked at", step.step_id, exc_info=True)
+        _log.warning("step %s: the log cannot be read", step.step_id, exc_info=True)
         return False
 
 
 def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str | None, *, first: bool) -> Ticket:
-    """Begin the epoch of a batch; of one that is completed append nothing, and let the tasks drop its rows.
+    """Begin the epoch of a batch. For a completed one, append nothing and let the tasks drop its rows.
 
     Args:
-        step: the step.
-        view: its log, read to the end.
-        batch: the engine's number; `None` where only the tasks learn it.
-        query_id: the engine's query, where known.
-        first: whether this is the run's first epoch, which is announced.
+        step: The step.
+        view: Its log, read to the end.
+        batch: The engine's batch number; `None` if only the tasks learn it.
+        query_id: The engine's query id, if known.
+        first: Whether this is the run's first epoch, which logs the start line.
     """
     check_identity(step.step_id, step.sink, view, query_id)
     options = step.options
@@ -117,13 +117,13 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
     if epoch is not None and epoch == view.completed:
         if query_id is not None and view.query_id is None:
             _log.warning(
-                "step %s: the recovery data does not say which query wrote batch %d; if it was another one than %s,"
-                " its rows are not those that are skipped now",
+                "step %s: the recovery data does not record which query wrote batch %d; if it was not %s, the rows"
+                " that are skipped now are other rows",
                 step.step_id,
                 batch,
                 query_id,
             )
-        _log.info("step %s: batch %d is completed; its rows are skipped", step.step_id, batch)
+        _log.info("step %s: batch %d is already completed; its rows are skipped", step.step_id, batch)
         return replace(make_ticket(step, view, epoch, ()), began_at=step.clock.time())
     if options.make_source_durable is not None:
         reached("before the source is durable")
@@ -132,17 +132,17 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
 
 
 def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
-    """Begin an epoch without a batch, that delivers what the sink holds back; `None` when it holds nothing.
+    """Begin an epoch without a batch that delivers buffered rows. Return `None` if there are none.
 
     Args:
-        step: the step.
-        view: its log, read to the end.
-        first: whether this is the run's first epoch, which is announced.
+        step: The step.
+        view: Its log, read to the end.
+        first: Whether this is the run's first epoch, which logs the start line.
     """
     check_identity(step.step_id, step.sink, view, None)
     view = _settled(step, view, first=first)
     if view.completed is None or not view.held.rows:
-        _log.info("step %s: nothing is held back", step.step_id)
+        _log.info("step %s: no rows are buffered", step.step_id)
         return None
     return begin_epoch(step, view, view.completed + 1, None, drain=True)
 
@@ -150,14 +150,14 @@ def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
 def begin_epoch(
     step: Step, view: JournalView, epoch: int | None, query_id: str | None, *, drain: bool = False
 ) -> Ticket:
-    """Check the target, append BEGIN, and open the target under it.
+    """Check the target, append BEGIN, and open the target.
 
     Args:
-        step: the step.
-        view: its log, with nothing unfinished.
-        epoch: the number that is asked for; `None` for the one that comes next.
-        query_id: the engine's query, where known.
-        drain: whether the epoch has no batch.
+        step: The step.
+        view: Its log, without an open epoch.
+        epoch: The requested number; `None` for the next one.
+        query_id: The engine's query id, if known.
+        drain: Whether the epoch has no batch.
     """
     sink, journal = step.sink, step.journal
     expected = epoch if epoch is not None else expected_epoch(view, adopt=step.options.adopt_checkpoint)
@@ -190,7 +190,7 @@ def begin_epoch(
 
 
 def make_ticket(step: Step, view: JournalView, epoch: int | None, parts: tuple[str, ...]) -> Ticket:
-    """Make the ticket for the tasks of an epoch that the log stands at."""
+    """Return the ticket for the tasks of the epoch that begins at this log."""
     states, writer_states = carried_to_tasks(step.recovery, step.journal.log, view.states, view.writer_states)
     return Ticket(
         step_id=step.step_id,
@@ -215,7 +215,7 @@ def make_ticket(step: Step, view: JournalView, epoch: int | None, parts: tuple[s
 
 
 def _settled(step: Step, view: JournalView, *, first: bool) -> JournalView:
-    """The log once what an earlier run recorded is finished."""
+    """Return the log after the epochs of earlier runs are finished."""
     if view.unfinished is not None:
         EpochCommit(step, view.unfinished).settle()
     if first:
@@ -224,15 +224,15 @@ def _settled(step: Step, view: JournalView, *, first: bool) -> JournalView:
 
 
 def _is_older(step: Step, view: JournalView) -> bool:
-    """Whether the last epoch was completed after this run of the query was started. Decides on a text only."""
+    """Return whether the last epoch was completed after this run was started. Decides only on the error text."""
     started, completed = step.options.started, view.completed_time
     return started is not None and completed is not None and completed.timestamp() > started
 
 
 def _children(sink: object, view: JournalView) -> dict[str, ChildRecord]:
-    """What is recorded of the sinks that the sink consists of."""
+    """Return the records of a composite sink's children."""
     known = view.begin.children if view.begin else {}
-    # Whichever number the next epoch gets, it is the first one that a new child gets if it is completed.
+    # The next epoch is the first one that a new child receives, whatever its number, if it is completed.
     coming = 0 if view.completed is None else view.completed + 1
     return {
         name: ChildRecord(
@@ -245,7 +245,7 @@ def _children(sink: object, view: JournalView) -> dict[str, ChildRecord]:
 
 
 def _adopted_writer_states(step: Step, view: JournalView) -> list[StoredValue]:
-    """States of other steps, taken over when this step begins for the first time."""
+    """Return the states of other steps that this step adopts in its first epoch."""
     sink = step.sink
     if view.begin is not None or not (supports(sink, SupportsWriterState) and supports(sink, WithCompatibleState)):
         return []
@@ -254,7 +254,7 @@ def _adopted_writer_states(step: Step, view: JournalView) -> list[StoredValue]:
 
 
 def _writer_states_of(step: Step, other_id: str, *, generation: int) -> list[StoredValue]:
-    """The writer states of another step, as this step's log can hold them."""
+    """Return the writer states of another step, copied to this step's log."""
     with closing(step.recovery.open(other_id)) as other:
         return [
             copy_value(state, source=other, target=step.journal.log, name=other_id, generation=generation)
@@ -266,7 +266,7 @@ def _announce(step: Step) -> None:
     view, requires = step.journal.view, "; ".join(requirements_of(step.sink))
     _log.info(
         "outfall %s: step %s, sink %s, target %s, incarnation %s, guarantee %s%s, last completed epoch %s,"
-        " rows held %d%s",
+        " buffered rows %d%s",
         outfall_version(),
         step.step_id,
         type(step.sink).__name__,

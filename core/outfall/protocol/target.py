@@ -1,4 +1,4 @@
-"""The target as the recovery data knows it: checked and opened for an epoch, cleaned up after failed attempts."""
+"""Checks and opens the target for an epoch, and cleans up after failed attempts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CheckedTarget:
-    """A target that is what the log says."""
+    """A target that agrees with the log."""
 
     context: TargetContext[Any] | None = None
-    """What the sink was told; `None` for a sink that has no say."""
+    """The context that the sink received; `None` for a sink without `SupportsTarget`."""
     bases: dict[str, StoredValue] = field(default_factory=dict)
-    """Where parts start that have no state yet but hold data that is kept."""
+    """The start of parts that have no state yet but contain data that is kept."""
 
 
 def check_target(step: Step, view: JournalView, *, epoch: int | None) -> CheckedTarget:
     """Let the sink compare its target with the log, before BEGIN.
 
     Raises:
-        TargetError: the target is not what the log says.
+        TargetError: The target contradicts the log.
     """
     sink, log = step.sink, step.journal.log
     if not supports(sink, SupportsTarget):
@@ -53,13 +53,13 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None) -> Checked
 
 
 def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: JournalView) -> None:
-    """Let the sink make what its tasks need.
+    """Let the sink create what its tasks require.
 
     Args:
-        sink: the sink.
-        checked: its target.
-        before: the log without this epoch's BEGIN.
-        begun: the log with it.
+        sink: The sink.
+        checked: Its target.
+        before: The log without this epoch's BEGIN.
+        begun: The log with it.
     """
     if supports(sink, SupportsTarget) and checked.context is not None:
         context = replace(
@@ -75,13 +75,13 @@ def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: J
 
 
 def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], epoch: int | None) -> TargetContext[Any]:
-    """Say what the log knows of a target before an epoch.
+    """Return the context of a target before an epoch.
 
     Args:
-        step_id: the step's id.
-        view: the log.
-        states: the states of a fixed sink's parts.
-        epoch: the epoch that is to begin, if that is known.
+        step_id: The step id.
+        view: The log.
+        states: The states of a fixed sink's parts.
+        epoch: The epoch that begins, if known.
     """
     return TargetContext(
         step_id=step_id,
@@ -108,15 +108,15 @@ def clean_up_context(
     lost: Mapping[int, str] | None,
     final: bool = False,
 ) -> CleanUpContext:
-    """Make the context of a clean-up. What it reads it reads while the log is open.
+    """Return the context of a clean-up. It reads the states on demand, while the log is open.
 
     Args:
-        sink: the sink, whose serializers read the states.
-        step_id: the step's id.
-        view: the log: the names of its incarnation below its generation may be removed, but for those in its states.
-        log: where large states lie.
-        lost: the BEGINs whose attempts were lost, see `CleanUpContext.lost`.
-        final: whether the last epoch of this incarnation is completed.
+        sink: The sink, whose serializers read the states.
+        step_id: The step id.
+        view: The log: names of its incarnation below its generation may be removed, except those in its states.
+        log: The log with large states.
+        lost: The BEGINs whose attempts failed, see `CleanUpContext.lost`.
+        final: Whether the last epoch of this incarnation is completed.
     """
 
     def read_writer_states() -> Sequence[Any]:
@@ -138,11 +138,10 @@ def clean_up_context(
 
 
 def clean_up_target(sink: Any, context: CleanUpContext) -> None:
-    """Let the sink remove what carries our incarnation and an older generation.
+    """Let the sink remove names with this incarnation and an older generation.
 
-    Called when no record but the states names anything of an older generation: after COMPLETED, and after the BEGIN
-    that follows a lost attempt, whose leftovers may be what fills the disk. A failure is logged and not raised: the
-    next clean-up comes.
+    Called when only the states name data of an older generation: after COMPLETED, and after the BEGIN that follows a
+    failed attempt, whose leftovers may fill the disk. A failure is only logged, because the next clean-up retries.
     """
     if not supports(sink, SupportsTarget):
         return
@@ -150,4 +149,6 @@ def clean_up_target(sink: Any, context: CleanUpContext) -> None:
         removed = sink.clean_up(context)
         _log.debug("step %s: cleaned up %d leftovers", context.step_id, removed)
     except Exception:
-        _log.warning("step %s: cleaning up the target failed, it will be tried again", context.step_id, exc_info=True)
+        _log.warning(
+            "step %s: cleaning up the target failed; the next epoch retries it", context.step_id, exc_info=True
+        )

@@ -1,7 +1,7 @@
-"""One task at one epoch: opens the parts that its rows name, and responds once.
+"""Runs one task of one epoch: opens the parts of its rows, and returns one result.
 
-Each part goes through build, write, flush, prepare_commit, snapshot, close. All are flushed before the first is asked
-for its state.
+The order per part: build, write, flush, prepare_commit, snapshot, close. All parts are flushed before the first
+`prepare_commit`.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from outfall.version import outfall_version
 _log = logging.getLogger(__name__)
 
 Rows: TypeAlias = pa.RecordBatch | list[Any]
-"""Rows, or values that were never rows."""
+"""Rows, or values without a batch."""
 
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """Which try of which task this is."""
+    """Identity of one attempt of one task."""
 
     epoch: int
-    """As the engine counts: Spark's batch id, or a batch job's number."""
+    """The engine's number: Spark's batch id, or the number of a batch job."""
     worker_index: int
     attempt: int
     """Unique and increasing among the attempts of one generation."""
     retries: int = 0
-    """How many attempts of this task failed before."""
+    """The number of failed attempts of this task."""
     query_id: str | None = None
 
 
@@ -70,12 +70,12 @@ class EpochTask:
     """Writes the rows of one task. Used once."""
 
     def __init__(self, sink: Any, ticket: Ticket, identity: TaskIdentity, *, value_column: str | None = None) -> None:
-        """Check that this task may take part.
+        """Check that this task may write the epoch.
 
         Raises:
-            TerminalError: it runs another version than the driver.
-            ForeignRecordsError: the recovery data belongs to another query.
-            UnexpectedEpochError: its epoch is not the one that the driver began.
+            TerminalError: The task runs another version than the driver.
+            ForeignRecordsError: The recovery data belongs to another query.
+            UnexpectedEpochError: The epoch is not the one that the driver began.
         """
         check_version(ticket.outfall, outfall_version(), ticket.step_id)
         check_query(ticket.step_id, ticket.query_id, identity.query_id)
@@ -92,9 +92,9 @@ class EpochTask:
         self._started = time.monotonic()
 
     def run(self, rows: Iterable[tuple[str | None, Rows]]) -> TaskResponse:
-        """Write all rows, each batch to the part beside it (`None` for a dynamic sink), and respond.
+        """Write all rows, each batch to its part (`None` for a dynamic sink), and return the result.
 
-        A part that comes with an empty list is opened, and goes on from its state.
+        A part with an empty list is opened, and continues from its state.
         """
         with ExitStack() as stack:
             if self._log is not None:
@@ -152,7 +152,7 @@ class EpochTask:
         return {name: states[name] for name in names if name in states}
 
     def _own_states(self) -> list[tuple[int, StoredValue]]:
-        """The recorded writer states that fall to this task: every n-th where n tasks run."""
+        """Return the recorded writer states of this task: every n-th of n tasks."""
         if not supports(self._sink, SupportsWriterState):
             return []
         count = self._ticket.worker_count
@@ -179,7 +179,7 @@ class EpochTask:
 
 
 class PartRunner:
-    """Drives one open partition. Use it as a context manager: leaving closes the partition, after errors too."""
+    """Drives one open partition. A context manager: it closes the partition on exit, also after errors."""
 
     def __init__(
         self,
@@ -191,18 +191,18 @@ class PartRunner:
         recovered: Sequence[StoredValue] = (),
         value_column: str | None = None,
     ) -> None:
-        """Build the partition, from its recorded state or states where there are any.
+        """Build the partition, from its recorded states if there are any.
 
         Args:
-            sink: the sink.
-            context: who writes.
-            log: where large states lie.
-            states: the recorded states of a fixed sink's part, by name.
-            recovered: the recorded states that a dynamic sink's writer goes on from.
-            value_column: the column whose values the sink wants; `None` for rows.
+            sink: The sink.
+            context: The identity of the writer.
+            log: The log with large states.
+            states: The recorded states of a fixed sink's part, by name.
+            recovered: The recorded states of a dynamic sink's writer.
+            value_column: The column with the sink's values; `None` for rows.
 
         Raises:
-            CapabilityError: the partition lacks what the sink promises.
+            CapabilityError: The partition lacks a method that the sink's capabilities require.
         """
         self._sink = sink
         self._context = context
@@ -215,20 +215,20 @@ class PartRunner:
         self._close_on_error(lambda: check_partition(sink, self._partition))
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return this object."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the partition. An error on closing does not hide the one that is under way."""
+        """Close the partition. An error in `close` does not hide an earlier error."""
         try:
             self._partition.close()
         except Exception:
             if error is None:
                 raise
-            _log.warning("closing %s failed too", self._place(), exc_info=True)
+            _log.warning("closing %s failed, too", self._place(), exc_info=True)
 
     def write(self, rows: Rows) -> None:
-        """Write rows, or values that were never rows."""
+        """Write rows, or values without a batch."""
         count = _count(rows)
         if not count:
             return
@@ -243,20 +243,20 @@ class PartRunner:
         reached("task: after write")
 
     def flush(self, end_of_input: bool) -> None:
-        """Flush at the end of the epoch. A task flushes all its parts before it finishes the first.
+        """Flush at the end of the epoch. A task flushes all its parts before it finishes the first one.
 
         Args:
-            end_of_input: whether a sink that holds rows back across epochs has to deliver them.
+            end_of_input: Whether a sink that buffers rows across epochs must deliver them.
         """
         reached("task: before flush")
         flush(self._partition, end_of_input=end_of_input or not supports(self._sink, SupportsBufferedRows))
         reached("task: after flush")
 
     def finish(self, end_of_input: bool) -> PartResponse:
-        """Hand over committables and take the state. Nothing is written afterwards.
+        """Return the committables and the state. Nothing is written afterwards.
 
         Raises:
-            CapabilityError: rows are held back although the input ends here, and none was delivered.
+            CapabilityError: Rows remain buffered although the input ends, and none was delivered.
         """
         committables = self._prepare_commit()
         reached("task: after prepare_commit")
@@ -305,7 +305,7 @@ class PartRunner:
         except SerializationError as error:
             raise SerializationError.because_of(
                 error,
-                f"a committable of {self._place()} cannot be stored",
+                f"a committable of {self._place()} cannot be serialized",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
             ) from error.__cause__
@@ -343,13 +343,13 @@ class PartRunner:
 
     def _check_nothing_held(self, response: PartResponse) -> None:
         held = total_held([*response.writer_states, *response.states.values()])
-        # What cannot go into one epoch with the rest is left to the next drain, as long as each gets further.
+        # Rows that cannot be in one epoch with the others are left to the next drain, as long as each delivers some.
         if held.rows and held.rows >= self._held_before + self._rows:
             raise CapabilityError(
-                f"{type(self._partition).__name__} still holds {held.rows} rows after flush(end_of_input=True)",
+                f"{type(self._partition).__name__} still buffers {held.rows} rows after flush(end_of_input=True)",
                 step=self._context.step_id,
                 part=self._context.part,
-                do="deliver everything in flush when end_of_input is true",
+                do="deliver all rows in flush if end_of_input is true",
             )
 
     def _stored(self, serializer: Any, value: Any, name: str, held: HeldRecord | None) -> StoredValue:
@@ -358,7 +358,7 @@ class PartRunner:
             return stored.model_copy(update={"held": held}) if held else stored
         except SerializationError as error:
             raise SerializationError.because_of(
-                error, f"the state of {self._place()} cannot be stored", step=self._context.step_id
+                error, f"the state of {self._place()} cannot be serialized", step=self._context.step_id
             ) from error.__cause__
 
     def _place(self) -> str:
@@ -368,13 +368,13 @@ class PartRunner:
 def open_partition(
     sink: Any, context: WriterInitContext, *, states: Mapping[str, Any] | None = None, recovered: Sequence[Any] = ()
 ) -> Any:
-    """Open the part that the context names, or a writer of a dynamic sink.
+    """Open the part of the context, or a writer of a dynamic sink.
 
     Args:
-        sink: the sink.
-        context: who writes.
-        states: the states of a fixed sink's part, by name.
-        recovered: the states that a dynamic sink's writer goes on from.
+        sink: The sink.
+        context: The identity of the writer.
+        states: The states of a fixed sink's part, by name.
+        recovered: The states of a dynamic sink's writer.
     """
     if supports(sink, SupportsWriterContext):
         sink = sink.bind(context)

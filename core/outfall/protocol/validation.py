@@ -1,4 +1,4 @@
-"""Who may write which epoch: what is refused, and why."""
+"""Checks who may write which epoch, and composes the errors."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from outfall.protocol.states import state_names
 
 
 def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | None) -> None:
-    """Refuse recovery data of another query, sink or target.
+    """Reject recovery data of another query, sink or target.
 
     Raises:
-        FencedError: the step goes on in another store.
-        ForeignRecordsError: naming both.
+        FencedError: The step continues in another store.
+        ForeignRecordsError: Names the recorded and the current value.
     """
     if view.moved_to is not None:
         raise FencedError(
             f"the recovery data of this step was moved to {view.moved_to}",
             step=step_id,
-            why="what is written there is not known here, and a query that goes on here would write it again",
+            why="this log does not have the epochs that were written there, and the query would write them again",
             do=f"pass recovery={view.moved_to!r}",
         )
     begin = view.begin
@@ -46,39 +46,39 @@ def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | N
             raise ForeignRecordsError(
                 f"the recovery data is of the {what} {recorded}, not of {found}",
                 step=step_id,
-                do=f"restore the former {what}, or start with a new checkpoint or another step_id",
+                do=f"restore the earlier {what}, or start with a new checkpoint or another step_id",
             )
     check_children(step_id, sink, view)
 
 
 def check_children(step_id: str, sink: Any, view: JournalView) -> None:
-    """Refuse another set of children than the recorded one, unless it has only grown.
+    """Reject a change of the recorded children. Additions are accepted.
 
     Raises:
-        ForeignRecordsError: naming each child that is gone, or that writes elsewhere than before.
+        ForeignRecordsError: Names each child that is missing or has another target than before.
     """
     children = children_of(sink)
     problems = []
     for name, was in (view.begin.children if view.begin else {}).items():
         child = children.get(name)
         if child is None:
-            problems.append(f"{name} ({was.sink}, target {was.target}) is gone")
+            problems.append(f"{name} ({was.sink}, target {was.target}) is missing")
         elif was.sink != kind_of(child) or (was.target != target_of(child) and not children_of(child)):
             problems.append(
                 f"{name} was {was.sink}, target {was.target}, and is {kind_of(child)}, target {target_of(child)}"
             )
     if problems:
         raise ForeignRecordsError(
-            f"the sinks that {type(sink).__name__} consists of are not the recorded ones: {'; '.join(problems)}",
+            f"the sinks in {type(sink).__name__} are not the recorded ones: {'; '.join(problems)}",
             step=step_id,
-            why="each has its share of the recovery data under its name, which is its position where sinks are a list",
-            do="give each sink its former name or position (new ones a new name, or the end of the list), or start with"
-            " a new checkpoint or another step_id",
+            why="each has its part of the recovery data under its name, or under its position in a list of sinks",
+            do="give each sink its earlier name or position (a new sink a new name, or the end of the list), or start"
+            " with a new checkpoint or another step_id",
         )
 
 
 def expected_epoch(view: JournalView, *, adopt: bool) -> int | None:
-    """The epoch that comes next; `None` when any would do."""
+    """Return the next epoch, or `None` if any is valid."""
     if view.open_epoch is not None:
         return view.open_epoch
     if view.completed is not None:
@@ -87,20 +87,20 @@ def expected_epoch(view: JournalView, *, adopt: bool) -> int | None:
 
 
 def check_batch(step_id: str, view: JournalView, batch: int, *, adopt: bool, any_later: bool) -> None:
-    """Refuse a batch whose epoch is neither the last recorded one nor the next.
+    """Reject a batch whose epoch is neither the last recorded one nor the next.
 
     Args:
-        step_id: for the text.
-        view: the log, with what is unfinished not settled yet.
-        batch: the number that Spark or the user brings.
-        adopt: whether an empty log may begin anywhere.
-        any_later: whether numbers may be left out.
+        step_id: The step id, for the error text.
+        view: The log, before an open epoch is resolved.
+        batch: The number from Spark or the user.
+        adopt: Whether an empty log may begin at any number.
+        any_later: Whether numbers may be skipped.
 
     Raises:
-        UnexpectedEpochError: saying what was found, what was expected and what to do.
+        UnexpectedEpochError: Names the found and the expected number.
     """
     epoch = batch + view.drains
-    # A drain has no batch: with one that is unfinished the same batches fit as before it.
+    # A drain has no batch: while one is unfinished, the same batches are valid as before it.
     if view.unfinished is not None and not view.drain_unfinished:
         expected: int | None = view.unfinished.epoch
         fits = epoch == view.unfinished.epoch or (any_later and epoch > view.unfinished.epoch)
@@ -116,16 +116,16 @@ def check_batch(step_id: str, view: JournalView, batch: int, *, adopt: bool, any
 
 
 def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of a fixed sink, none for a dynamic one.
+    """Return the parts of a fixed sink, or nothing for a dynamic one.
 
     Args:
-        step_id: for the text.
-        sink: the sink.
-        recorded: the parts that have state.
+        step_id: The step id, for the error text.
+        sink: The sink.
+        recorded: The parts that have a state.
 
     Raises:
-        CapabilityError: they are no list of texts, there are none, or two of one name.
-        PartsChangedError: a part that has state is not listed.
+        CapabilityError: The result is not a list of unique strings, or is empty.
+        PartsChangedError: A part with a state is not listed.
     """
     if not is_fixed(sink):
         return ()
@@ -135,18 +135,18 @@ def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str,
         raise CapabilityError(
             f"list_parts() returned {strange[0]!r}, a {type(strange[0]).__name__}",
             step=step_id,
-            do="name each part by a text, as str(number)",
+            do="return strings, for example str(number)",
         )
     if len(set(parts)) != len(parts) or not parts:
         raise CapabilityError(
             f"list_parts() returned {len(parts)} names, {len(set(parts))} of them different",
             step=step_id,
-            do="return at least one name, and none twice",
+            do="return at least one name, and each name only once",
         )
     gone = sorted(set(recorded) - {name for part in parts for name in state_names(sink, part)})
     if gone:
         raise PartsChangedError(
-            f"{len(gone)} parts have state and are no longer listed: {', '.join(gone[:5])}",
+            f"{len(gone)} parts have a state and are no longer listed: {', '.join(gone[:5])}",
             step=step_id,
             part=gone[0],
             do="list them again, or start with a new checkpoint and an empty target",
@@ -155,22 +155,22 @@ def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str,
 
 
 def check_query(step_id: str, recorded: str | None, found: str | None) -> None:
-    """Refuse recovery data of another Spark query; unknown ids are not compared.
+    """Reject recovery data of another Spark query. Unknown ids are not compared.
 
     Raises:
-        ForeignRecordsError: the ids differ.
+        ForeignRecordsError: The ids differ.
     """
     if recorded is not None and found is not None and recorded != found:
         raise ForeignRecordsError(
             f"the recovery data belongs to Spark query {recorded}, not to {found}",
             step=step_id,
             why="the checkpoint is new, or another query uses the same step and recovery location",
-            do="give this query a step_id or a recovery location of its own, or restore its old checkpoint",
+            do="give this query its own step_id or recovery location, or restore its old checkpoint",
         )
 
 
 def check_version(driver: str, task: str, step_id: str) -> None:
-    """Refuse to work together with another Outfall version."""
+    """Reject a task or driver of another version of Outfall."""
     if driver != task:
         raise TerminalError(
             f"the driver runs outfall {driver} and a task runs outfall {task}",
@@ -182,52 +182,52 @@ def check_version(driver: str, task: str, step_id: str) -> None:
 def unexpected_epoch(
     step_id: str, found: int, *, completed: int | None, expected: int | None, drains: int = 0
 ) -> OutfallError:
-    """Make the refusal of a batch id, in batch ids: they are the epochs' numbers less the drains before them."""
+    """Return the error for a batch id. Its text has batch ids, which are epoch numbers without the earlier drains."""
     found, completed, expected = found - drains, _less(completed, drains), _less(expected, drains)
     last = "no epoch is completed" if completed is None else f"epoch {completed} is the last completed one"
     if completed is None and expected == 0:
-        why = f"{last}: the recovery data is new although the query is not"
+        why = f"{last}: the recovery data is new, but the query is not"
         do = "restore the recovery data, or pass adopt_checkpoint=True to start it at this batch id"
     elif completed is not None and found <= completed:
-        why = f"{last}: Spark's checkpoint was rewound or is another one"
+        why = f"{last}: Spark's checkpoint was rewound, or is another one"
         do = "restore the checkpoint and the recovery data from copies of the same time"
     else:
-        why = f"{last}: epochs are missing, as in recovery data restored from an older copy"
+        why = f"{last}: epochs are missing, for example because the recovery data was restored from an older copy"
         do = "restore the recovery data and the checkpoint from copies of the same time"
-    return UnexpectedEpochError(f"Spark brings batch {found}, expected was {expected}", step=step_id, why=why, do=do)
+    return UnexpectedEpochError(f"Spark runs batch {found}, expected was {expected}", step=step_id, why=why, do=do)
 
 
 def earlier_epoch(step_id: str, found: int, *, completed: int | None, drains: int = 0) -> OutfallError:
-    """Make the refusal of a batch job's epoch."""
+    """Return the error for the epoch of a batch job."""
     found, completed = found - drains, _less(completed, drains)
     return UnexpectedEpochError(
-        f"epoch {found} was asked for",
+        f"the job has epoch {found}",
         step=step_id,
-        why=f"epoch {completed} is the last completed one, and what came before it is not known any more",
-        do="give each job a larger epoch than the one before, or another step_id or recovery location",
+        why=f"epoch {completed} is the last completed one, and earlier epochs are no longer recorded",
+        do="give each job a larger epoch than the last, or another step_id or recovery location",
     )
 
 
 def fenced(step_id: str, epoch: int | None = None) -> FencedError:
-    """Make the refusal of a driver that another one has overtaken."""
+    """Return the error for a driver that was replaced by another one."""
     return FencedError(
-        "another driver has taken this step over; this one stops",
+        "another driver has taken over this step; this driver stops",
         step=step_id,
         epoch=epoch,
         why="a newer run of the query, or another query with the same step and recovery location, writes here",
-        do="let one of them run; if both are wanted, give each a step_id or a recovery location of its own",
+        do="run only one of them; if you need both, give each its own step_id or recovery location",
     )
 
 
 def log_lost(step_id: str, known: int, newest: int) -> RecordError:
-    """Make the refusal of a log that ends before what a driver has read or written: no driver takes anything away."""
+    """Return the error for a log that ends before an entry that this driver has read or written."""
     return RecordError(
-        f"recovery entry {known} is gone, "
-        + (f"and the newest one is {newest} now" if newest else "and the log is empty now"),
+        f"recovery entry {known} is missing, "
+        + (f"and the newest entry is now {newest}" if newest else "and the log is now empty"),
         step=step_id,
         why="the recovery data was lost, restored from an older copy, or reset while the query ran",
-        do="restore the recovery data as it was and start the query again; where nothing can be restored, compare"
-        " target and source and start with a new checkpoint",
+        do="restore the recovery data and start the query again; if it cannot be restored, compare target and source"
+        " and start with a new checkpoint",
     )
 
 
@@ -238,19 +238,19 @@ def _less(epoch: int | None, drains: int) -> int | None:
 def returned_list(
     owner: object, method: str, value: Any, *, step: str | None = None, part: str | None = None
 ) -> Sequence[Any]:
-    """Return a list or tuple of what a method returned.
+    """Return the value of a method that must return a list or tuple.
 
-    A text would be taken apart into its characters, each recorded, and the step could not go on any more.
+    A string would be split into its characters, and each would be recorded, so that the step could not continue.
 
     Args:
-        owner: whose method it is.
-        method: its name.
-        value: what it returned.
-        step: the step's id, where known.
-        part: the part's name, if any.
+        owner: The object with the method.
+        method: The name of the method.
+        value: The returned value.
+        step: The step id, if known.
+        part: The name of the part, if any.
 
     Raises:
-        CapabilityError: it is neither.
+        CapabilityError: The value is neither a list nor a tuple.
     """
     if isinstance(value, list | tuple):
         return value
@@ -258,5 +258,5 @@ def returned_list(
         f"{type(owner).__name__}.{method}() returned a {type(value).__name__}",
         step=step,
         part=part,
-        do="return a list, empty where there is nothing",
+        do="return a list, which may be empty",
     )

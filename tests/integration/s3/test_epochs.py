@@ -176,7 +176,7 @@ def test_uploads_that_a_lifecycle_rule_took_are_written_anew_before_anything_is_
     with crash_at("before commit"):
         run(sink, recovery, 2, rows(4))
     any_target.abort_all()
-    with pytest.raises(LostCommittableError, match="committables are lost while others are or may be"):
+    with pytest.raises(LostCommittableError, match="committables are lost, and others are or may be"):
         run(sink, recovery, 2, rows(5))
     assert any_target.ids() == [0, 3]
 

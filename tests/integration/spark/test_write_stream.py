@@ -223,7 +223,7 @@ def test_two_writes_of_one_step_in_one_epoch_are_an_error(
         for_each_batch(FileSink(out / "a"), recovery=str(checkpoint))(df, epoch)
 
     query = read_stream(spark, source).writeStream.foreachBatch(both)
-    with pytest.raises(StreamingQueryException, match="a step_id of its own"):
+    with pytest.raises(StreamingQueryException, match="its own step_id"):
         run(query.option("checkpointLocation", str(checkpoint)))
 
 
@@ -313,7 +313,7 @@ def test_writes_on_threads_that_inherit_the_query_are_as_those_on_the_streams_ow
 
     query = read_stream(spark, source).writeStream.foreachBatch(pooled).option("checkpointLocation", str(checkpoint))
     if steps[0] == steps[1]:
-        with pytest.raises(StreamingQueryException, match="a step_id of its own"):
+        with pytest.raises(StreamingQueryException, match="its own step_id"):
             run(query)
     else:
         run(query)

@@ -32,7 +32,7 @@ def refused(setup: Setup, coordinator: Any, ticket: Ticket, answers: Sequence[Ta
 def test_two_answers_of_one_task_are_refused() -> None:
     setup = Staging()
     coordinator, ticket, answers = begun(setup)
-    assert "task 1 answered 2 times" in refused(setup, coordinator, ticket, [*answers, answers[1]])
+    assert "task 1 returned 2 results" in refused(setup, coordinator, ticket, [*answers, answers[1]])
     coordinator.finish(ticket, answers)
     assert setup.found() == counted(content(0))
 
@@ -41,7 +41,7 @@ def test_two_answers_for_one_part_are_refused() -> None:
     setup = InPlace()
     coordinator, ticket, answers = begun(setup)
     twice = answers[0].model_copy(update={"worker_index": 9})
-    assert "part 'a' answered 2 times" in refused(setup, coordinator, ticket, [*answers, twice])
+    assert "part 'a' returned 2 results" in refused(setup, coordinator, ticket, [*answers, twice])
 
 
 @pytest.mark.parametrize("change", [{"generation": 7}, {"incarnation": "0" * 16}])
@@ -49,7 +49,7 @@ def test_an_answer_of_another_generation_or_incarnation_is_refused(change: dict[
     setup = Staging()
     coordinator, ticket, answers = begun(setup)
     foreign = answers[2].model_copy(update=change)
-    assert "a task answered for generation" in refused(setup, coordinator, ticket, [*answers[:2], foreign])
+    assert "a task returned a result of generation" in refused(setup, coordinator, ticket, [*answers[:2], foreign])
 
 
 @pytest.mark.parametrize("change", [{"epoch": 1}, {"skipped": True}])

@@ -54,7 +54,7 @@ def test_what_is_held_is_counted_said_and_drained(
     assert setup.found() == Counter()
     with caplog.at_level("INFO"):
         result = setup.driver().drain()
-    assert f"rows held 3 (the oldest since {OLDEST.isoformat()})" in caplog.text
+    assert f"buffered rows 3 (the oldest since {OLDEST.isoformat()})" in caplog.text
     assert result is not None
     assert result.counts["rows_held"] == 0
     assert setup.found() == Counter((0, "a", number) for number in (1, 2, 3))
@@ -117,7 +117,7 @@ def test_batches_go_on_after_drains_and_the_completed_one_is_skipped() -> None:
         run(setup, setup.driver(), batch, 1)
         setup.driver().drain()
     assert run(setup, setup.driver(), 2, 9).skipped
-    with pytest.raises(UnexpectedEpochError, match="Spark brings batch 4, expected was 3"):
+    with pytest.raises(UnexpectedEpochError, match="Spark runs batch 4, expected was 3"):
         run(setup, setup.driver(), 4, 1)
     with pytest.raises(UnexpectedEpochError, match="epoch 2 is the last completed one"):
         run(setup, setup.driver(), 1, 1)
@@ -226,7 +226,7 @@ def test_a_job_of_a_named_epoch_goes_on_after_a_drain() -> None:
     setup.driver().drain()
     assert job(20261121)
     assert not job(20261122)
-    with pytest.raises(UnexpectedEpochError, match=r"epoch 20261121 was asked for.*epoch 20261122 is the last"):
+    with pytest.raises(UnexpectedEpochError, match=r"the job has epoch 20261121.*epoch 20261122 is the last"):
         job(20261121)
 
 
@@ -250,7 +250,7 @@ def test_a_part_that_holds_on_in_a_drain_is_an_error_and_loses_nothing() -> None
     run(setup, setup.driver(), 0, 1)
     driver = LocalDriver(Misers(setup.warehouse), setup.recovery)
     driver.sink.kind = setup.sink().kind
-    with pytest.raises(CapabilityError, match=r"Miser still holds 1 rows after flush\(end_of_input=True\)"):
+    with pytest.raises(CapabilityError, match=r"Miser still buffers 1 rows after flush\(end_of_input=True\)"):
         driver.drain()
     setup.driver().drain()
     assert len(setup.found()) == 1
@@ -280,7 +280,7 @@ def test_a_part_of_a_holding_sink_needs_flush() -> None:
 
 
 def test_held_rows_are_checked() -> None:
-    with pytest.raises(ValueError, match="cannot be -1"):
+    with pytest.raises(ValueError, match="is -1"):
         BufferedRows(-1)
     with pytest.raises(ValueError, match="no zone"):
         BufferedRows(1, OLDEST.replace(tzinfo=None))

@@ -65,7 +65,7 @@ def test_a_driver_that_was_overtaken_between_epochs_is_fenced() -> None:
     old, new = setup.driver(), setup.driver()
     setup.run(old, 0)
     setup.run(new, 1, "b")
-    with pytest.raises(FencedError, match="another driver has taken this step over"):
+    with pytest.raises(FencedError, match="another driver has taken over this step"):
         setup.run(old, 1, "a")
     with pytest.raises(FencedError):
         setup.run(old, 2, "a")

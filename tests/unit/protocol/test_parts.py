@@ -34,7 +34,7 @@ def test_a_part_that_had_state_and_is_gone_is_refused(parts: list[str]) -> None:
     case = Parts()
     case.write(["a", "b"], ("0", 1), ("1", 2))
     before = entries(case.recovery)
-    with pytest.raises(PartsChangedError, match="1 parts have state and are no longer listed: b") as caught:
+    with pytest.raises(PartsChangedError, match="1 parts have a state and are no longer listed: b") as caught:
         case.write(parts, ("0", 3))
     assert caught.value.part == "b"
     assert "list them again" in str(caught.value)

@@ -197,7 +197,7 @@ def test_a_batch_is_skipped_with_a_warning_where_its_query_was_never_recorded(ca
     setup = InPlace()
     setup.run(setup.driver(), 0)
     setup.driver().coordinator().begin(0, query_id="q1")
-    assert "does not say which query wrote batch 0" in caplog.text
+    assert "does not record which query wrote batch 0" in caplog.text
 
 
 def test_a_batch_is_skipped_without_a_warning_where_its_query_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
@@ -211,6 +211,6 @@ def test_a_batch_is_skipped_without_a_warning_where_its_query_is_recorded(caplog
 @pytest.mark.parametrize("parts", [[], ["a", "a"]])
 def test_a_list_of_parts_that_cannot_be_is_refused(parts: list[str]) -> None:
     setup = InPlace()
-    with pytest.raises(CapabilityError, match="return at least one name, and none twice"):
+    with pytest.raises(CapabilityError, match="return at least one name, and each name only once"):
         LocalDriver(ShelfSink(setup.shelf, parts), setup.recovery).coordinator().begin(0)
     assert entries(setup.recovery) == []

@@ -19,7 +19,7 @@ def test_the_second_write_of_a_step_in_one_epoch_is_an_error() -> None:
     setup = Staging()
     driver = setup.driver()
     setup.run(driver, 0)
-    with pytest.raises(StepInUseError, match="step_id of its own"):
+    with pytest.raises(StepInUseError, match="its own step_id"):
         setup.run(driver, 0)
     assert setup.found() == counted(content(0))
 

@@ -129,7 +129,7 @@ def test_no_state_at_snapshot_is_refused_with_the_parts_name(tmp_path: Path) -> 
     ids=repr,
 )
 def test_a_state_that_json_changes_fails_at_the_first_snapshot_with_the_parts_name(tmp_path: Path, state: Any) -> None:
-    with pytest.raises(SerializationError, match="the state of part 'p' cannot be stored") as caught:
+    with pytest.raises(SerializationError, match="the state of part 'p' cannot be serialized") as caught:
         write(StateSink(), tmp_path, 0, state)
     assert "PickleSerializer" in str(caught.value)
     assert len(entries(str(tmp_path))) == 1

@@ -135,7 +135,7 @@ def test_a_driver_that_outlives_its_log_is_told_that_the_log_is_gone(recovery: R
     begun = driver.coordinator().begin(1)
     answers = driver.run_tasks(begun, 1, [[]])
     recovery.open("sink").erase()
-    with pytest.raises(RecordError, match="is gone, and the log is empty now"):
+    with pytest.raises(RecordError, match="is missing, and the log is now empty"):
         setup.run(driver, 1)
-    with pytest.raises(RecordError, match="is gone, and the log is empty now"):
+    with pytest.raises(RecordError, match="is missing, and the log is now empty"):
         LocalDriver(setup.sink(), recovery).coordinator().resume(answers)

@@ -445,7 +445,7 @@ def test_more_states_than_tickets_carry_are_refused_before_they_are_recorded(
     config = SqliteRecoveryConfig(str(tmp_path))
     sink = CountingSink(parts=3, padding=100_000)
     Driver(sink, config).run_epoch(0, [[("0", 1), ("1", 1)]])
-    with pytest.raises(ConfigurationError, match=r"have 300,0\d\d bytes together, and at most 250,000"):
+    with pytest.raises(ConfigurationError, match=r"have 300,0\d\d bytes together, more than the maximum of 250,000"):
         Driver(sink, config).run_epoch(1, [[("2", 1)]])
     assert values.CARRIED == 64 * 1024 * 1024
     monkeypatch.undo()

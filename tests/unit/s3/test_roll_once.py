@@ -69,7 +69,7 @@ def test_what_waits_is_counted_and_drained(recovery: str, caplog: pytest.LogCapt
     assert ids(fake) == []
     with caplog.at_level("INFO"):
         driver(fake, recovery, 2, roll_rows=10).drain()
-    assert "rows held 6" in caplog.text
+    assert "buffered rows 6" in caplog.text
     assert (ids(fake), len(fake.data()), fake.pieces()) == (list(range(6)), 2, {})
     assert driver(fake, recovery, 2, roll_rows=10).drain() is None
 

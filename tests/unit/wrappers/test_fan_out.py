@@ -315,7 +315,7 @@ def test_rows_of_a_lost_attempt_in_an_added_sink_are_cut_although_nobody_opens_t
 @pytest.mark.parametrize(
     ("later", "text"),
     [
-        (lambda a, b: FanOutSink([a]), "1 .*target b.* is gone"),
+        (lambda a, b: FanOutSink([a]), "1 .*target b.* is missing"),
         (lambda a, b: FanOutSink([b, a]), "0 was .*target a, and is .*target b"),
         (lambda a, b: FanOutSink([a, staging("c")]), "1 was .*target b"),
     ],
@@ -326,7 +326,7 @@ def test_sinks_that_are_removed_or_change_places_are_refused_by_name(later: Any,
     LocalDriver(FanOutSink([a, b]), recovery).run_epoch(0, ROWS)
     with pytest.raises(ForeignRecordsError, match=text) as refused:
         LocalDriver(later(a, b), recovery).run_epoch(1, ROWS)
-    assert "give each sink its former name or position" in str(refused.value)
+    assert "give each sink its earlier name or position" in str(refused.value)
 
 
 def test_sinks_with_names_may_come_in_any_order() -> None:
