@@ -126,7 +126,8 @@ class PostgresOptions(SinkOptions):
     )
     schema_evolution: Literal["fail", "add_columns"] = Field(
         default="fail",
-        description="What to do with columns that the table does not have: fail, or add them to the table.",
+        description="What to do with columns that the table does not have: fail, or add them to the table. A new column"
+        " must not differ only in case from another one.",
     )
     metadata_schema: str = Field(
         default="outfall",

@@ -132,6 +132,13 @@ def test_what_a_table_lacks_is_found_in_structs_lists_and_maps() -> None:
     assert lacking(schema, pa.schema({"p": pa.struct({"x": pa.int64()})})) == []
 
 
+def test_a_new_column_that_differs_only_in_case_is_refused() -> None:
+    schema = Schema(NestedField(1, "id", LongType(), required=False))
+    for names in (["id", "ID"], ["new", "NEW"]):
+        with pytest.raises(ConfigurationError, match=f"{names[1]} differs only in case from"):
+            lacking(schema, pa.schema([(name, pa.int64()) for name in names]))
+
+
 def test_what_iceberg_promotes_keeps_a_columns_identity_and_all_else_changes_it() -> None:
     def of(kind: IcebergType, number: int = 1, *, required: bool = False) -> dict[str, str]:
         return identities(Schema(NestedField(number, "v", kind, required=required)))

@@ -7,7 +7,7 @@ catalogue tells, so that a wrong table is refused before the first row.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import psycopg
 import pyarrow as pa
@@ -43,6 +43,7 @@ class Table:
             return
         problems = [
             *(self._problem(field, columns) for field in self._fields(schema)),
+            *self._differ_in_case(schema, columns),
             *self._missing_names(schema),
             *self._not_given(schema, columns),
             *self._taken_names([*schema.names, *(name for name, column in columns.items() if column.writable)]),
@@ -117,6 +118,18 @@ class Table:
             return f"{field.name!r} is a column that the server fills itself"
         reason = why_not(field.type, column, json=field.name == self._options.payload_column)
         return f"{field.name!r}: {reason}" if reason else None
+
+    def _differ_in_case(self, schema: pa.Schema, columns: Iterable[str]) -> list[str]:
+        """New columns that SQL without quotes, and Spark, would confuse with another column."""
+        if self._options.schema_evolution != "add_columns":
+            return []
+        known = {name.lower(): name for name in columns}
+        new = [field.name for field in self._fields(schema) if field.name not in columns]
+        return [
+            f"the new column {name!r} differs only in case from {other!r}"
+            for name in new
+            if (other := known.setdefault(name.lower(), name)) != name
+        ]
 
     def _missing_names(self, schema: pa.Schema) -> list[str]:
         options = self._options

@@ -1,0 +1,39 @@
+"""Which rows a table takes, by what the server says of its columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from outfall.errors import ConfigurationError
+from outfall.postgres.catalogue.columns import Kind, TableColumn
+from outfall.postgres.catalogue.table import Table
+from outfall.postgres.names import TableName
+from outfall.postgres.options import PostgresOptions
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["id", "ID"], "the new column 'ID' differs only in case from 'id'"),
+        (["ID"], "the new column 'ID' differs only in case from 'id'"),
+        (["id", "new", "New"], "the new column 'New' differs only in case from 'new'"),
+        (["id", "new"], None),
+        (["Both", "both"], None),
+    ],
+)
+def test_no_column_is_added_that_differs_only_in_case(
+    names: list[str], problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [TableColumn(name, "bigint", Kind("int8", "int8recv")) for name in ("id", "Both", "both")]
+    monkeypatch.setattr("outfall.postgres.catalogue.table.read_columns", lambda *_: columns)
+    options: Any = {"dsn": "postgresql:///x", "table": "t", "schema_evolution": "add_columns"}
+    table, connection = Table(PostgresOptions(**options), TableName(None, "t")), Any
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    if problem is None:
+        table.check(connection, schema)  # type: ignore[arg-type]
+    else:
+        with pytest.raises(ConfigurationError, match=problem):
+            table.check(connection, schema)  # type: ignore[arg-type]
