@@ -67,7 +67,9 @@ def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, 
     rest = {name: value for name, value in options.items() if plain_name(name) not in own}
     if not any(plain_name(name) == "sink" for name in api):
         raise ConfigurationError(
-            'the option "sink" is missing', do=f'add .option("sink", …), one of: {", ".join(_sink_names())}'
+            'the option "sink" is missing',
+            do=f"add .option(\"sink\", …), in SQL INSERT INTO t WITH (sink = '…', …); the sinks are:"
+            f" {', '.join(_sink_names())}",
         )
     return parse_options(SourceOptions, api), rest
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_INSERT = "INSERT INTO t WITH (sink = 'file', path = '…') SELECT …, with all options there"
+_INSERT = "INSERT INTO t WITH (sink = 'file', path = '…') SELECT …"
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,16 @@ class OutfallDataSource(DataSource):
         return self.__dict__ | {"_plans": False}
 
     def schema(self) -> StructType:
-        """Refuse reading, and a table made by SQL without columns, which Spark asks for them."""
-        raise ConfigurationError(
-            'format("outfall") only writes',
-            do="read the target with its own format; to write by SQL, name the columns: CREATE TABLE t (id BIGINT)"
-            f" USING outfall, and then {_INSERT}",
-        )
+        """Reject a read, and a table created by SQL without columns, for which Spark requests them."""
+        raise _write_only()
+
+    def reader(self, schema: StructType) -> Never:
+        """Reject a SELECT from a table created by SQL."""
+        raise _write_only()
+
+    def streamReader(self, schema: StructType) -> Never:  # noqa: N802 - Spark's name
+        """Reject a stream from a table created by SQL."""
+        raise _write_only()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """Make the writer of one micro-batch, and begin its epoch if this process plans it."""
@@ -139,9 +143,10 @@ class OutfallDataSource(DataSource):
         options = dict(self.options)
         if not options:
             raise ConfigurationError(
-                'format("outfall") got no option at all',
-                why="of a table made by SQL, Spark hands those of CREATE TABLE to no data source in Python",
-                do=f'{_INSERT}; or df.write.format("outfall").option("sink", …).mode("append").save()',
+                'format("outfall") received no options',
+                why="Spark does not pass the options of CREATE TABLE to a Python data source",
+                do=f'set the options in each INSERT: {_INSERT}; in Python: df.write.format("outfall")'
+                '.option("sink", …).mode("append").save()',
             )
         return split_options(options)
 
@@ -272,6 +277,14 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
 
     def _epoch(self) -> int:
         return self._options.epoch or 0
+
+
+def _write_only() -> ConfigurationError:
+    return ConfigurationError(
+        'format("outfall") only writes',
+        do="read the target with its own format; to write by SQL, name the columns: CREATE TABLE t (id BIGINT)"
+        f" USING outfall, and set the options in each INSERT: {_INSERT}",
+    )
 
 
 def _continuous(step_id: str) -> ConfigurationError:

@@ -155,6 +155,33 @@ def test_rows_are_written_by_sql(spark: SparkSession, tmp_path: Path) -> None:
         spark.sql("CREATE TABLE without_columns USING outfall")
 
 
+@pytest.mark.thorough
+def test_what_spark_does_not_pass_on_is_said(spark: SparkSession, tmp_path: Path, source: Path) -> None:
+    """The documentation names Spark's message for `partitionBy`, and what gives none."""
+    options = f"WITH (sink = 'file', path = '{tmp_path / 'sql'}')"
+    spark.sql("CREATE TABLE by_key (id BIGINT, k BIGINT) USING outfall OPTIONS (sink 'file') PARTITIONED BY (k)")
+    try:
+        with pytest.raises(AnalysisException) as caught:
+            spark.sql("INSERT INTO by_key SELECT id, id AS k FROM range(3)")
+        assert "received no options. Spark does not pass the options of CREATE TABLE" in reason(caught.value)
+        with pytest.raises(AnalysisException) as caught:
+            spark.sql("INSERT INTO by_key WITH (path = '/x') SELECT id, id AS k FROM range(3)")
+        assert "in SQL INSERT INTO t WITH (sink = " in reason(caught.value)
+        with pytest.raises(AnalysisException) as caught:
+            spark.sql("SELECT * FROM by_key").collect()
+        assert "only writes" in reason(caught.value)
+        spark.sql(f"INSERT INTO by_key {options} SELECT id, id AS k FROM range(3)")
+    finally:
+        spark.sql("DROP TABLE by_key")
+    assert not list((tmp_path / "sql").glob("k=*")), "Spark passes PARTITIONED BY on: say so in docs/apis.md"
+    rows = spark.range(3).selectExpr("id", "id AS k").write.format("outfall").option("sink", "file").mode("append")
+    with pytest.raises(Exception, match="The provided partitioning or clustering columns do not match"):
+        rows.option("path", str(tmp_path / "batch")).partitionBy("k").save()
+    run(writer(spark, tmp_path).partitionBy("id"))
+    assert found_ids(tmp_path / "out") == list(range(20))
+    assert not list((tmp_path / "out").glob("id=*"))
+
+
 BAD_OPTIONS = [
     ({"on_exsting": "resume"}, "on_existing"),
     ({"format": "xml"}, "format"),
