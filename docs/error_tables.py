@@ -21,7 +21,7 @@ def error_table(family: type[errors.OutfallError]) -> str:
     lines = ["| Error | When | What to do |", "|---|---|---|"]
     for error in _members(family):
         when, _, remedy = (inspect.getdoc(error) or "").partition("\n\n")
-        cells = (when.removeprefix("Raised "), remedy.removeprefix("A retry fails again. "))
+        cells = (when.removeprefix("Raised ").removeprefix("if "), remedy.removeprefix("A retry fails again. "))
         link = f"[`{error.__name__}`](reference/errors.md#outfall.errors.{error.__name__})"
         lines.append(f"| {link} | {' | '.join(_sentence(cell) for cell in cells)} |")
     return "\n".join(lines) + "\n"
