@@ -88,8 +88,8 @@ def test_a_server_that_is_away_is_told_at_once(tmp_path: Path) -> None:
     text = failed("doctor", *given, "--recovery", str(tmp_path))
     assert time.monotonic() - started < 10
     assert re.search(r"failed +connection .*Connection refused", text)
-    assert re.search(r"ok +recovery .*nothing is recorded yet", text)
-    assert re.search(r"not checked +target +its server does not answer", text)
+    assert re.search(r"ok +recovery .*no records yet", text)
+    assert re.search(r"not checked +target +the server does not respond", text)
 
 
 def test_staging_of_lost_attempts_is_listed_and_cleared(dsn: str, tmp_path: Path) -> None:

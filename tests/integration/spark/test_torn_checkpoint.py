@@ -54,7 +54,7 @@ def test_a_query_whose_logs_are_torn_goes_on_after_a_repair(spark: SparkSession,
     empty(*(checkpoint / name for name in ("commits/1", "sources/0/2", "offsets/2")))
     with pytest.raises(StreamingQueryException, match="Incomplete log file"):
         run(writer(spark, tmp_path, api))
-    assert "3 moved to outfall-repair; start the query" in repaired(checkpoint)
+    assert "3 files moved to outfall-repair; start the query" in repaired(checkpoint)
     run(writer(spark, tmp_path, api))
     assert found_ids(tmp_path / "out") == list(range(30))
 
@@ -73,6 +73,6 @@ def test_a_batch_on_torn_state_is_not_begun_and_goes_on_after_a_repair(
     empty(checkpoint / "state/0/0/2.delta")
     with pytest.raises(StreamingQueryException, match=r"state of version 2 is damaged .* run `outfall repair .*/chk`"):
         run(writer(spark, tmp_path, api, stateful=True))
-    assert "Spark then brings batch 1 again: its rows are read and dropped" in repaired(checkpoint)
+    assert "Spark will replay batch 1; its rows are read and dropped" in repaired(checkpoint)
     run(writer(spark, tmp_path, api, stateful=True))
     assert found_ids(tmp_path / "out") == list(range(20))

@@ -55,7 +55,7 @@ def test_a_drain_delivers_what_is_held_once(tmp_path: Path, monkeypatch: pytest.
     text = done("drain", step.recovery, "sink", "--sink", place)
     assert f"epoch 2 delivered {len(step.expected(0, 1))} rows" in text
     assert step.found() == step.expected(0, 1)
-    assert "nothing is held back" in done("drain", step.recovery, "sink", "--sink", place)
+    assert "no rows are buffered" in done("drain", step.recovery, "sink", "--sink", place)
     step.write(2)
     assert step.found() == step.expected(0, 1), "the query goes on at its next batch"
 
@@ -92,7 +92,7 @@ def test_a_sink_that_keeps_states_needs_no_api_to_be_drained(tmp_path: Path) -> 
     recovery = str(tmp_path / "rec")
     LocalDriver(HttpSink("https://example.org/in", across_epochs=True), recovery).run_epoch(0, [[]])
     options = ("-o", "url=https://example.org/in", "-o", "acrossEpochs=true")
-    assert "nothing is held back" in done("drain", recovery, "sink", "--sink", "http", *options)
+    assert "no rows are buffered" in done("drain", recovery, "sink", "--sink", "http", *options)
 
 
 def test_parts_are_taken_as_an_option_by_every_command_that_makes_a_sink(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_reset_asks_and_does_nothing_without_a_yes(step: FileStep, tmp_path: P
     before = tree(tmp_path)
     result = run("reset", step.recovery, "sink", answer="n\n")
     assert result.exit_code == 1
-    assert "rows that come again are written again" in result.output
+    assert "Replayed rows are written again" in result.output
     assert run("reset", step.recovery, "sink").exit_code == 1, "nobody answers"
     assert tree(tmp_path) == before
 
@@ -160,10 +160,10 @@ def test_a_reset_erases_the_log_and_leaves_the_target(step: FileStep, tmp_path: 
 def test_a_reset_names_what_would_be_lost(step: FileStep, tmp_path: Path) -> None:
     with crash_at("after PREPARED"):
         step.write(0)
-    assert "Epoch 0 is recorded and not wholly published" in run("reset", step.recovery, "sink").output
+    assert "Epoch 0 is recorded but not fully published" in run("reset", step.recovery, "sink").output
     holding = HoardingInParts(str(tmp_path / "holding"))
     holding.driver().run_epoch(0, [[("0", [0, "a", 0]), ("1", [0, "a", 1])]])
-    assert "2 rows that the sink holds back are lost" in run("reset", holding.recovery, "sink").output
+    assert "2 buffered rows are permanently lost" in run("reset", holding.recovery, "sink").output
 
 
 def test_a_reset_in_json_asks_nothing_and_erases_only_with_a_yes(step: FileStep, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_reset_in_json_asks_nothing_and_erases_only_with_a_yes(step: FileStep,
     before = tree(tmp_path)
     refused = json.loads(failed("reset", step.recovery, "sink", "--json"))
     assert (refused["erased"], tree(tmp_path)) == (False, before)
-    assert "rows that come again are written again" in refused["lost"][0]
+    assert "Replayed rows are written again" in refused["lost"][0]
     assert parsed("reset", step.recovery, "sink", "--yes")["erased"]
     assert parsed("reset", step.recovery, "sink") | {"recovery": None} == {
         "step": "sink", "recovery": None, "lost": [], "erased": False,
@@ -181,7 +181,7 @@ def test_a_reset_in_json_asks_nothing_and_erases_only_with_a_yes(step: FileStep,
 def test_a_damaged_log_can_be_reset(step: FileStep, tmp_path: Path) -> None:
     step.write(0)
     max((tmp_path / "rec/outfall/sink").glob("*.json")).write_bytes(b"{")
-    assert "the log cannot be read" in done("reset", step.recovery, "sink", "--yes")
+    assert "The log cannot be read" in done("reset", step.recovery, "sink", "--yes")
     assert "no steps" in failed("status", step.recovery)
 
 

@@ -45,7 +45,7 @@ def test_a_target_is_compared_with_the_log_that_is_named(step: FileStep, tmp_pat
     before = tree(tmp_path)
     assert "is not empty" in results(*step.sink, code=1)["target"][1]
     found = results(*step.sink, "--recovery", step.recovery)
-    assert found["target"] == ("ok", "as the log says")
+    assert found["target"] == ("ok", "matches the log")
     assert "last completed epoch 0" in found["recovery"][1]
     assert tree(tmp_path) == before
     other = ("--sink", "file", "-o", f"path={tmp_path}/other")
@@ -61,7 +61,7 @@ def test_a_target_with_a_recorded_epoch_is_left_to_the_next_start(step: FileStep
 def test_wrong_options_and_missing_sinks_fail(step: FileStep) -> None:
     assert "did you mean format" in results(*step.sink, "-o", "fromat=csv", code=1)["options"][1]
     assert "there is no sink" in results("--sink", "nowhere", code=1)["options"][1]
-    assert "names nothing" in results("--sink", "json:nothing", code=1)["options"][1]
+    assert "does not exist" in results("--sink", "json:nothing", code=1)["options"][1]
     assert "No module named" in results("--sink", "no_such_module:x", code=1)["options"][1]
 
 
@@ -109,7 +109,7 @@ def test_a_sink_object_is_named_by_what_makes_it(
     found = results("--sink", place)
     assert found["sink"][1].startswith("file/growing")
     assert "Python API only" in found["apis"][1]
-    assert "makes its sink itself" in results("--sink", place, "-o", "path=/x", code=1)["options"][1]
+    assert "creates its own sink" in results("--sink", place, "-o", "path=/x", code=1)["options"][1]
     (tmp_path / "my_pipeline.py").write_text(
         f"from outfall.file import FileSink\nsink = FileSink({str(step.path)!r})\n"
     )
@@ -142,9 +142,9 @@ def test_options_on_the_command_line_go_before_those_of_the_file(step: FileStep,
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
-        ("a.toml", "x = geheim", "is no TOML"),
-        ("a.json", "{geheim", "is no JSON"),
-        ("a.json", "[1]", "holds no names"),
+        ("a.toml", "x = geheim", "is not valid TOML"),
+        ("a.json", "{geheim", "is not valid JSON"),
+        ("a.json", "[1]", "does not contain a mapping"),
         ("a.json", '{"a": null}', "value of type NoneType"),
         ("a.toml", "a = 2026-11-21", "value of type date"),
     ],

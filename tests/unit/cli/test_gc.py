@@ -61,7 +61,7 @@ def test_only_older_generations_are_listed_and_removed(step: FileStep, tmp_path:
     old, foreign = old_file(step), old_file(step, "f" * 16)
     before = tree(tmp_path)
     assert parsed("gc", step.recovery, "sink", *step.sink)["leftovers"] == [f"{step.path}/_outfall/staging/{old}"]
-    assert "nothing was removed: give --yes" in done("gc", step.recovery, "sink", *step.sink)
+    assert "nothing was removed; add --yes" in done("gc", step.recovery, "sink", *step.sink)
     assert tree(tmp_path) == before
     assert done("gc", step.recovery, "sink", *step.sink, "--yes") == "1 removed\n"
     assert step.staged() == sorted([*newest, foreign])
@@ -256,7 +256,7 @@ def test_pieces_that_a_recorded_epoch_publishes_are_spared(
 def test_a_sink_without_leftovers_says_so(tmp_path: Path) -> None:
     recovery = str(tmp_path / "rec")
     sink = ("--sink", "http", "-o", "url=https://example.org/in")
-    assert "stages nothing" in failed("gc", recovery, "sink", *sink)
+    assert "leave no data in the target" in failed("gc", recovery, "sink", *sink)
 
 
 def test_of_several_sinks_all_leftovers_are_listed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ FILTERS: list[tuple[tuple[str, ...], list[int]]] = [
 def test_letters_are_filtered_and_the_others_come_later(place: Place, given: tuple[str, ...], ids: list[int]) -> None:
     assert parsed(*place.command, *given)["replayed"] == len(ids)
     assert place.ids() == ids
-    assert f"10 letters: {len(ids)} replayed before" in done(*place.command)
+    assert f"10 dead letters: {len(ids)} replayed before" in done(*place.command)
     assert place.ids() == list(range(10))
 
 
@@ -83,7 +83,7 @@ def test_a_dry_run_counts_by_reason_and_code_and_writes_nothing(place: Place, tm
     done(*place.command, "--epoch", "0..3")
     before = sorted(path for path in tmp_path.rglob("*"))
     text = done(*place.command, "--dry-run")
-    assert "10 letters: 4 replayed before, 0 cannot be turned back into rows, 6 would be replayed" in text
+    assert "10 dead letters: 4 replayed before, 0 cannot be converted to rows, 6 would be replayed" in text
     assert "column 1 is bad" in text
     assert text.count("example: ") == 3
     told = parsed(*place.command, "--dry-run")
@@ -99,14 +99,14 @@ def test_a_dry_run_counts_by_reason_and_code_and_writes_nothing(place: Place, tm
 def test_what_is_left_is_named_and_the_exit_code_says_so(place: Place) -> None:
     place.add(letter(10, row='{"id": "ten"}'))
     text = failed(*place.command)
-    assert f"left: {place.path}, line 11: column 'id' does not take \"ten\" as int32" in text
-    assert "11 letters: 0 replayed before, 1 cannot be turned back into rows, 10 replayed" in text
+    assert f"skipped: {place.path}, line 11: column 'id' does not take \"ten\" as int32" in text
+    assert "11 dead letters: 0 replayed before, 1 cannot be converted to rows, 10 replayed" in text
     assert place.ids() == list(range(10))
 
 
 def test_types_are_asked_for_where_the_sink_does_not_know_them(place: Place) -> None:
     text = failed("replay", place.path, *place.sink)
-    assert "does not say which types its columns have" in text
+    assert "does not provide the types of its columns" in text
     assert "--schema" in text
     assert parsed("replay", place.path, *place.sink, "--schema", "json")["replayed"] == 10
 
@@ -114,7 +114,7 @@ def test_types_are_asked_for_where_the_sink_does_not_know_them(place: Place) -> 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (("--reason", "("), "no regular expression"),
+        (("--reason", "("), "invalid regular expression"),
         (("--epoch", "x"), "FROM..TO"),
         (("--epoch", ".."), "FROM..TO"),
         (("--since", "yesterday"), "2026-11-23T10:00:00Z"),

@@ -78,11 +78,11 @@ def test_a_location_without_steps_says_what_it_is(tmp_path: Path) -> None:
     def said(path: Path) -> str:
         return " ".join(failed("status", path).split())
 
-    assert said(tmp_path / "rec") == f"no steps in {tmp_path}/rec: there is no directory {tmp_path}/rec"
-    assert said(tmp_path).endswith("it is no checkpoint, nor was it given as recovery=")
+    assert said(tmp_path / "rec") == f"no steps in {tmp_path}/rec: the directory {tmp_path}/rec does not exist"
+    assert said(tmp_path).endswith("it is neither a checkpoint nor a value of recovery=")
     (tmp_path / "chk" / "offsets").mkdir(parents=True)
-    assert said(tmp_path / "chk").endswith("Spark has a checkpoint there, and Outfall wrote nothing yet")
-    assert json.loads(failed("status", tmp_path, "--json"))["problem"].endswith("nor was it given as recovery=")
+    assert said(tmp_path / "chk").endswith("it is a Spark checkpoint in which Outfall has not written yet")
+    assert json.loads(failed("status", tmp_path, "--json"))["problem"].endswith("nor a value of recovery=")
 
 
 def test_the_checkpoints_of_a_directory_are_listed(tmp_path: Path) -> None:
@@ -102,7 +102,9 @@ def test_the_checkpoints_of_a_directory_are_listed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("status",), ("show",), ("gc", "--sink", "file", "-o", "path=/x")])
 def test_an_empty_location_is_refused(command: tuple[str, ...]) -> None:
-    assert "it is empty: give a path or a URL" in " ".join(failed(command[0], "", "sink", *command[1:], code=2).split())
+    assert "the location is empty: give a path, a URL" in " ".join(
+        failed(command[0], "", "sink", *command[1:], code=2).split()
+    )
 
 
 def test_where_nothing_was_written_there_is_no_step_and_nothing_is_made(tmp_path: Path) -> None:
@@ -225,14 +227,14 @@ def test_of_older_epochs_the_counts_are_kept(step: FileStep) -> None:
     found = parsed("show", step.recovery, "sink", 0)
     assert not found["whole"]
     assert [entry["counts"]["rows"] for entry in found["entries"]] == [4]
-    assert "not kept any more" in done("show", step.recovery, "sink", 0)
+    assert "no longer kept" in done("show", step.recovery, "sink", 0)
 
 
 def test_where_no_step_is_named_it_is_sink_or_the_only_one(step: FileStep, tmp_path: Path) -> None:
     FileStep(tmp_path, "archive").write(0, 1)
     assert "step archive, epoch 1" in done("show", step.recovery)
     FileStep(tmp_path, "other").write(0)
-    assert "name one of archive, other" in failed("show", step.recovery)
+    assert "give one of archive, other" in failed("show", step.recovery)
     step.write(0)
     assert "step sink, epoch 0" in done("show", step.recovery)
     assert parsed("show", step.recovery, "archive", 0)["step"] == "archive"
@@ -242,14 +244,14 @@ def test_a_path_that_is_missing_and_one_above_checkpoints_are_told_apart(step: F
     step.write(0)
     for command in (("show",), ("show", "sink"), ("gc", "sink", *step.sink), ("drain", "sink", *step.sink)):
         name, *rest = command
-        assert f"there is no directory {tmp_path}/typo" in failed(name, tmp_path / "typo", *rest)
-        assert "it holds checkpoints, and is none: name one of rec" in failed(name, tmp_path, *rest)
-    assert "the steps there are sink" in failed("gc", step.recovery, "typo", *step.sink)
+        assert f"the directory {tmp_path}/typo does not exist" in failed(name, tmp_path / "typo", *rest)
+        assert "it is a directory of checkpoints: give one of rec" in failed(name, tmp_path, *rest)
+    assert "the recorded steps are sink" in failed("gc", step.recovery, "typo", *step.sink)
 
 
 def test_an_epoch_that_is_not_there_names_those_that_are(step: FileStep) -> None:
     step.write(0, 1)
-    assert "the log holds epochs 0 to 1" in failed("show", step.recovery, "sink", 7)
+    assert "the log has epochs 0 to 1" in failed("show", step.recovery, "sink", 7)
     assert "nothing is recorded" in failed("show", step.recovery, "other", 7)
     assert "neither a number nor 'last'" in failed("show", step.recovery, "sink", "seven", code=2)
 

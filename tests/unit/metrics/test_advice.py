@@ -48,36 +48,37 @@ BEAT = Heartbeat(
 CASES: dict[str, tuple[StepStatus, str, str, str]] = {
     "damaged": (
         step("damaged", problem="entry 7 is damaged. What to do: start with a new checkpoint."),
-        "failed", "damaged: entry 7 is damaged.", "restore the step's recovery data from a copy",
+        "failed", "damaged: entry 7 is damaged.", "Restore the step's recovery data from a copy",
     ),
-    "unreadable": (step("unreadable", problem="away"), "failed", "could not be read: away", "Look again in a moment"),
+    "unreadable": (step("unreadable", problem="away"), "failed", "could not be read: away", "Try again in a moment"),
     "nothing": (step("empty"), "failed", "Nothing is recorded", "Check the location"),
     "retrying": (
         open_for(900, heartbeats=[BEAT], retrying=True),
-        "failed", "In epoch 8 the driver has been trying again for 4 min, 12 times: db.example.org, publishing:"
-        " connection refused", "Nothing is lost",
+        "failed", "In epoch 8 the driver has been retrying for 4 min (12 attempts): db.example.org, publishing:"
+        " connection refused", "No data is lost",
     ),
-    "abandoned": (step("abandoned"), "failed", "Data of epoch 7 was lost", "it writes the epoch anew"),
+    "abandoned": (step("abandoned"), "failed", "Data of epoch 7 was lost", "It writes the epoch again"),
     "moved": (step("moved", moved_to="sqlite:///x"), "warning", "in another store", "recovery='sqlite:///x'"),
     "long open": (
-        open_for(840), "warning", "Epoch 8 has been open for 14 min; the others took 3.0 s.", "it goes on where",
+        open_for(840), "warning", "Epoch 8 has been open for 14 min; the usual duration is 3.0 s.", "It continues from",
     ),
-    "long recorded": (open_for(840, "commit"), "warning", "recorded and not wholly published", "publishes the epoch"),
+    "long recorded": (open_for(840, "commit"), "warning", "recorded but not fully published", "publishes the epoch"),
     "dropped": (
         step(dropped_rows=5, dropped_committables=1, epochs=[epoch(6, dropped=5), epoch(7)]),
-        "failed", "5 rows were dropped since the first epoch, in epoch 6", "write these rows again from the source",
+        "failed", "5 rows dropped since the first epoch, in epoch 6",
+        "write these rows again from the source",
     ),
     "dead letters": (
         step(totals={"dead_letters": 4}, epochs=[epoch(6, dead_letters=1), epoch(7, dead_letters=3)]),
-        "warning", "4 rows became dead letters since the first epoch, in 2 of the 2 epochs shown, last in epoch 7.",
-        "Read them",
+        "warning", "4 rows have become dead letters since the first epoch, in 2 of the 2 epochs shown, last in epoch",
+        "Read the dead letters",
     ),
     "buffered": (
-        step(rows_held=1200, held_since=NOW), "busy", "1,200 rows are buffered, and not in the target yet, the oldest",
+        step(rows_held=1200, held_since=NOW), "busy", "1,200 rows are buffered and not yet in the target; the oldest",
         "outfall drain /chk sink",
     ),
-    "retries": (step(epochs=[epoch(7, retries=3)]), "warning", "3 requests or commits were sent again", "look after"),
-    "restarts": (step(restarts=2), "warning", "begun again 2 times", "driver's log"),
+    "retries": (step(epochs=[epoch(7, retries=3)]), "warning", "3 requests or commits were sent again", "check the"),
+    "restarts": (step(restarts=2), "warning", "Restarted epochs since the first epoch: 2", "driver's log"),
     "slow commits": (
         step(epochs=[epoch(7, task_seconds=1.0)]), "warning", "Commits took 67% of the time, 2.0 s", "longer trigger",
     ),
@@ -111,7 +112,7 @@ def test_of_real_epochs_the_counts_are_right(tmp_path: Path, monkeypatch: pytest
     eventful_step(str(tmp_path), epochs=34, outage=range(3))
     found = read_status(recovery_config(str(tmp_path)), "sink", last=100)
     assert [what for _, what, _ in said(found)] == [
-        "5 rows became dead letters since the first epoch, in 2 of the 34 epochs shown, last in epoch 32.",
+        "5 rows have become dead letters since the first epoch, in 2 of the 34 epochs shown, last in epoch 32.",
         "6 requests or commits were sent again after a failure, in 3 of the 34 epochs shown, last in epoch 2.",
     ]
 
@@ -119,4 +120,4 @@ def test_of_real_epochs_the_counts_are_right(tmp_path: Path, monkeypatch: pytest
 def test_the_worst_comes_first() -> None:
     found = said(open_for(840, rows_held=3, restarts=1, dropped_rows=2, dropped_committables=1))
     assert [severity for severity, _, _ in found] == ["failed", "warning", "busy", "warning"]
-    assert found[0][1].startswith("2 rows were dropped")
+    assert found[0][1].startswith("2 rows dropped")

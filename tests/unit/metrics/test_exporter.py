@@ -290,7 +290,7 @@ def test_rows_that_wait_are_said_with_their_age(tmp_path: Path, serving: Callabl
 
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path, serving: Callable[..., Scraped]) -> None:
     taken = serving(tmp_path).exporter.port
-    assert f"127.0.0.1:{taken} cannot be listened at" in failed("export", tmp_path, "--port", taken)
+    assert f"cannot listen on 127.0.0.1:{taken}" in failed("export", tmp_path, "--port", taken)
 
 
 def test_an_exporter_loads_nothing_for_other_commands() -> None:

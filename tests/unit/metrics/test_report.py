@@ -48,7 +48,7 @@ def test_the_page_has_plots_troubles_and_all_epochs(tmp_path: Path) -> None:
     assert done("report", tmp_path / "chk", "-o", page) == ""
     text = page.read_text()
     assert re.findall("<figcaption>(.*?) <small>", text) == ["Throughput", "Time", "Retries", "Dead letters"]
-    assert "5 rows became dead letters" in text
+    assert "5 rows have become dead letters" in text
     assert len(re.findall("<tr><td", text)) == 34
     assert "warehouse flights" in text
     assert len(re.findall("<tr><td", done("report", tmp_path / "chk", "-o", "-", "--last", 3))) == 3
@@ -70,7 +70,7 @@ def test_what_went_wrong_is_told_to_programs_too(tmp_path: Path) -> None:
 
 
 def test_where_nothing_is_there_is_no_page(tmp_path: Path) -> None:
-    assert "there is no directory" in failed("report", tmp_path / "typo", "-o", tmp_path / "page.html")
+    assert "does not exist" in failed("report", tmp_path / "typo", "-o", tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
 
 

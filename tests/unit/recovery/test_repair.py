@@ -99,7 +99,7 @@ def test_offsets_that_no_step_has_begun_are_moved(checkpoint: MadeCheckpoint) ->
 def test_offsets_that_were_begun_are_refused(checkpoint: MadeCheckpoint) -> None:
     checkpoint.plan(8)
     checkpoint.tear("offsets/8")
-    assert "offsets/8 is of a batch that was begun" in refusal(checkpoint, 8, 7)
+    assert "offsets/8 belongs to a batch that was begun" in refusal(checkpoint, 8, 7)
 
 
 def test_offsets_that_were_begun_and_are_gone_are_refused(checkpoint: MadeCheckpoint) -> None:
@@ -158,7 +158,7 @@ def test_a_source_is_not_left_with_a_gap(tmp_path: Path) -> None:
 
 def test_what_a_source_noted_for_batches_that_were_begun_is_refused(checkpoint: MadeCheckpoint) -> None:
     checkpoint.tear("sources/0/6")
-    assert "sources/0/6 is part of batches that were begun" in refusal(checkpoint, 7, 7)
+    assert "sources/0/6 belongs to batches that were begun" in refusal(checkpoint, 7, 7)
 
 
 def test_entries_before_a_whole_compact_one_are_not_missed(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_compact_entry_is_refused_when_what_it_replaces_is_not(tmp_path: Path,
     checkpoint.plan(19)
     checkpoint.lose(f"sources/0/{gone}")
     checkpoint.tear("sources/0/19.compact")
-    assert "sources/0/19.compact replaces entries of which some are gone" in refusal(checkpoint, 18, 18)
+    assert "sources/0/19.compact replaces entries, and some of them are missing" in refusal(checkpoint, 18, 18)
 
 
 def test_other_sources_notes_are_refused_once_something_was_begun(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_other_sources_notes_are_refused_once_something_was_begun(tmp_path: Path
     checkpoint = made(tmp_path, 1)
     checkpoint.put("offsets/0", 'v1\n{}\n{"topic":{"0":5}}')
     checkpoint.tear("sources/0/0")
-    assert "sources/0/0 is part of batches that were begun" in refusal(checkpoint, 0, None)
+    assert "sources/0/0 belongs to batches that were begun" in refusal(checkpoint, 0, None)
 
 
 # --- what every step has completed
@@ -206,8 +206,8 @@ def test_a_commit_of_a_completed_batch_is_moved_and_the_batch_comes_again(checkp
 
 def test_a_commit_of_a_batch_that_a_step_has_not_completed_is_refused(checkpoint: MadeCheckpoint) -> None:
     checkpoint.tear("commits/7")
-    assert "once every step has completed batch 7" in refusal(checkpoint, 7, 6)
-    assert "once every step has completed batch 7" in refusal(checkpoint, 7, None)
+    assert "if every step has completed batch 7" in refusal(checkpoint, 7, 6)
+    assert "if every step has completed batch 7" in refusal(checkpoint, 7, None)
 
 
 def test_older_commits_are_not_read_and_so_stay(checkpoint: MadeCheckpoint) -> None:
@@ -227,7 +227,7 @@ def test_state_of_rocksdb_goes_back_by_one_version(tmp_path: Path) -> None:
     checkpoint.tear("state/0/1/SSTs/8.sst")
     assert moves(checkpoint, 7, 7) == ["commits/7", "state/0/0/8.zip", "state/0/1/8.zip"]
     checkpoint.tear("state/0/1/SSTs/3.sst")
-    assert "state/0/1/SSTs/3.sst cannot be made again" in refusal(checkpoint, 7, 7)
+    assert "the last batch cannot build state/0/1/SSTs/3.sst again" in refusal(checkpoint, 7, 7)
 
 
 @pytest.mark.parametrize("begun", [7, 8])
@@ -238,7 +238,7 @@ def test_state_that_is_gone_is_as_torn(tmp_path: Path, begun: int) -> None:
         assert moves(checkpoint, 7, 7) == ["commits/7", "state/0/0/8.delta"]
     else:
         checkpoint.plan(8)
-        assert "batch 8 was begun, so that batch 7 cannot come again" in refusal(checkpoint, 8, 7)
+        assert "batch 8 was begun, so batch 7 cannot be replayed" in refusal(checkpoint, 8, 7)
 
 
 def test_state_whose_bytes_are_others_is_torn(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_other_state_is_refused(tmp_path: Path, name: str) -> None:
     checkpoint = made(tmp_path, 8, state="delta")
     checkpoint.put(name, "as written")
     checkpoint.tear(name)
-    assert f"{name} cannot be made again by the last batch" in refusal(checkpoint, 7, 7)
+    assert f"the last batch cannot build {name} again" in refusal(checkpoint, 7, 7)
 
 
 def test_state_before_a_whole_snapshot_is_not_missed(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_state_before_a_whole_snapshot_is_not_missed(tmp_path: Path) -> None:
 
 def test_torn_metadata_is_refused(checkpoint: MadeCheckpoint) -> None:
     checkpoint.tear("metadata", "commits/7")
-    assert "metadata holds the query's id" in refusal(checkpoint, 7, 7)
+    assert "metadata has the query id" in refusal(checkpoint, 7, 7)
 
 
 def test_asynchronous_progress_tracking_is_refused(checkpoint: MadeCheckpoint) -> None:
@@ -280,9 +280,9 @@ def test_asynchronous_progress_tracking_is_refused(checkpoint: MadeCheckpoint) -
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("offsets/epoch-8", "", "offsets/epoch-8 is nothing that this command knows"),
-        ("somewhere/else", "", "somewhere is nothing that this command knows"),
-        ("commits/7", "v2\n{}", "commits/7 has a format that this command does not know"),
+        ("offsets/epoch-8", "", "the checkpoint has an unknown file: offsets/epoch-8"),
+        ("somewhere/else", "", "the checkpoint has an unknown file: somewhere"),
+        ("commits/7", "v2\n{}", "commits/7 has an unknown format"),
     ],
 )
 def test_an_unknown_layout_is_refused(checkpoint: MadeCheckpoint, name: str, text: str, why: str) -> None:
@@ -320,10 +320,10 @@ def test_nothing_changes_without_yes(tmp_path: Path) -> None:
     query.checkpoint.tear("commits/2")
     before = query.checkpoint.files()
     text = done("repair", query.root)
-    assert "batch 2 was begun last, 2 is completed by every step" in text
+    assert "last begun batch: 2, last batch completed by every step: 2" in text
     assert "aside  commits/2 is empty" in text
-    assert "Spark then brings batch 2 again: its rows are read and dropped" in text
-    assert "1 to move, nothing was moved: give --yes" in text
+    assert "Spark will replay batch 2; its rows are read and dropped" in text
+    assert "1 files to move; nothing was moved; add --yes" in text
     assert query.checkpoint.files() == before
     assert "repaired" not in kinds(query.root)
 
@@ -338,7 +338,7 @@ def test_files_are_moved_with_their_checksums_and_none_is_deleted(tmp_path: Path
         "commits/.2.crc", "commits/2", "offsets/.3.crc", "offsets/3",
     ]  # fmt: skip
     assert {"offsets/2", "commits/1", "sources/0/3"} <= query.checkpoint.files()
-    assert "nothing is damaged" in done("repair", query.root)
+    assert "no damage found" in done("repair", query.root)
     assert "commits/2" not in query.checkpoint.files()
 
 
@@ -365,7 +365,7 @@ def test_a_driver_that_begins_meanwhile_has_everything_moved_back(tmp_path: Path
     query.checkpoint.tear("offsets/3")
     before = query.checkpoint.files()
     stop = listen(lambda step: query.write(3) if step == "repair: moved" else None)
-    with pytest.raises(FencedError, match="stop the query, and repair then"):
+    with pytest.raises(FencedError, match="stop the query, then repair"):
         CheckpointRepair(query.root, [recovery_config(query.root)]).repair()
     stop()
     assert query.checkpoint.files() == before
@@ -390,7 +390,7 @@ def test_a_step_that_is_behind_is_named(tmp_path: Path) -> None:
     query.checkpoint.whole(3)
     query.write(3, "left")
     query.checkpoint.tear("commits/3")
-    assert "once every step has completed batch 3, right did not" in failed("repair", query.root, "--yes")
+    assert "if every step has completed batch 3; incomplete: right" in failed("repair", query.root, "--yes")
     assert "aside  commits/3" in done("repair", query.root, "--step", "left")
 
 
@@ -406,7 +406,7 @@ def test_an_epoch_is_the_batch_and_the_drains_before_it(tmp_path: Path) -> None:
     query.checkpoint.plan(3)
     query.checkpoint.tear("offsets/3", "commits/2")
     text = done("repair", query.root, "--yes")
-    assert "batch 2 was begun last, 2 is completed by every step" in text
+    assert "last begun batch: 2, last batch completed by every step: 2" in text
     again = LocalDriver(sink, query.root, query_id=QUERY)
     assert again.run_epoch(2, rows(2)).skipped
     assert not again.run_epoch(3, rows(3)).skipped
@@ -455,14 +455,14 @@ def test_a_step_that_was_moved_is_looked_for_where_it_is(tmp_path: Path) -> None
     query.checkpoint.tear("commits/2")
     there = f"sqlite://{tmp_path}/recovery"
     copy_step(query.root, there, "left")
-    assert "name that place with --recovery, and this one too" in failed("repair", query.root)
+    assert "give that location with --recovery, and this one too" in failed("repair", query.root)
     done("repair", query.root, "--recovery", query.root, "--recovery", there, "--yes")
     assert kinds(there, "left")[-1] == kinds(query.root, "right")[-1] == "repaired"
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     assert "is not the checkpoint of a query on a local disk" in failed("repair", tmp_path)
-    assert "is no checkpoint of Spark" in failed("repair", "sqlite:///somewhere", code=2)
+    assert "is not a Spark checkpoint" in failed("repair", "sqlite:///somewhere", code=2)
 
 
 def test_status_shows_the_state_before_a_repair(tmp_path: Path) -> None:

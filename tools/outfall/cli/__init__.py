@@ -1,6 +1,6 @@
-"""The command line, `outfall`: see into a step's recovery data, and act on it while its query does not run.
+"""The command line `outfall`: inspects and maintains the recovery data of steps.
 
-The commands are in `outfall.cli.commands`. They need the extra `cli`, and no Spark.
+The commands are in `outfall.cli.commands`. They require the extra `cli`, but not Spark.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command that the arguments of this process name, and end the process.
+    """Run the command given by the process arguments, and exit.
 
-    Exit codes: 0 for what was done, 1 for what failed, 2 for a wrong call or a missing extra.
+    Exit codes: 0 on success, 1 on failure, 2 on a usage error or a missing extra.
     """
     try:
         from outfall.cli.commands.app import outfall

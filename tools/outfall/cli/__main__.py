@@ -1,4 +1,4 @@
-"""`python -m outfall.cli`, where the script `outfall` is not on the path."""
+"""`python -m outfall.cli`, for environments without the script `outfall` on the path."""
 
 from outfall.cli import main
 

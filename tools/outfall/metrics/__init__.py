@@ -1,1 +1,1 @@
-"""What the log of a step says about it, for people and for monitoring. Reads only; needs no Spark."""
+"""The state of steps from their logs, for commands and monitoring. Reads only; does not need Spark."""

@@ -1,7 +1,7 @@
-"""What the logs of many steps say, for Prometheus.
+"""Prometheus metrics from the logs of many steps.
 
-Stores are looked at in threads of their own, each RECOVERY in several, so that one that is slow or hangs keeps back
-neither others nor a scrape, which reads memory only.
+Each RECOVERY has its own threads, so a slow or hanging store delays neither other stores nor scrapes, which read only
+memory.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ except ImportError as error:
 _log = logging.getLogger(__name__)
 
 _THREADS = 4
-"""Of each RECOVERY: as many of its logs may hang before its others wait."""
+"""Threads per RECOVERY: its other logs wait if this many logs hang."""
 _SEARCH_EVERY = 30.0
-"""Seconds between two searches for new locations below a directory."""
+"""Seconds between searches for new locations below a directory."""
 _SILENCE = 30.0
-"""Seconds after which a log that nobody has finished reading counts as unreadable; longer where looks are rarer."""
+"""Seconds without a finished read until a log counts as unreadable; longer with a long interval."""
 
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily
 
 
 class Exporter:
-    """Looks at recovery locations and answers scrapes, in threads, from the moment it is made until it is closed."""
+    """Reads recovery locations and serves scrapes in threads, from construction until `close`."""
 
     def __init__(self, recoveries: Sequence[RecoveryConfig], *, host: str, port: int, every: float) -> None:
-        """Begin.
+        """Start reading and listening.
 
         Args:
-            recoveries: locations, or directories or prefixes with several of them.
-            host: the address to listen at.
-            port: 0 for one that is free.
-            every: seconds between two looks at a step.
+            recoveries: locations, or directories or prefixes that contain locations.
+            host: listen address.
+            port: listen port; 0 selects a free one.
+            every: seconds between two reads of a step.
 
         Raises:
-            OSError: the address cannot be listened at.
+            OSError: the address is not available.
         """
         board = _Board(every)
         registry = CollectorRegistry(auto_describe=False)
@@ -67,11 +67,11 @@ class Exporter:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The listen port."""
         return self._server.server_port
 
     def close(self) -> None:
-        """End; a look that is under way is not waited for."""
+        """Stop, without waiting for reads in progress."""
         for looker in self._lookers:
             looker.stop()
         self._server.shutdown()
@@ -85,7 +85,7 @@ class _Key:
 
 
 class _Board:
-    """What was read last: all that the threads that look share with a scrape."""
+    """The last reads, shared by the reading threads and scrapes."""
 
     def __init__(self, every: float) -> None:
         self._lock = threading.Lock()
@@ -94,36 +94,36 @@ class _Board:
         self._locations: dict[str, tuple[bool, float]] = {}
 
     def expect(self, key: _Key) -> None:
-        """Take note of a step that nobody has read yet: one whose log hangs from the beginning must be seen too."""
+        """Add a step before its first read, so that a log that hangs from the beginning is visible."""
         status = StepStatus(key.step, "unreadable")
         with self._lock:
             self._steps.setdefault(key, Reading(status, at=0.0, seconds=0.0, readable=False, now=0.0))
 
     def put(self, key: _Key, status: StepStatus, seconds: float) -> None:
-        """Take over what a look has found."""
+        """Store the result of a read."""
         now = time.time()
         with self._lock:
             self._steps[key] = Reading(status, at=now, seconds=seconds, readable=status.problem is None, now=now)
 
     def listed(self, location: str, *, readable: bool) -> None:
-        """Take note of whether a location could be listed."""
+        """Store whether a location could be listed."""
         with self._lock:
             self._locations[location] = readable, time.time()
 
     def keep(self, location: str, steps: Sequence[str]) -> None:
-        """Forget what is not at a location any more."""
+        """Remove steps that no longer exist at a location."""
         with self._lock:
             for key in [key for key in self._steps if key.location == location and key.step not in steps]:
                 del self._steps[key]
 
     def forget(self, location: str) -> None:
-        """Forget a location that is not there any more."""
+        """Remove a location that no longer exists."""
         self.keep(location, ())
         with self._lock:
             self._locations.pop(location, None)
 
     def steps(self) -> list[tuple[_Key, Reading]]:
-        """Return all steps as of now; one that was not read for long is not readable."""
+        """Return all steps. A step without a recent read is not readable."""
         now = time.time()
         with self._lock:
             found = list(self._steps.items())
@@ -132,7 +132,7 @@ class _Board:
         ]
 
     def locations(self) -> list[tuple[str, bool]]:
-        """Return all locations, and whether they can be listed."""
+        """Return all locations and whether they can be listed."""
         with self._lock:
             found = list(self._locations.items())
         return [(location, readable and not self._silent(at)) for location, (readable, at) in found]
@@ -142,7 +142,7 @@ class _Board:
 
 
 class _StepCollector(Collector):
-    """Makes the samples of a scrape."""
+    """Creates the samples of a scrape."""
 
     def __init__(self, board: _Board) -> None:
         self._board = board
@@ -167,7 +167,7 @@ def _family(series: Series, labels: Sequence[str]) -> Family:
 
 
 class _Looker:
-    """Looks at one RECOVERY again and again: finds its locations and their steps, and reads what is new of each."""
+    """Reads one RECOVERY repeatedly: finds its locations and steps, and reads their new entries."""
 
     def __init__(self, recovery: RecoveryConfig, every: float, board: _Board) -> None:
         self._recovery = recovery
@@ -175,7 +175,7 @@ class _Looker:
         self._board = board
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._guard = threading.RLock()
-        """Held for what is known of locations and jobs, and never while a store is asked."""
+        """Protects the known locations and jobs. Never held during a call of a store."""
         self._busy: set[object] = set()
         self._said: dict[object, str | None] = {}
         self._watches: dict[_Key, StepWatch] = {}
@@ -185,12 +185,12 @@ class _Looker:
         board.listed(recovery.url(), readable=False)
 
     def start(self) -> None:
-        """Begin. The threads are daemons: a store that hangs must not keep the process from ending."""
+        """Start. The threads are daemons, so that a hanging store does not prevent the process from exiting."""
         for target in (self._run, *[self._work] * _THREADS):
             threading.Thread(target=target, name="outfall-look", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -209,7 +209,7 @@ class _Looker:
             job()
 
     def _enqueue(self, name: object, job: Callable[[], str | None]) -> None:
-        """Give the threads a job that returns what is wrong, unless they still have the last one of this name."""
+        """Queue a job that returns a problem, unless the previous job of this name is still queued or running."""
         with self._guard:
             if name in self._busy:
                 return
@@ -219,7 +219,7 @@ class _Looker:
     def _do(self, name: object, job: Callable[[], str | None]) -> None:
         try:
             problem = job()
-        except Exception as error:  # whatever a store's client raises: the next look may succeed
+        except Exception as error:  # any error of a store's client may be temporary
             problem = without_credentials(f"{type(error).__name__}: {error}")
         finally:
             self._busy.discard(name)
@@ -228,7 +228,7 @@ class _Looker:
         self._said[name] = problem
 
     def _search(self) -> str | None:
-        """Find the locations from time to time; in between only say that this thread is not kept."""
+        """Search for locations at intervals. Otherwise only report that the threads are not blocked."""
         given, now = self._recovery.url(), time.monotonic()
         if self._searched is None or now - self._searched >= _SEARCH_EVERY:
             try:
@@ -246,10 +246,10 @@ class _Looker:
                 self._enqueue(("steps of", location.url()), partial(self._list, location))
         if [location.url() for location in self._locations] != [given]:
             self._board.listed(given, readable=True)
-        return None if self._locations else f"{given}: no steps are recorded in it or below it yet"
+        return None if self._locations else f"{given}: no steps are recorded in this location or below it yet"
 
     def _list(self, location: RecoveryConfig) -> None:
-        """Find the steps of a location."""
+        """List the steps of a location."""
         try:
             steps = location.steps()
         except Exception:
@@ -258,7 +258,7 @@ class _Looker:
                     self._board.listed(location.url(), readable=False)
             raise
         with self._guard:
-            # A search may have found meanwhile that the location is gone.
+            # A search may have removed the location in the meantime.
             if location in self._locations:
                 self._keep(location.url(), steps)
                 for step in steps:
@@ -278,7 +278,7 @@ class _Looker:
         self._board.keep(location, steps)
 
     def _look(self, key: _Key) -> str | None:
-        """Look at a step."""
+        """Read a step."""
         watch, started = self._watches.get(key), time.monotonic()
         if watch is None:
             return None

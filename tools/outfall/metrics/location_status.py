@@ -1,4 +1,4 @@
-"""All steps of a recovery location, and of the checkpoints below a directory that is none itself."""
+"""The steps of a recovery location, or of the checkpoints below a directory."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.log import RecoveryConfig
 
 SHOWN = 10
-"""Checkpoints and steps that a text names."""
+"""Maximum number of checkpoints and steps in a text."""
 
 
 @dataclass(frozen=True)
 class LocationStatus:
-    """One location, as its logs are at one moment."""
+    """The state of one location at one moment."""
 
     recovery: str
-    """Its URL, free of secrets."""
+    """URL without secrets."""
     steps: list[StepStatus] = field(default_factory=list)
     checkpoints: list[LocationStatus] = field(default_factory=list)
-    """Those in the directories of a location that has no steps itself."""
+    """Checkpoints below a location without own steps."""
     problem: str | None = None
-    """Why there are no steps."""
+    """Reason for missing steps."""
 
     def failed(self) -> bool:
-        """Whether nothing is recorded, or something cannot be read."""
+        """Whether nothing is recorded or a log cannot be read."""
         wrong = any(step.problem or step.state == "empty" for step in self.steps)
         return bool(self.problem) or wrong or any(found.failed() for found in self.checkpoints)
 
@@ -40,14 +40,14 @@ class NamedStep:
     """A step of a location, or of a checkpoint below it."""
 
     directory: str
-    """Of the checkpoint, below the location; empty for a step of the location itself."""
+    """Directory of the checkpoint relative to the location; empty for the location's own steps."""
     location: str
-    """The URL of the one that the step is in."""
+    """URL of the location of the step."""
     status: StepStatus
 
     @property
     def name(self) -> str:
-        """Tells the step from the others of the location."""
+        """A unique name within the location."""
         return f"{self.directory}/{self.status.step}" if self.directory else self.status.step
 
 
@@ -59,19 +59,19 @@ def named_steps(found: LocationStatus) -> Iterator[NamedStep]:
 
 
 def problems(found: LocationStatus) -> Iterator[tuple[str, str]]:
-    """Yield why there are no steps in a location or in a checkpoint below it, each with its URL."""
+    """Yield URL and reason for each location or checkpoint without steps."""
     for location in (found, *found.checkpoints):
         if location.problem is not None:
             yield location.recovery, location.problem
 
 
 def look_at(recovery: RecoveryConfig, steps: Sequence[str] = (), *, last: int) -> LocationStatus:
-    """Read the steps of a location. Writes nothing, and raises nothing: what fails is told in its place.
+    """Read the steps of a location. Never writes. Errors become part of the result.
 
     Args:
         recovery: the location.
-        steps: which ones; all when empty, and where there are none those of the checkpoints below.
-        last: how many of the last epochs of each.
+        steps: step ids. If empty, all steps; if there are none, the steps of the checkpoints below.
+        last: number of epochs per step.
     """
     url = recovery.url()
     try:
@@ -87,28 +87,28 @@ def look_at(recovery: RecoveryConfig, steps: Sequence[str] = (), *, last: int) -
 
 
 def no_steps(recovery: RecoveryConfig) -> str:
-    """Say that a location has no steps, and why where that can be seen."""
+    """Describe a location without steps, with the reason if it is known."""
     why = why_none(recovery)
     return f"no steps in {recovery.url()}" + (f": {why}" if why else "")
 
 
 def why_none(recovery: RecoveryConfig) -> str | None:
-    """Say why a location has no steps, where that can be seen."""
+    """Return the reason why a location has no steps, if it is known."""
     path = local_path(recovery)
     if path is None:
         return None
     if not os.path.isdir(path):
-        return f"there is no directory {path}"
+        return f"the directory {path} does not exist"
     if below := locations_below(recovery):
         names = [found.url().removeprefix(path).lstrip("/") for found in below]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        return f"it holds checkpoints, and is none: name one of {', '.join(names[:SHOWN])}{more}"
+        return f"it is a directory of checkpoints: give one of {', '.join(names[:SHOWN])}{more}"
     if (Path(path) / "offsets").is_dir():
-        return "Spark has a checkpoint there, and Outfall wrote nothing yet"
-    return "it is no checkpoint, nor was it given as recovery="
+        return "it is a Spark checkpoint in which Outfall has not written yet"
+    return "it is neither a checkpoint nor a value of recovery="
 
 
 def local_path(recovery: RecoveryConfig) -> str | None:
-    """Return the directory of a location that is one on this host."""
+    """Return the directory of a location on this host, else `None`."""
     path = recovery.url() if isinstance(recovery, CheckpointRecoveryConfig) else ""
     return path if path.startswith("/") else None

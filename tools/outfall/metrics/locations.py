@@ -1,4 +1,4 @@
-"""Which recovery locations lie below a directory or a prefix."""
+"""Search for recovery locations below a directory or a prefix."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from outfall.recovery.location import explained, recovery_location
 from outfall.recovery.log import RecoveryConfig
 
 DEPTH = 4
-"""Levels below a directory that are searched."""
+"""Number of searched levels below a directory."""
 
 _OTHERS = {"outfall", "offsets", "commits", "sources", "state", "_temporary", "_spark_metadata"}
-"""Directories of Spark's and of ours, which hold no checkpoint and may hold very many files."""
+"""Directories of Spark and Outfall that contain no checkpoint and may contain very many files."""
 
 
 def locations_in(recovery: RecoveryConfig) -> list[RecoveryConfig]:
-    """Return a location itself where steps are recorded in it, else those below it; other stores as they are.
+    """Return the location itself if it has steps, else the locations below it. Other stores are returned as they are.
 
     Raises:
         ConfigurationError, TransientError: the store cannot be listed.
@@ -30,9 +30,9 @@ def locations_in(recovery: RecoveryConfig) -> list[RecoveryConfig]:
 
 
 def locations_below(recovery: RecoveryConfig) -> list[RecoveryConfig]:
-    """Return the locations with steps in the directories of one on a disk or in an object store, at most 4 levels down.
+    """Return locations with steps at most 4 levels below a directory or prefix.
 
-    Nothing is searched below a location that has steps.
+    The search does not descend into a location with steps.
 
     Raises:
         ConfigurationError, TransientError: the store cannot be listed.
@@ -42,7 +42,7 @@ def locations_below(recovery: RecoveryConfig) -> list[RecoveryConfig]:
 
 def _search(location: CheckpointRecoveryConfig, depth: int) -> Iterator[CheckpointRecoveryConfig]:
     for name in sorted(set(_directories(location)) - _OTHERS) if depth else ():
-        # What no location can be called, none was ever written to.
+        # Invalid names of locations cannot have recovery data.
         with suppress(ConfigurationError):
             found = CheckpointRecoveryConfig(f"{location.url().rstrip('/')}/{name}")
             if found.steps():
@@ -55,7 +55,7 @@ def _directories(config: CheckpointRecoveryConfig) -> Sequence[str]:
     location = recovery_location(config.url())
     with explained("searching for recovery data", None, location.path):
         if location.scheme != LOCAL:
-            # Here and not above: fsspec is needed for object stores only.
+            # Imported here, because only object stores need fsspec.
             from outfall.recovery.object_log import ObjectStore
 
             return ObjectStore(location).directories(location.path)
@@ -63,5 +63,5 @@ def _directories(config: CheckpointRecoveryConfig) -> Sequence[str]:
             with os.scandir(location.path) as found:
                 return [entry.name for entry in found if entry.is_dir()]
         except (FileNotFoundError, PermissionError):
-            # One that may not be read is somebody else's, and hides none of ours.
+            # An unreadable directory belongs to another user and contains no own checkpoints.
             return []

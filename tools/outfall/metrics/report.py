@@ -1,4 +1,4 @@
-"""The report of a recovery location: one page of HTML that needs nothing else."""
+"""The report of a recovery location: one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -54,14 +54,13 @@ dt { color: var(--soft) } dd { margin: 0 }
 
 
 def report_page(found: LocationStatus, now: datetime) -> str:
-    """Return the page: of each step how it stands, what went wrong, what to do, and plots of its last epochs.
+    """Return the page: state, problems, advice and plots of the last epochs for each step.
 
-    All that comes from logs is escaped, and what looks like credentials is masked. The page has no script, and loads
-    nothing.
+    Texts from logs are escaped and credentials are masked. The page has no script and loads nothing.
 
     Args:
-        found: the location, with as many epochs of its steps as are to be shown.
-        now: the time of the look, UTC.
+        found: the location, with the epochs to show.
+        now: the time of reading, UTC.
     """
     steps = list(named_steps(found))
     sections = [_section(number, step, now) for number, step in enumerate(steps)]
@@ -113,15 +112,15 @@ def _sentence(step: StepStatus, now: datetime) -> str:
 
 
 def _numbers(step: StepStatus) -> str:
-    """The few numbers to look at first."""
+    """Return the most important numbers."""
     written = written_epochs(step.epochs)
     if not written:
         return ""
     last = written[-1]
     shown = [
-        (compact(rows_per_second(last)), "rows/s in the last epoch"),
-        (f"{last.seconds:.1f} s", "for the last epoch"),
-        (compact(step.totals.get("rows", sum(epoch.rows for epoch in written))), "rows since the first epoch"),
+        (compact(rows_per_second(last)), "rows/s, last epoch"),
+        (f"{last.seconds:.1f} s", "duration, last epoch"),
+        (compact(step.totals.get("rows", sum(epoch.rows for epoch in written))), "rows in total"),
     ]
     if step.rows_held:
         shown.append((compact(step.rows_held), "rows buffered"))
@@ -135,13 +134,13 @@ def _numbers(step: StepStatus) -> str:
 
 def _troubles(found: list[Trouble], epochs: int) -> str:
     if not found:
-        return f'<h3>What went wrong</h3><p class="soft">Nothing, in the {epochs} epochs that are kept.</p>'
+        return f'<h3>Problems</h3><p class="soft">None in the last {epochs} epochs.</p>'
     cards = "".join(
         f'<div class="card trouble {trouble.severity}"><p class="what">{_text(trouble.what)}</p>'
         f"<p>{_text(trouble.do)}</p></div>"
         for trouble in found
     )
-    return f"<h3>What went wrong, and what to do</h3>{cards}"
+    return f"<h3>Problems and advice</h3>{cards}"
 
 
 def _facts(step: StepStatus) -> str:
@@ -158,7 +157,7 @@ def _facts(step: StepStatus) -> str:
         "states": str(step.states) if step.states else None,
     }
     items = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items() if value)
-    return f"<details><summary>More about this step</summary><dl>{items}</dl></details>" if items else ""
+    return f"<details><summary>Details</summary><dl>{items}</dl></details>" if items else ""
 
 
 def _text(value: str) -> str:

@@ -1,4 +1,4 @@
-"""The series that a step has in Prometheus: names, labels, meanings, and where their values come from."""
+"""The Prometheus series of a step: names, labels, descriptions and values."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from outfall.counters import PHASE_SECONDS, PHASES, SINK_COUNTER, STEP_COUNTERS,
 from outfall.metrics.step_status import State, StepStatus
 
 Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
-"""Values with those of the series' own labels."""
+"""Values with the values of the series' own labels."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A step as it was read last."""
+    """The last read of a step."""
 
     status: StepStatus
     at: float
-    """When, as Unix time."""
+    """Time of the read, as Unix time."""
     seconds: float
-    """How long reading took."""
+    """Duration of the read."""
     readable: bool
-    """Whether it could be read, and not too long ago."""
+    """Whether the read succeeded and is recent."""
     now: float
     """The time of the scrape, as Unix time."""
 
     @property
     def known(self) -> bool:
-        """Whether the log has ever been read and said something."""
+        """Whether the log was ever read and had entries."""
         return self.status.incarnation is not None
 
     def age(self, time: datetime | None) -> float:
-        """Seconds since then; 0 where there is none, or where the driver's clock is ahead."""
+        """Seconds since a time; 0 for `None`, or if the driver's clock is ahead."""
         return 0.0 if time is None else max(0.0, self.now - time.timestamp())
 
 
 @dataclass(frozen=True)
 class Series:
-    """One name, and how its samples of a step are made. All have the labels `location` and `step`."""
+    """One series and the function for its samples. All series have the labels `location` and `step`."""
 
     name: str
     help: str
@@ -54,7 +54,7 @@ class Series:
 
 
 def _gauge(name: str, help: str, value: Callable[[Reading], float | None]) -> Series:
-    """A gauge without labels of its own, absent where there is no value, or where nothing is known of the step."""
+    """Return a gauge without own labels. It is absent without a value or if the step was never read."""
 
     def samples(reading: Reading) -> Iterator[tuple[tuple[str, ...], float]]:
         found = value(reading) if reading.known else None
@@ -190,4 +190,4 @@ LOCATION_READABLE = Series(
     "1 if the last listing of the location succeeded: of its steps, or of the locations below a directory.",
     lambda reading: [],
 )
-"""Of locations, and so without the label `step`."""
+"""A series of locations, without the label `step`."""

@@ -1,4 +1,4 @@
-"""One step, as its log is at one moment."""
+"""The state of one step, read from its log."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from outfall.recovery.log import RecoveryConfig, RecoveryLog
 from outfall.redaction import without_credentials
 
 State = Literal["empty", "begun", "recorded", "committing", "completed", "abandoned", "moved", "damaged", "unreadable"]
-"""What the newest entry says. `begun`: an epoch is being written, or was when its driver ended; `recorded`: it is
-durable and not published; `committing`: some of it may be published; `abandoned`: it is to be written anew.
-Two are of a log that says nothing: `damaged`, and `unreadable` when the store failed, which may pass."""
+"""State by the newest entry. `begun`: an epoch is being written, or its driver has ended. `recorded`: the epoch is
+durable but not published. `committing`: parts of it may be published. `abandoned`: it must be written again. Two states
+have no entry: `damaged`, and `unreadable` if the store failed, perhaps temporarily."""
 
 _STATES: dict[type, State] = {
     Begin: "begun",
@@ -50,78 +50,78 @@ _PHASES: dict[State, Phase] = {"begun": "tasks", "abandoned": "tasks", "recorded
 
 @dataclass(frozen=True)
 class StepStatus:
-    """One step, as its log was at one moment."""
+    """The state of one step at one moment."""
 
     step: str
     state: State
     epoch: int | None = None
-    """The epoch that the state is of; `None` where none is known."""
+    """The epoch of the state; `None` if unknown."""
     completed: int | None = None
     """The last completed epoch."""
     completed_at: datetime | None = None
-    """When it was completed, by the clock of its driver, UTC."""
+    """Time of its completion by the driver's clock, UTC."""
     phase: Phase | None = None
-    """What an open epoch is in: `tasks` until it is recorded, then `commit`. `None` while none is open."""
+    """Phase of the open epoch: `tasks` until it is recorded, then `commit`. `None` without an open epoch."""
     opened_at: datetime | None = None
-    """When the open epoch began, UTC."""
+    """Start of the open epoch, UTC."""
     changed_at: datetime | None = None
-    """When the newest entry was made, UTC."""
+    """Time of the newest entry, UTC."""
     incarnation: str | None = None
     generation: int = 0
     restarts: int = 0
-    """How often an epoch had to be begun again, the open one included."""
+    """Number of restarted epochs, including the open one."""
     retrying: bool = False
-    """Whether driver or tasks try something again: `heartbeats` says what."""
+    """Whether the driver or tasks retry an operation; see `heartbeats`."""
     heartbeats: list[Heartbeat] = field(default_factory=list)
-    """What is tried again, or was within the last 90 seconds; what began first comes first."""
+    """Retries within the last 90 seconds, in order of their start."""
     sink: str | None = None
     """The sink's kind."""
     target: str | None = None
     children: dict[str, str] = field(default_factory=dict)
-    """The targets of the sinks that the sink consists of, by name."""
+    """Child sink → its target."""
     guarantee: str | None = None
-    """That of the last completed epoch; `NONE` once rows were dropped."""
+    """Guarantee of the last completed epoch; `NONE` after rows were dropped."""
     totals: dict[str, int] = field(default_factory=dict)
-    """What was counted since the first epoch: see `outfall.recovery.entries.Completed.totals`."""
+    """Counters since the first epoch; see `outfall.recovery.entries.Completed.totals`."""
     peaks: dict[str, int] = field(default_factory=dict)
-    """The counters of the last completed epoch that are no sums: see `outfall.contexts.Metrics`."""
+    """Peak counters of the last completed epoch; see `outfall.contexts.Metrics`."""
     recorded_rows: int = 0
-    """Rows that are recorded and not wholly published."""
+    """Rows that are recorded but not fully published."""
     dropped_rows: int = 0
-    """Rows that were dropped since the first epoch, as the query's `CommitPolicy` said."""
+    """Rows dropped since the first epoch by the query's `CommitPolicy`."""
     dropped_committables: int = 0
     outfall: str | None = None
-    """The version that began the newest epoch."""
+    """Outfall version of the newest epoch."""
     query_id: str | None = None
     driver: str | None = None
     """Host and process id of the newest driver."""
     states: int = 0
-    """How many states are recorded: of parts and of writers."""
+    """Number of recorded states of parts and writers."""
     rows_held: int = 0
-    """Rows that the sink holds back."""
+    """Rows that the sink has buffered."""
     held_since: datetime | None = None
     moved_to: str | None = None
-    """Where the step goes on instead."""
+    """URL of the store where the step continues."""
     problem: str | None = None
     """Why the log cannot be read."""
     epochs: list[EpochSummary] = field(default_factory=list)
-    """The last ones, oldest first."""
+    """The last epochs, oldest first."""
 
 
 class StepWatch:
-    """Looks at one step again and again, and reads its entries only where there are others than before."""
+    """Reads one step repeatedly, and decodes its entries only if they changed."""
 
     def __init__(self, recovery: RecoveryConfig, step_id: str) -> None:
-        """Look at nothing yet."""
+        """Create a watch without reading."""
         self._recovery = recovery
         self._step_id = step_id
         self._numbers: list[int] | None = None
         self._status = StepStatus(step_id, "unreadable")
 
     def look(self) -> StepStatus:
-        """Return the step as it is now, without its epochs.
+        """Return the current state of the step, without its epochs.
 
-        Of one that cannot be read the state is `damaged` or `unreadable`, and all else as it was when it could be.
+        If the log cannot be read, the state is `damaged` or `unreadable`, and all other fields keep their last values.
         """
         try:
             with closing(self._recovery.open_read_only(self._step_id)) as log:
@@ -135,7 +135,7 @@ class StepWatch:
             return self._troubled("damaged", str(error))
         except OutfallError as error:
             return self._troubled("unreadable", str(error))
-        except Exception as error:  # a store's client: whatever it raises, the next look may succeed
+        except Exception as error:  # any error of a store's client may be temporary
             return self._troubled("unreadable", without_credentials(f"{type(error).__name__}: {error}"))
 
     def _troubled(self, state: State, problem: str) -> StepStatus:
@@ -144,7 +144,7 @@ class StepWatch:
 
 
 def look(recovery: RecoveryConfig, step_id: str, *, last: int, before: int | None = None) -> StepStatus:
-    """Read a step's log as `read_status` does; one that cannot be read has the state `damaged` or `unreadable`."""
+    """Read a step like `read_status`. Errors become the state `damaged` or `unreadable`."""
     try:
         return read_status(recovery, step_id, last=last, before=before)
     except RecordError as error:
@@ -157,13 +157,13 @@ def read_status(recovery: RecoveryConfig, step_id: str, *, last: int, before: in
     """Read a step's log. Writes nothing; safe while the query runs.
 
     Args:
-        recovery: where the log is.
-        step_id: the step's id.
-        last: how many of the last epochs to return. With 0 only the newest entries are read.
-        before: return only epochs before this one, so that older ones can be paged through.
+        recovery: location of the log.
+        step_id: the step id.
+        last: number of epochs to return. With 0, only the newest entries are read.
+        before: return only epochs before this one, for paging.
 
     Raises:
-        RecordError: an entry is damaged or of a newer format.
+        RecordError: an entry is damaged or has a newer format.
         TransientError, ConfigurationError: the store cannot be read.
     """
     with closing(recovery.open_read_only(step_id)) as log:

@@ -1,4 +1,4 @@
-"""The command `outfall`, and what becomes of errors."""
+"""The command `outfall` and its error handling."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MODULES = {
     "status": "status",
     "watch": "watch",
 }
-"""The module that has each command, as a function of its name."""
+"""Command → module with a function of that name."""
 
 
 class Commands(click.Group):
-    """Commands whose errors are a line of text, unless `--debug` is given.
+    """Commands that report errors as one line of text, unless `--debug` is given.
 
-    Each is loaded when it is called: what some of them need would take more memory than all of an exporter.
+    Each command is imported when it is called. The imports of some commands need more memory than the whole exporter.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,19 +60,19 @@ def _text_of(error: Exception) -> str:
     notes = getattr(error, "__notes__", ())
     if isinstance(error, OutfallError | ImportError):
         return "\n".join([str(error), *notes])
-    # Not one of ours: its text may hold anything.
+    # Errors of other libraries can contain credentials.
     text = without_credentials(f"{type(error).__name__}: {error}")
-    return f"{text}\nThis was not foreseen; outfall --debug shows where it happened."
+    return f"{text}\nThis error is unexpected. Run outfall --debug to see the traceback."
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--debug", is_flag=True, help="Show tracebacks, and log what is done.")
+@click.option("--debug", is_flag=True, help="Show tracebacks and log lines.")
 @click.version_option(outfall_version(), prog_name="outfall")
 def outfall(debug: bool) -> None:
-    """See into the recovery data of Outfall's sinks, and act on it.
+    """Inspect and maintain the recovery data of Outfall's sinks.
 
-    RECOVERY is the query's checkpoint location or what it was given as recovery=: a path or a URL. STEP is the sink's
-    step_id; where none was given it is "sink".
+    RECOVERY is the query's checkpoint location or the value of recovery=: a path or a URL. STEP is the step_id of the
+    sink. The default step_id is "sink".
     """
     if debug:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -81,11 +81,11 @@ def outfall(debug: bool) -> None:
 @outfall.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
 def completion(shell: str) -> None:
-    """Print the script that makes a shell complete commands, options, steps and directories.
+    """Print a script that completes commands, options, steps and directories.
 
-    In ~/.bashrc write: eval "$(outfall completion bash)"; in ~/.zshrc the same with zsh; in config.fish of fish:
-    outfall completion fish | source
+    Bash: add eval "$(outfall completion bash)" to ~/.bashrc. zsh: add eval "$(outfall completion zsh)" to ~/.zshrc.
+    fish: add "outfall completion fish | source" to config.fish.
     """
-    made = get_completion_class(shell)
-    assert made is not None  # noqa: S101 - click knows these three
-    click.echo(made(outfall, {}, "outfall", "_OUTFALL_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # noqa: S101 - click supports these three
+    click.echo(completion_class(outfall, {}, "outfall", "_OUTFALL_COMPLETE").source())

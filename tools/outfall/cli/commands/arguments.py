@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have: places, steps, and the sink that a command is about."""
+"""Arguments and options shared by commands: locations, steps and sinks."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from outfall.source_options import build_sink, split_options
 
 @dataclass(frozen=True)
 class ChosenSink:
-    """Which sink a command is about, and how it is made.
+    """The sink given on the command line.
 
     Args:
-        name: a sink as `.option("sink", …)` names it, or `package.module:function`, a function without arguments, or
-            `package.module:sink`, for sinks that are made of objects. May stand among the options instead.
-        options: those of `format("outfall")`, in any of their spellings. The API's own may be among them.
+        name: the value of `.option("sink", …)`; or, for sink objects, `package.module:function` (a function without
+            arguments) or `package.module:sink`. `None` if the options have it.
+        options: options of `format("outfall")`, in any spelling, including those of the API itself.
     """
 
     name: str | None
     options: Mapping[str, str] = field(repr=False)
 
     def make(self) -> Any:
-        """Make the sink.
+        """Create the sink.
 
         Raises:
-            ConfigurationError: there is none of that name, or an option is wrong.
-            CapabilityError: its capabilities do not go together.
-            ImportError: its module or its extra is missing.
+            ConfigurationError: the sink does not exist, or an option is invalid.
+            CapabilityError: the sink's capabilities contradict each other.
+            ImportError: the sink's module or extra is missing.
         """
         if self.name is not None and ":" in self.name:
             sink = _imported(self.name, self.options)
             check_sink(sink)
             return sink
         api, rest = split_options(self._all())
-        # No API to go through: what routes rows or keeps states will do as well.
+        # No API is involved, so options for routing and state are accepted too.
         return build_sink(api.sink, rest)
 
     def commit_policy(self) -> CommitPolicy:
-        """How committing is tried: as the API's own options say."""
+        """Return the commit policy from the API's options."""
         if self.name is not None and ":" in self.name:
             return CommitPolicy()
         return split_options(self._all())[0].commit_policy()
@@ -71,13 +71,13 @@ class ChosenSink:
 
 
 def read_options(path: Path) -> dict[str, str]:
-    """Read options from a file: JSON where its name ends in `.json`, else TOML.
+    """Read options from a file: JSON if its name ends in `.json`, else TOML.
 
-    Tables within are those of the sinks of a fan-out, or `dead_letter`: `[archive]` with `path` is `archive.path`.
-    Lists become text with commas.
+    A table is a sink of a fan-out, or `dead_letter`: `path` in `[archive]` becomes `archive.path`. Lists become
+    comma-separated strings.
 
     Raises:
-        ConfigurationError: the file cannot be read, or holds something else than options.
+        ConfigurationError: the file cannot be read, or does not contain options.
     """
     try:
         text = path.read_text()
@@ -85,12 +85,15 @@ def read_options(path: Path) -> dict[str, str]:
     except OSError as error:
         raise ConfigurationError(f"the options file {str(path)!r} cannot be read", why=error.strerror) from error
     except ValueError as error:
-        # Neither parser quotes the line, which may hold a secret.
+        # Neither parser quotes the line, which may contain a secret.
         raise ConfigurationError(
-            f"the options file {str(path)!r} is no {'JSON' if path.suffix == '.json' else 'TOML'}", why=str(error)
+            f"the options file {str(path)!r} is not valid {'JSON' if path.suffix == '.json' else 'TOML'}",
+            why=str(error),
         ) from None
     if not isinstance(found, dict):
-        raise ConfigurationError(f"the options file {str(path)!r} holds no names with values", do="write an object")
+        raise ConfigurationError(
+            f"the options file {str(path)!r} does not contain a mapping", do="write an object with names and values"
+        )
     return dict(_flat("", found))
 
 
@@ -111,22 +114,23 @@ def _text(name: str, value: Any) -> str:
         return str(value)
     raise ConfigurationError(
         f"the option {name} has a value of type {type(value).__name__}",
-        do="give text, a number, true or false, or a list of these; leave an option out to have its default",
+        do="use a string, a number, true, false, or a list of these; omit the option to use its default",
     )
 
 
 def _imported(place: str, options: Mapping[str, str]) -> Any:
     if options:
         raise ConfigurationError(
-            f"options are given for {place}, which makes its sink itself", do="leave them out, or name a built-in sink"
+            f"{place} creates its own sink and takes no options", do="remove the options, or use a built-in sink"
         )
     module_name, _, attribute = place.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as for `python -m`: a script's own place is first there otherwise
+        sys.path.insert(0, os.getcwd())  # as with `python -m`; a script has its own directory there
     found = getattr(importlib.import_module(module_name), attribute, None) if module_name and attribute else None
     if found is None:
         raise ConfigurationError(
-            f"{place!r} names nothing", do="write package.module:make_sink, a function without arguments, or a sink"
+            f"{place!r} does not exist",
+            do="write package.module:make_sink, with a function without arguments or a sink",
         )
     return found() if callable(found) else found
 
@@ -137,35 +141,35 @@ _DEFAULT_STEP = "sink"
 
 
 def recovery_location(text: str) -> RecoveryConfig:
-    """Understand a path, also a relative one, or a URL; as the type of an argument."""
+    """Parse a path (absolute or relative) or a URL; the type of an argument."""
     if not text.strip():
-        raise click.BadParameter("it is empty: give a path or a URL, and . for the current directory")
+        raise click.BadParameter("the location is empty: give a path, a URL, or . for the current directory")
     try:
-        # Relative is to where the command runs, which here is the only place that counts.
+        # Relative to the current directory: unlike a query, the command runs in one process.
         return recovery_config(text if urlsplit(text).scheme else os.path.abspath(os.path.expanduser(text)))
     except ConfigurationError as error:
         raise click.BadParameter(str(error)) from error
 
 
 def nothing_recorded(recovery: RecoveryConfig, step: str) -> ConfigurationError:
-    """Make the error for a step without a log, which names the steps that have one."""
+    """Return the error for a step without a log; it lists the steps that have one."""
     with suppress(OutfallError):
         if steps := recovery.steps():
-            why = f"the steps there are {', '.join(steps[:SHOWN])}"
-            return ConfigurationError(f"nothing is recorded of this step in {recovery.url()}", step=step, why=why)
+            why = f"the recorded steps are {', '.join(steps[:SHOWN])}"
+            return ConfigurationError(f"nothing is recorded for this step in {recovery.url()}", step=step, why=why)
     return ConfigurationError(
-        f"nothing is recorded of this step in {recovery.url()}",
+        f"nothing is recorded for this step in {recovery.url()}",
         step=step,
         why=why_none(recovery),
-        do="check the location: it is the query's checkpoint, or what was given as recovery=",
+        do="check the location: use the query's checkpoint or the value of recovery=",
     )
 
 
 def chosen_step(recovery: RecoveryConfig, step: str | None) -> str:
-    """Return the step that is named, else `sink`, else the only one that there is.
+    """Return the given step, else `sink`, else the only step.
 
     Raises:
-        ConfigurationError: there are several of other names, or none.
+        ConfigurationError: there are no steps, or several steps with other names.
         TransientError: the store failed.
     """
     if step is not None:
@@ -177,14 +181,14 @@ def chosen_step(recovery: RecoveryConfig, step: str | None) -> str:
         raise ConfigurationError(no_steps(recovery))
     if len(steps) > 1:
         raise ConfigurationError(
-            f"{recovery.url()} has several steps, and none of them is {_DEFAULT_STEP}",
-            do=f"name one of {', '.join(steps)}",
+            f"{recovery.url()} has several steps, and none has the name {_DEFAULT_STEP!r}",
+            do=f"give one of {', '.join(steps)}",
         )
     return steps[0]
 
 
 def step_id(text: str) -> str:
-    """Check the id of a step; as the type of an argument."""
+    """Check a step id; the type of an argument."""
     try:
         return check_step_id(text)
     except ConfigurationError as error:
@@ -192,12 +196,12 @@ def step_id(text: str) -> str:
 
 
 def complete_location(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Have the shell complete a directory."""
+    """Let the shell complete a directory."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Name the steps of the location before, where that is on this host: a server might take long to say."""
+    """Return the steps of the given location if it is local. A server might take too long."""
     recovery = ctx.params.get("recovery") or ctx.params.get("source")
     if not isinstance(recovery, SqliteRecoveryConfig) and (recovery is None or local_path(recovery) is None):
         return []
@@ -219,7 +223,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def sink_options(command: F) -> F:
-    """Give a command the options that name a sink; its function takes `chosen: ChosenSink`."""
+    """Add the options for a sink to a command; its function takes `chosen: ChosenSink`."""
 
     def choose(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> ChosenSink:
         name, path = ctx.params.pop("sink"), ctx.params.pop("options_file")
@@ -229,23 +233,23 @@ def sink_options(command: F) -> F:
             raise click.BadParameter(str(error), ctx, param_hint="--options-file") from error
         options = _merged(options, dict(_pair(text, ctx, param) for text in given))
         if name is None and not any(key.lower() == "sink" for key in options):
-            raise click.UsageError("Missing option '--sink': name the sink, for example --sink file.", ctx)
+            raise click.UsageError("Missing option '--sink': for example --sink file.", ctx)
         return ChosenSink(name, options)
 
     for option in (
-        # Last, so that the two others are known to it.
+        # Last, because its callback reads the two others.
         click.option(
             "-o", "--option", "chosen", multiple=True, metavar="NAME=VALUE", callback=choose,
-            help='An option of the sink, as .option(NAME, VALUE) gives it to format("outfall"). May be repeated. Give'
-            " secrets as env:NAME or file:PATH: a command line can be seen by others.",
+            help='Option of the sink, as in .option(NAME, VALUE) of format("outfall"). Can be repeated. Pass secrets as'
+            " env:NAME or file:PATH, because other users can see command lines.",
         ),
         click.option(
             "--options-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
-            help="A TOML or JSON file of options; those given with -o go before.",
+            help="TOML or JSON file with options. Options given with -o take precedence.",
         ),
         click.option(
             "--sink", metavar="NAME", is_eager=True, shell_complete=_complete_sink,
-            help="A sink, such as file, or package.module:make_sink for a sink object.",
+            help="Sink, for example file, or package.module:make_sink for a sink object.",
         ),
     ):  # fmt: skip
         command = option(command)
@@ -255,12 +259,12 @@ def sink_options(command: F) -> F:
 def _pair(text: str, ctx: click.Context, param: click.Parameter) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name.strip():
-        # The text is not shown: a value that lost its name may be a secret.
+        # The text is not shown: a value without a name may be a secret.
         raise click.BadParameter("write each option as name=value", ctx, param)
     return name.strip(), value
 
 
 def _merged(below: dict[str, str], above: dict[str, str]) -> dict[str, str]:
-    """Both, where an option in any of its spellings is one."""
+    """Merge two sets of options; different spellings are the same option."""
     given = {plain_name(name) for name in above}
     return {name: value for name, value in below.items() if plain_name(name) not in given} | above

@@ -1,6 +1,6 @@
-"""`outfall doctor`: whether a sink could write, by its options, its step's log, its target and its connection.
+"""`outfall doctor`: checks a sink's options, log, target and connection.
 
-Writes nothing that stays.
+Leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result = Literal["ok", "note", "failed", "not checked"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     about: str
     result: Result
@@ -39,13 +39,13 @@ class Finding:
 
 
 class Examination:
-    """Looks at one sink, and goes on after what fails as far as that makes sense. Writes nothing that stays.
+    """Checks one sink, and continues after a failed check where possible. Leaves nothing behind.
 
     Args:
-        make_sink: makes the sink, or raises what is wrong with its options.
-        recovery: where its step's log is, if there is one: then the target is compared with that, else it is looked at
-            as on first contact.
-        step_id: the step's id.
+        make_sink: creates the sink, or raises if its options are invalid.
+        recovery: location of the step's log, if there is one. The target is then compared with the log, else checked as
+            on the first run.
+        step_id: the step id.
     """
 
     def __init__(self, make_sink: Callable[[], Any], recovery: RecoveryConfig | None, step_id: str = "sink") -> None:
@@ -53,10 +53,10 @@ class Examination:
         self._recovery = recovery
         self._step_id = step_id
         self._away = False
-        """Whether something failed that may pass."""
+        """Whether a check failed with a transient error."""
 
     def run(self) -> Iterator[Finding]:
-        """Yield each finding as soon as it is made."""
+        """Run the checks, and yield each finding at once."""
         made: list[Any] = []
 
         def make() -> list[Finding]:
@@ -68,21 +68,21 @@ class Examination:
             return
         sink = made[0]
         yield from _described(sink)
-        # Comparing waits for a destination as a query does that starts. Here nobody is to wait for one that is away.
+        # The target check waits for the destination like a starting query. Without a connection, it is skipped.
         yield from self._tried("connection", lambda: self._connect(sink))
         yield from self._tried("target", lambda: self._look_at_target(sink))
 
     def _look_at_target(self, sink: Any) -> list[Finding]:
         view, states, findings = self._read_log(sink)
         if not owns_target(sink):
-            return [*findings, Finding("target", "not checked", f"{type(sink).__name__} has nothing to compare")]
+            return [*findings, Finding("target", "not checked", f"{type(sink).__name__} has no target check")]
         if view.unfinished is not None:
-            text = f"epoch {view.unfinished.epoch} is recorded and not published; the next start does that first"
+            text = f"epoch {view.unfinished.epoch} is recorded but not published; the next start publishes it first"
             return [*findings, Finding("target", "not checked", text)]
         if self._away:
-            return [*findings, Finding("target", "not checked", "its server does not answer")]
+            return [*findings, Finding("target", "not checked", "the server does not respond")]
         sink.check_target(target_context(self._step_id, view, states, view.open_epoch))
-        as_what = "as the log says" if view.begin is not None else "fit for a first epoch"
+        as_what = "matches the log" if view.begin is not None else "ready for the first epoch"
         return [*findings, _ok("target", as_what)]
 
     def _read_log(self, sink: Any) -> tuple[JournalView, dict[str, Any], list[Finding]]:
@@ -92,13 +92,13 @@ class Examination:
             view = Journal(log, self._step_id, SystemClock()).read()
             check_identity(self._step_id, sink, view, None)
             states = load_states(sink, view.states, log) if is_fixed(sink) else {}
-        last = "nothing is recorded yet" if view.begin is None else f"last completed epoch {view.completed}"
+        last = "no records yet" if view.begin is None else f"last completed epoch {view.completed}"
         return view, states, [_ok("recovery", f"{self._recovery.url()}, step {self._step_id}: {last}")]
 
     def _connect(self, sink: Any) -> list[Finding]:
         found = sink.check_connection() if supports(sink, SupportsTarget) else ()
         if not found:
-            return [Finding("connection", "not checked", f"{type(sink).__name__} has no check of its destination")]
+            return [Finding("connection", "not checked", f"{type(sink).__name__} has no connection check")]
         return [_ok("connection", line) for line in found]
 
     def _tried(self, about: str, look: Callable[[], Sequence[Finding]]) -> Iterator[Finding]:
@@ -132,15 +132,15 @@ def _ok(about: str, text: str) -> Finding:
     "--recovery",
     type=recovery_location,
     metavar="RECOVERY",
-    help="Compare the target with this log.",
+    help="Compare the target with the log at this location.",
 )
-@click.option("--step", type=step_id, metavar="STEP", default="sink", show_default=True, help="The step in that log.")
+@click.option("--step", type=step_id, metavar="STEP", default="sink", show_default=True, help="Step in that log.")
 @json_option
 def doctor(chosen: ChosenSink, recovery: RecoveryConfig | None, step: str, as_json: bool) -> None:
-    """Check a sink's options, its target and the way to it. Writes nothing that stays.
+    """Check a sink's options, target and connection. Leaves nothing behind.
 
-    Runs here, with the rights and the network of this host: executors may have others. Exit code 1 when something
-    fails.
+    The command uses the permissions and the network of this host. Executors may have others. The exit code is 1 if a
+    check fails.
     """
     findings: list[Finding] = []
     for finding in Examination(chosen.make, recovery, step).run():

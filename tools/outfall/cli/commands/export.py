@@ -1,4 +1,4 @@
-"""`outfall export`: what the logs of many steps say, for Prometheus."""
+"""`outfall export`: Prometheus metrics from the logs of many steps."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from outfall.recovery.log import RecoveryConfig
 
 @click.command()
 @click.argument("recoveries", type=recovery_location, metavar="RECOVERY", nargs=-1, required=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=9400, show_default=True, help="0 takes a free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
-    "--every", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds between two looks."
+    "--port", type=click.IntRange(0, 65535), default=9400, show_default=True, help="Port; 0 selects a free one."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen address.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds between two reads."
 )
 def export(recoveries: Sequence[RecoveryConfig], port: int, host: str, every: float) -> None:
-    """Serve what the logs say as metrics for Prometheus, until Ctrl-C.
+    """Serve Prometheus metrics from the logs, until Ctrl-C.
 
-    RECOVERY may also be a directory or a prefix with many checkpoints: those at most four levels below it are found,
-    new ones too. Reads only, and may run anywhere that reaches the logs, while queries run and when they are dead.
+    RECOVERY can be a directory or a prefix with checkpoints up to four levels below it, including new ones. The command
+    only reads. It can run on any host with access to the logs, for running and for stopped queries.
     """
     from outfall.metrics.exporter import Exporter
 
     try:
         exporter = Exporter(recoveries, host=host, port=port, every=every)
     except OSError as error:
-        raise click.ClickException(f"{host}:{port} cannot be listened at: {error.strerror or error}") from error
+        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     click.echo(f"http://{host}:{exporter.port}/metrics")
     try:
         threading.Event().wait()

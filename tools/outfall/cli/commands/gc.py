@@ -1,17 +1,17 @@
-"""`outfall gc`: finds and removes what lost attempts of a step left in its target.
+"""`outfall gc`: finds and removes data of failed attempts in the target of a step.
 
-A clean-up touches only what has the incarnation of the step, a generation below a bound, and no record. There
-are two bounds that the log vouches for:
+A clean-up removes only data that has the incarnation of the step, a generation below a bound, and no record. The log
+guarantees two bounds:
 
-- **The newest generation in the log.** Who wrote that BEGIN had settled everything before it, so nothing older stands
-  in a record but in the states, and whoever still writes under an older one is fenced. This holds while a query runs:
-  what it writes carries the newest generation or one that is yet to come.
-- **A generation of our own**, after taking the step over as a starting query does: settle what is recorded, append
-  BEGIN. A query that runs meanwhile is fenced and stops, so this is for one that does not. What its last attempts left
-  is below the new generation.
+- **The newest generation in the log.** The driver that wrote this BEGIN had resolved all earlier epochs. Only states
+  refer to older data, and writers of older generations are fenced. This holds while a query runs, because its data has
+  the newest generation or a later one.
+- **A new generation**, after a takeover like that of a starting query: resolve recorded epochs, append BEGIN. A running
+  query is fenced and fails, so this is only for stopped queries. Data of their last attempts is below the new
+  generation.
 
-What a recorded state names is spared under both. While an epoch is recorded and not completed, so is what the states
-before it name: the epoch is published from that.
+Data that a recorded state refers to is always kept. While an epoch is recorded but not completed, data that the
+previous states refer to is kept too, because the epoch is published from it.
 """
 
 from __future__ import annotations
@@ -50,48 +50,48 @@ from outfall.redaction import without_credentials
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What a clean-up would remove."""
+    """The data that a clean-up would remove."""
 
     generation: int
-    """The first one that is spared."""
+    """The first generation that is kept."""
     names: Sequence[str]
     recorded: int | None = None
-    """An epoch that is recorded and not published, which a takeover publishes first; its data is not among `names`, nor
-    is what else carries its generation."""
+    """An epoch that is recorded but not published. A takeover publishes it first. `names` has no data of its
+    generation."""
 
 
 class LeftoverCleaner:
-    """Looks for, or removes, the leftovers of one step.
+    """Finds or removes the leftovers of one step.
 
     Args:
         sink: the step's sink, with the options of its query.
-        recovery: where the step's log is.
-        step_id: the step's id.
+        recovery: location of the step's log.
+        step_id: the step id.
 
     Raises:
-        CapabilityError: the sink leaves nothing that could be cleaned up.
+        CapabilityError: the sink never leaves data that needs a clean-up.
     """
 
     def __init__(self, sink: Any, recovery: RecoveryConfig, step_id: str) -> None:
         if not any(owns_target(each) for each in children_of(sink).values() or [sink]):
             raise CapabilityError(
-                f"{type(sink).__name__} stages nothing that lost attempts could leave",
+                f"failed attempts of {type(sink).__name__} leave no data in the target",
                 step=step_id,
-                do="leave gc out",
+                do="do not run gc for this sink",
             )
         self._sink = sink
         self._recovery = recovery
         self._step_id = step_id
 
     def find(self, *, take_over: bool = False) -> Leftovers:
-        """Return what `clean_up` would remove. Changes nothing, in the target or in the log.
+        """Return the data that `clean_up` would remove. Changes neither the target nor the log.
 
         Args:
-            take_over: as for `clean_up`.
+            take_over: see `clean_up`.
 
         Raises:
-            CapabilityError: the sink cannot tell it beforehand.
-            ConfigurationError, ForeignRecordsError, FencedError: as for `clean_up`.
+            CapabilityError: the sink cannot list leftovers.
+            ConfigurationError, ForeignRecordsError, FencedError: see `clean_up`.
         """
         with self._read() as (view, log):
             recorded = view.unfinished.epoch if take_over and view.unfinished is not None else None
@@ -99,9 +99,9 @@ class LeftoverCleaner:
             names = self._sink.find_leftovers(self._context(view, log, generation))
         if names is None:
             raise CapabilityError(
-                f"{type(self._sink).__name__} has no find_leftovers(): it cannot tell what a clean-up would remove",
+                f"{type(self._sink).__name__} has no find_leftovers(), so its leftovers cannot be listed",
                 step=self._step_id,
-                do="run gc with --yes; it removes what the query itself would",
+                do="run gc with --yes; it removes the same data as the query's own clean-up",
             )
         return Leftovers(generation, names, recorded)
 
@@ -109,18 +109,18 @@ class LeftoverCleaner:
         """Remove the leftovers.
 
         Args:
-            take_over: whether to go up to a new generation, under which a query that runs is fenced.
-            commit: how publishing what is recorded is tried, when taking over.
+            take_over: whether to append a new generation, which fences a running query.
+            commit: policy for publishing recorded epochs in a takeover.
 
         Returns:
-            How many things the sink removed. Where it cannot tell beforehand, what the takeover cleaned up, as each
-            BEGIN after a lost attempt does, is not among them.
+            The number of removed items. If the sink cannot list leftovers, items that the takeover itself cleaned up
+            are not counted.
 
         Raises:
-            ConfigurationError: nothing is recorded of this step.
-            ForeignRecordsError: the log is of another sink or target.
-            FencedError: the step was moved, or somebody else took it over.
-            OutfallError: see `EpochCoordinator.begin` for a takeover; else what the target said.
+            ConfigurationError: nothing is recorded for this step.
+            ForeignRecordsError: the log belongs to another sink or target.
+            FencedError: the step was moved, or another driver took it over.
+            OutfallError: a takeover failed (see `EpochCoordinator.begin`), or the target failed.
         """
         if not take_over:
             with self._read() as (view, log):
@@ -140,7 +140,7 @@ class LeftoverCleaner:
             return max(listed, removed)
 
     def _check(self) -> None:
-        """Refuse a step that is not recorded, or that is another's."""
+        """Reject a step without records, or of another sink."""
         with self._read():
             pass
 
@@ -155,8 +155,8 @@ class LeftoverCleaner:
             yield view, log
 
     def _context(self, view: JournalView, log: RecoveryLog, generation: int) -> CleanUpContext:
-        # What was there before an epoch that is to be published is published from the names in the states before it;
-        # what its own states name beside them carries its generation.
+        # An unpublished epoch is published from data that the previous states refer to. Its own states refer to them
+        # and to data of its generation.
         before = view if view.unfinished is None else view.before or view
         return clean_up_context(
             self._sink,
@@ -176,19 +176,19 @@ class LeftoverCleaner:
 @recovery_argument
 @step_argument
 @sink_options
-@click.option("--yes", is_flag=True, help="Remove them. Without it they are only listed.")
+@click.option("--yes", is_flag=True, help="Remove the leftovers. Without it, they are only listed.")
 @click.option(
     "--take-over", is_flag=True,
-    help="Also what the last driver's attempts left, for a query that does not run: one that does is fenced and fails."
-    " What is recorded is published first.",
+    help="Include leftovers of the last driver, for a stopped query. A running query is fenced and fails. Recorded"
+    " epochs are published first.",
 )  # fmt: skip
 @json_option
 def gc(recovery: RecoveryConfig, step: str, chosen: ChosenSink, yes: bool, take_over: bool, as_json: bool) -> None:
-    """Find, and with --yes remove, what lost attempts of a step left in its target: uploads, staging, files.
+    """List, and with --yes remove, data of failed attempts in the target: uploads, staged rows, files.
 
-    Safe while the query runs, unless --take-over is given: only what carries this step's incarnation and an older
-    generation than the newest in its log. The query does the same after each epoch; this is for what is left when it
-    will not run again, or when cleaning up failed.
+    Only data with this step's incarnation and a generation older than the newest in its log is affected. Therefore the
+    command is safe while the query runs, except with --take-over. The query cleans up after each epoch by itself. Use
+    gc if the query will not run again, or if a clean-up failed.
     """
     cleaner = LeftoverCleaner(chosen.make(), recovery, step)
     if yes:
@@ -206,5 +206,7 @@ def gc(recovery: RecoveryConfig, step: str, chosen: ChosenSink, yes: bool, take_
     for name in names:
         click.echo(name)
     if found.recorded is not None:
-        click.echo(f"epoch {found.recorded} is recorded and would be published; what it leaves is not listed", err=True)
-    click.echo(f"{len(names)} found" + (", nothing was removed: give --yes" if names else ""), err=True)
+        click.echo(
+            f"epoch {found.recorded} is recorded and would be published first; its leftovers are not listed", err=True
+        )
+    click.echo(f"{len(names)} found" + ("; nothing was removed; add --yes to remove them" if names else ""), err=True)

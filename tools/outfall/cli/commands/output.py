@@ -1,4 +1,4 @@
-"""What commands print: tables and JSON."""
+"""Output of commands: tables and JSON."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ SEVERITY_STYLES: dict[Severity, str] = {"ok": "green", "busy": "cyan", "warning"
 
 
 def console() -> Console:
-    """Return what prints to the process's output. Markup is off: data is shown as it is.
+    """Return a console for the standard output, without markup, so that data is shown unchanged.
 
-    As wide as the terminal, or 80 columns where there is none; without colours in a pipe, or with NO_COLOR.
+    It has the width of the terminal, or 80 columns without one. It uses no colors in a pipe or with NO_COLOR.
     """
     return Console(markup=False, highlight=False, emoji=False)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a dataclass, or what JSON knows, as JSON."""
+    """Print a dataclass or a JSON value as JSON."""
     click.echo(json.dumps(value, default=_plain, indent=indent, ensure_ascii=False))
 
 
 def location_as_json(found: LocationStatus) -> dict[str, Any]:
-    """Return what is known of a location, without what does not apply."""
+    """Return a location as a JSON object, without fields that do not apply."""
     below = {"checkpoints": [location_as_json(each) for each in found.checkpoints]} if found.checkpoints else {}
     problem = {"problem": found.problem} if found.problem else {}
     return {"recovery": found.recovery, "steps": found.steps} | below | problem
 
 
 def table(columns: Iterable[str], *, right: Iterable[str] = ()) -> Table:
-    """Make a table without lines.
+    """Return an empty table without lines.
 
     Args:
-        columns: their headings, which may have line breaks.
-        right: the headings of those that are flush right.
+        columns: headings, which can contain line breaks.
+        right: headings of the right-aligned columns.
     """
     made = Table(box=None, pad_edge=False, header_style="bold")
     numbers = {heading.replace("\n", " ") for heading in right}

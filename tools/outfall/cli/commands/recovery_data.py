@@ -1,4 +1,4 @@
-"""`outfall drain`, `copy` and `reset`: what is done to a step's recovery data as a whole, while no query runs."""
+"""`outfall drain`, `copy` and `reset`: operations on a step's recovery data while no query runs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from outfall.redaction import without_credentials
 @sink_options
 @json_option
 def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink, as_json: bool) -> None:
-    """Deliver the rows that a sink holds back across epochs.
+    """Deliver the rows that a sink has buffered across epochs.
 
-    Stop the query first: one that runs is fenced and fails. Give the sink with the options of its query. A drain that
-    fails can be repeated; each row is delivered once, as in any epoch.
+    Stop the query first: a running query is fenced and fails. Give the sink with the options of its query. You can
+    repeat a failed drain. Rows are delivered with the guarantee of any epoch.
     """
     with closing(recovery.open(step)) as log:
         if not log.numbers():
@@ -49,7 +49,7 @@ def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink, as_json: bool
         rows = 0 if result is None else result.counts[ROWS_DRAINED]
         print_json({"epoch": result and result.epoch, "rows": rows, "seconds": result and result.seconds})
     elif result is None:
-        click.echo("nothing is held back")
+        click.echo("no rows are buffered")
     else:
         click.echo(f"epoch {result.epoch} delivered {result.counts[ROWS_DRAINED]:,} rows in {result.seconds:.2f} s")
 
@@ -62,8 +62,8 @@ def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink, as_json: bool
 def copy(source: RecoveryConfig, target: RecoveryConfig, step: str, as_json: bool) -> None:
     """Move a step's recovery data to another store.
 
-    SOURCE and TARGET are recovery locations. Stop the query first, and start it with recovery=TARGET: the source gets a
-    last entry, after which nobody goes on from it. A copy that failed is made again with the same arguments.
+    SOURCE and TARGET are recovery locations. Stop the query first, and start it with recovery=TARGET. The source gets a
+    last entry, and no query can continue from it. To repeat a failed copy, use the same arguments.
     """
     copied = copy_step(source, target, step)
     if as_json:
@@ -78,13 +78,13 @@ def copy(source: RecoveryConfig, target: RecoveryConfig, step: str, as_json: boo
 @click.command()
 @recovery_argument
 @step_argument
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def reset(recovery: RecoveryConfig, step: str, yes: bool, as_json: bool) -> None:
     """Erase a step's recovery data. Rows may be written again.
 
-    Says first what is lost, and asks. The target is left as it is. With --json nothing is asked: without --yes nothing
-    is erased either, and the exit code is 1.
+    The command lists the consequences and asks for confirmation. The target does not change. With --json, it never
+    asks: without --yes, it erases nothing and exits with code 1.
     """
     lost = [without_credentials(line) for line in consequences(recovery, step)]
     if not as_json:
@@ -104,7 +104,7 @@ def reset(recovery: RecoveryConfig, step: str, yes: bool, as_json: bool) -> None
 
 def _announce(recovery: RecoveryConfig, step: str, lost: Sequence[str]) -> None:
     if not lost:
-        click.echo("nothing is recorded; there is nothing to erase")
+        click.echo("nothing is recorded, nothing to erase")
         return
     click.echo(f"The recovery data of step {step} in {recovery.url()} will be erased.")
     for line in lost:
@@ -112,7 +112,7 @@ def _announce(recovery: RecoveryConfig, step: str, lost: Sequence[str]) -> None:
 
 
 def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:
-    """Say what is lost with a step's recovery data, one sentence each; nothing where there is none to lose.
+    """Describe the consequences of a reset, one paragraph each; empty if nothing is recorded.
 
     Raises:
         TransientError, ConfigurationError: the store cannot be read.
@@ -120,31 +120,31 @@ def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:
     try:
         status = read_status(recovery, step_id, last=0)
     except RecordError as error:
-        return [f"What is lost cannot be told, since the log cannot be read: {error}", *_ALWAYS]
+        return [f"The log cannot be read, so the lost data is unknown: {error}", *_ALWAYS]
     if status.state == "empty":
         return []
     found = []
     if status.state in ("recorded", "committing"):
         found.append(
-            f"Epoch {status.epoch} is recorded and not wholly published. Its rows are lost, or partly there, unless the"
-            " query brings them again. Starting the query once, or outfall gc --take-over, publishes it."
+            f"Epoch {status.epoch} is recorded but not fully published. Its rows are lost or partly visible, unless the"
+            " source replays them. To publish it first, start the query once or run outfall gc --take-over."
         )
     if status.rows_held:
         found.append(
-            f"{status.rows_held} rows that the sink holds back are lost for good. outfall drain delivers them."
+            f"{status.rows_held} buffered rows are permanently lost. To deliver them first, run outfall drain."
         )
     last = "no epoch is completed" if status.completed is None else f"epochs up to {status.completed} are completed"
     where = status.target or status.sink or "the target"
     return [
         *found,
-        f"It is forgotten which rows are in {where} ({last}): rows that come again are written again.",
+        f"The log no longer records which rows are in {where} ({last}). Replayed rows are written again.",
         *_ALWAYS,
     ]
 
 
 _ALWAYS = [
-    "What lost attempts staged in the target is never cleaned up any more. outfall gc --take-over removes it before.",
-    "The step begins as a new one: with a new checkpoint at batch 0, with the old one only with adopt_checkpoint. A"
-    " target that holds data is then treated as somebody else's, as the sink's on_existing says.",
+    "Data of failed attempts stays in the target for good. To remove it first, run outfall gc --take-over.",
+    "The step starts as a new one: with a new checkpoint at batch 0, with the old checkpoint only with"
+    " adopt_checkpoint. The sink treats existing data in the target as another writer's and applies on_existing.",
     "A query that still runs fails.",
 ]

@@ -1,14 +1,14 @@
-"""`outfall repair`: takes back, after a loss of power, what Spark's checkpoint lost and no epoch stands on.
+"""`outfall repair`: repairs Spark's checkpoint after a power loss, by moving torn files aside.
 
 ```
-look     the logs say which batch was begun last, and which one every step completed; the checkpoint, what is torn
-REPAIRED in each step's log: a driver that still runs is fenced
-move     what is torn, and what stands on it, aside; newest first, so that a repair that dies can be made again
-REPAIRED once more: whoever began an epoch meanwhile is found out, and everything is moved back
+examine   read the last begun and the last completed batch from the logs, and the torn files from the checkpoint
+REPAIRED  append to each step's log, which fences a running driver
+move      torn files and files that depend on them, newest first, so that an interrupted repair can be repeated
+REPAIRED  append again; if a driver began an epoch in the meantime, move everything back
 ```
-What may be moved follows from the order in which Spark and Outfall write. A batch that no step has begun may be planned
-anew: nobody has seen its rows. A batch that every step has completed may come again: its rows are dropped. All else is
-refused.
+The order in which Spark and Outfall write determines the files that can be moved. Spark may plan a batch again if no
+step has begun it, because no sink has its rows. Spark may replay a batch that every step has completed, because its
+rows are dropped. All other damage is rejected.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.trace_points import reached
 
 ASIDE = "outfall-repair"
-"""The directory below the checkpoint that files are moved to."""
+"""Directory below the checkpoint for moved files."""
 
 _SPARK = {"metadata", "offsets", "commits", "sources", "state"}
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the logs of a query's steps say together, in Spark's batch ids."""
+    """Progress of a query over all its steps, in Spark's batch ids."""
 
     begun: int | None
     """The last batch that any step has begun."""
     completed: int | None
     """The last batch that every step has completed."""
     recorded: int | None = None
-    """The last batch that any step has recorded; one that was only begun may not even have been planned."""
+    """The last batch that any step has recorded. A batch that was only begun may not have been planned."""
     behind: Sequence[str] = ()
-    """The steps that have not completed what others have."""
+    """The steps that have not completed the last begun batch."""
 
 
 @dataclass
 class Findings:
-    """What is wrong with a checkpoint, and what can be done."""
+    """The damage of a checkpoint and its repair."""
 
     damaged: dict[str, str] = field(default_factory=dict)
-    """Each damaged or missing file that matters, with what is wrong."""
+    """Relevant damaged or missing file → damage."""
     moves: list[str] = field(default_factory=list)
-    """The files to move aside, in this order."""
+    """Files to move aside, in this order."""
     refusals: list[str] = field(default_factory=list)
-    """Why nothing can be done; empty when it can."""
+    """Reasons against a repair; empty if it is possible."""
     again: int | None = None
-    """The completed batch that Spark brings again."""
+    """The completed batch that Spark replays."""
     planned: int | None = None
-    """The batch that Spark plans anew."""
+    """The batch that Spark plans again."""
 
 
 class _Examination:
-    """Decides about one checkpoint."""
+    """Examines one checkpoint and decides on its repair."""
 
     def __init__(self, checkpoint: SparkCheckpoint, progress: Progress) -> None:
         self._files = checkpoint
@@ -85,10 +85,10 @@ class _Examination:
         self._states: list[str] = []
 
     def run(self) -> Findings:
-        self._look_at_layout()
+        self._check_layout()
         if not self._found.refusals:
-            plan_anew = self._look_at_offsets() | self._look_at_sources()
-            again = self._look_at_commits() | self._look_at_state()
+            plan_anew = self._check_offsets() | self._check_sources()
+            again = self._check_commits() | self._check_state()
             self._decide(plan_anew, again)
         if self._found.refusals or not self._found.damaged:
             self._found.moves.clear()
@@ -101,44 +101,46 @@ class _Examination:
     def _note(self, name: str, wrong: str) -> None:
         self._found.damaged[name] = wrong
 
-    def _look_at_layout(self) -> None:
+    def _check_layout(self) -> None:
         wrong = self._files.damage("metadata", thoroughly=True)
         if wrong is not None or self._files.query_id() is None:
             self._note("metadata", wrong or "is cut short")
-            self._refuse("metadata holds the query's id, which nothing else in the checkpoint does")
+            self._refuse("metadata has the query id, and no other file in the checkpoint has it")
         for directory in ("offsets", "commits"):
             numbers = list(self._files.numbered(directory))
             if directory == "offsets" and numbers and numbers != list(range(numbers[0], numbers[-1] + 1)):
                 self._refuse(
-                    f"numbers are missing in {directory}, as with asynchronous progress tracking, where batches are not"
-                    " brought again as they were"
+                    f"numbers are missing in {directory}, as with asynchronous progress tracking, which does not replay"
+                    " batches unchanged"
                 )
             newest = self._files.numbered(directory).get(max(numbers, default=-1))
             if newest and self._files.format_of(f"{directory}/{newest}") not in ("", "v1"):
-                self._refuse(f"{directory}/{newest} has a format that this command does not know")
+                self._refuse(f"{directory}/{newest} has an unknown format")
         unknown = [name for name in os.listdir(self._files.root) if name[0] != "." and name not in _SPARK]
         strange = [name for name in unknown if not name.startswith("outfall")]
         places = ("offsets", "commits", *(f"sources/{source}" for source in self._files.sources()))
         strange += [f"{place}/{name}" for place in places for name in self._files.strange(place)]
         if strange:
-            self._refuse(f"{strange[0]} is nothing that this command knows in a checkpoint")
+            self._refuse(f"the checkpoint has an unknown file: {strange[0]}")
 
-    def _look_at_offsets(self) -> bool:
-        """Whether the batch that nobody has begun must be planned anew."""
+    def _check_offsets(self) -> bool:
+        """Whether the batch that no step has begun must be planned again."""
         newest = max(self._offsets, default=-1)
         begun = -1 if self._begun is None else self._begun
         if newest < begun:
             self._note(f"offsets/{begun}", "is missing")
-            self._refuse(f"batch {begun} was begun, and without its offsets Spark would bring other rows as that batch")
+            self._refuse(f"batch {begun} was begun, and without its offsets Spark would read other rows for that batch")
         if newest > begun + 1:
             self._refuse(
-                f"Spark has planned batch {newest}, and the recovery data ends with batch {begun}: it is an older copy,"
-                " or not that of this query"
+                f"Spark has planned batch {newest}, but the recovery data ends with batch {begun}: it is an older copy"
+                " or belongs to another query"
             )
         torn = [number for number in self._torn("offsets") if number >= newest - 1 or number > begun]
         for number in torn:
             if number <= begun:
-                self._refuse(f"offsets/{number} is of a batch that was begun, and nothing else says which rows it has")
+                self._refuse(
+                    f"offsets/{number} belongs to a batch that was begun, and no other file has the batch's rows"
+                )
         return any(number > begun for number in torn)
 
     def _torn(self, directory: str) -> list[int]:
@@ -150,17 +152,17 @@ class _Examination:
                 found.append(number)
         return found
 
-    def _look_at_sources(self) -> bool:
-        """Whether what a source noted for a batch that nobody has begun is gone."""
+    def _check_sources(self) -> bool:
+        """Whether a source has lost entries of a batch that no step has begun."""
         needed = {} if self._begun is None else self._files.source_ends(self._begun)
         planned = self._files.source_ends(max(self._offsets, default=-1))
         lost = False
         for source in self._files.sources():
             base = -1 if self._begun is None else needed.get(source)
-            lost |= self._look_at_source(source, base, planned.get(source, -1))
+            lost |= self._check_source(source, base, planned.get(source, -1))
         return lost
 
-    def _look_at_source(self, source: str, base: int | None, planned: int) -> bool:
+    def _check_source(self, source: str, base: int | None, planned: int) -> bool:
         directory = f"sources/{source}"
         entries = self._files.numbered(directory)
         whole_compacts = [
@@ -168,9 +170,9 @@ class _Examination:
             for number, name in entries.items()
             if name.endswith(".compact") and self._files.log_damage(f"{directory}/{name}") is None
         ]
-        # Nothing before the newest whole one is read any more.
+        # Spark reads no entry before the newest complete compaction.
         read_from = max(whole_compacts, default=0)
-        # Of other sources than Spark's own of files only bytes and checksum are known.
+        # Only Spark's file source has a known format. For other sources, check bytes and checksum.
         of_files = base is not None and (base >= 0 or planned >= 0)
         look = self._files.log_damage if of_files else lambda name: self._files.damage(name, thoroughly=True)
         torn = [n for n, name in entries.items() if n >= read_from and look(f"{directory}/{name}") is not None]
@@ -178,41 +180,39 @@ class _Examination:
             name = f"{directory}/{entries[number]}"
             self._note(name, look(name) or "")
             if base is None or number <= base:
-                self._refuse(f"{name} is part of batches that were begun, and nothing else says which rows they have")
+                self._refuse(f"{name} belongs to batches that were begun, and no other file has their rows")
         if torn and not self._found.refusals:
             first = torn[0]
             chain = range(max((n for n in whole_compacts if n < first), default=0), first)
             if entries[first].endswith(".compact") and not all(number in entries for number in chain):
-                self._refuse(f"{directory}/{entries[first]} replaces entries of which some are gone")
-            # Those after it would be read over a gap. What they note is found again.
+                self._refuse(f"{directory}/{entries[first]} replaces entries, and some of them are missing")
+            # Later entries would follow a gap. The source finds their files again.
             self._sources += [f"{directory}/{entries[n]}" for n in sorted(entries, reverse=True) if n >= first]
         missing = bool(entries) and max(entries) < planned
         if missing:
             self._note(f"{directory}/{planned}", "is missing")
             if base is not None and base > max(entries):
-                self._refuse(f"{directory}/{base} is part of a batch that was begun")
+                self._refuse(f"{directory}/{base} belongs to a batch that was begun")
         return bool(torn) or missing
 
-    def _look_at_commits(self) -> bool:
-        """Whether the last batch that Spark took for done is to come again."""
+    def _check_commits(self) -> bool:
+        """Whether Spark must replay the last batch of `commits`."""
         self._torn("commits")
         torn = self._spoilt_commits()
         for number in torn:
             if self._completed is None or number > self._completed:
-                behind = f", {', '.join(self._behind)} did not" if self._behind else ""
-                self._refuse(
-                    f"commits/{number} can only be done without once every step has completed batch {number}{behind}"
-                )
+                behind = f"; incomplete: {', '.join(self._behind)}" if self._behind else ""
+                self._refuse(f"commits/{number} can only be removed if every step has completed batch {number}{behind}")
         if torn and self._is_stateful and self._begun != self._completed:
-            self._refuse(f"batch {self._begun} was begun on the state that commits/{torn[0]} speaks of")
+            self._refuse(f"batch {self._begun} was begun with the state of commits/{torn[0]}")
         return bool(torn)
 
     @property
     def _is_stateful(self) -> bool:
         return os.path.isdir(self._files.path("state"))
 
-    def _look_at_state(self) -> bool:
-        """Whether the state that the last completed batch has made must be made again."""
+    def _check_state(self) -> bool:
+        """Whether the last completed batch must build its state again."""
         made = 0 if self._completed is None else self._completed + 1
         lost = set(self._files.lost_state(made, thoroughly=True))
         shared = self._files.shared_state(made - 1) if self._is_stateful else set()
@@ -222,25 +222,25 @@ class _Examination:
             if file.version is not None and file.version == made:
                 of_version.append(file.path)
             if wrong is None or (file.version or 0) > made:
-                continue  # a batch that was running makes it again
+                continue  # the interrupted batch writes it again
             if os.path.basename(os.path.dirname(file.path)) in ("SSTs", "logs") and file.path not in shared:
-                continue  # no version before consists of it
+                continue  # no earlier version uses it
             if file.version == made and file.version > 0:
                 lost.add(file.path)
             elif file.version is None or not self._is_spent(file.path, file.version):
                 self._note(file.path, wrong)
-                self._refuse(f"{file.path} cannot be made again by the last batch")
+                self._refuse(f"the last batch cannot build {file.path} again")
         if not lost or made - 1 not in self._commits:
-            return False  # Spark brings the batch again by itself
+            return False  # Spark replays the batch by itself
         for name in sorted(lost):
             self._note(name, self._files.damage(name, thoroughly=True) or "is missing")
         if self._begun != self._completed:
-            self._refuse(f"batch {self._begun} was begun, so that batch {self._completed} cannot come again")
+            self._refuse(f"batch {self._begun} was begun, so batch {self._completed} cannot be replayed")
         self._states = of_version
         return True
 
     def _is_spent(self, path: str, version: int) -> bool:
-        """Whether a newer snapshot stands in for a file of the state."""
+        """Whether a newer snapshot replaces a file of the state."""
         directory = os.path.dirname(self._files.path(path))
         whole = (name for name in os.listdir(directory) if name.endswith(".snapshot"))
         return any(
@@ -253,7 +253,7 @@ class _Examination:
     def _decide(self, plan_anew: bool, again: bool) -> None:
         newest = max(self._offsets, default=-1)
         moves = self._found.moves
-        # Where a batch comes again, no later one may be planned already: Spark would bring that one instead.
+        # A replay requires that no later batch is planned. Spark would run the later batch instead.
         if (plan_anew or again) and newest > (-1 if self._begun is None else self._begun):
             moves.append(f"offsets/{self._offsets[newest]}")
             self._found.planned = newest
@@ -264,7 +264,7 @@ class _Examination:
             self._found.again = self._completed
 
     def _spoilt_commits(self) -> list[int]:
-        """The newest ones: Spark reads only the last."""
+        """Return the newest commits to remove. Spark reads only the last one."""
         spoilt = []
         for number in reversed(self._commits):
             is_torn = f"commits/{number}" in self._found.damaged
@@ -275,10 +275,10 @@ class _Examination:
 
 
 def _planned(progress: Progress, newest: int | None) -> int | None:
-    """The last batch that was begun and planned.
+    """Return the last batch that was begun and planned.
 
-    `format("outfall")` learns only in its tasks which batch they are of. Where Spark brings one again, the next one is
-    begun in the log, and nothing was planned for it.
+    With `format("outfall")`, only the tasks have the batch id. When Spark replays a batch, the log begins the next one,
+    although Spark has not planned it.
     """
     recorded = -1 if progress.recorded is None else progress.recorded
     if newest is not None and progress.begun is not None and recorded <= newest < progress.begun:
@@ -287,18 +287,18 @@ def _planned(progress: Progress, newest: int | None) -> int | None:
 
 
 def examine(checkpoint: SparkCheckpoint, progress: Progress) -> Findings:
-    """Say what is torn in a checkpoint, and what to move aside so that Spark goes on from what the steps recorded."""
+    """Find torn files in a checkpoint, and the files to move aside so that Spark continues from the recorded epochs."""
     return _Examination(checkpoint, progress).run()
 
 
 class _Step:
-    """A step's log, read to its end."""
+    """A step's log, read completely."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self.name = name
         self.journal = journal
-        told = [entry for entry in journal.read_all() if not isinstance(entry, Repaired)]
-        self._last = told[-1] if told else None
+        entries = [entry for entry in journal.read_all() if not isinstance(entry, Repaired)]
+        self._last = entries[-1] if entries else None
 
     @property
     def completed(self) -> int | None:
@@ -313,17 +313,17 @@ class _Step:
         return view.unfinished.epoch - view.drains
 
     def begun(self) -> int | None:
-        """The last batch that was begun. A drain has none; and what was begun and skipped was the one before."""
+        """Return the last begun batch. Drains have no batch, and a skipped epoch belongs to the previous one."""
         view = self.journal.view
         is_drain = view.begin is not None and view.begin.drain
         if view.unfinished is not None or not view.begun_since or is_drain or isinstance(self._last, Skipped):
             return self.recorded
         if view.open_epoch is None and view.completed is None:
-            # Which one it is was to be learnt in the tasks: `adopt_checkpoint` over an empty log.
+            # Only the tasks had the batch id: `adopt_checkpoint` with an empty log.
             raise ConfigurationError(
-                "the first epoch was begun and not recorded, and its number is not known",
+                "the first epoch was begun but not recorded, and its number is unknown",
                 step=self.name,
-                do="erase the step's log with outfall reset, since nothing is recorded in it, and repair again",
+                do="run outfall reset for the step, which has no recorded epoch to lose, and then repair again",
             )
         return self.completed if view.open_epoch is None else view.open_epoch - view.drains
 
@@ -333,8 +333,8 @@ class CheckpointRepair:
 
     Args:
         checkpoint: Spark's checkpoint location.
-        recovery: where the steps' logs are; more than one where the steps have places of their own.
-        steps: the steps that the query writes; all that are recorded there for this query when empty.
+        recovery: locations of the steps' logs; several if steps have their own locations.
+        steps: the steps of the query; if empty, all steps recorded for the query.
     """
 
     def __init__(self, checkpoint: str, recovery: Sequence[RecoveryConfig], steps: Sequence[str] = ()) -> None:
@@ -342,7 +342,7 @@ class CheckpointRepair:
         if found is None:
             raise ConfigurationError(
                 f"{checkpoint!r} is not the checkpoint of a query on a local disk",
-                do="give the query's checkpointLocation; one in an object store or in HDFS is not torn by a power loss",
+                do="give the query's checkpointLocation; in object stores and HDFS, a power loss tears no file",
             )
         self.checkpoint = found
         self._recovery = recovery
@@ -352,7 +352,7 @@ class CheckpointRepair:
         """Read the logs and the checkpoint. Writes nothing.
 
         Raises:
-            ConfigurationError: no step of the query is recorded where the logs should be.
+            ConfigurationError: the locations have no step of the query.
             RecordError: a log is damaged.
             TransientError: a store failed.
         """
@@ -362,14 +362,14 @@ class CheckpointRepair:
             return progress, examine(self.checkpoint, progress)
 
     def repair(self) -> list[str]:
-        """Fence drivers that still run, and move aside what `look` says. Deletes nothing.
+        """Fence running drivers, and move the files aside that `look` returns. Deletes nothing.
 
         Returns:
-            The files that were moved, below the checkpoint, to `aside`.
+            The moved files, relative to the checkpoint.
 
         Raises:
-            ConfigurationError: it is refused; nothing was moved.
-            FencedError: a driver goes on with the query; nothing was moved, or all was moved back.
+            ConfigurationError: the damage cannot be repaired; no file was moved.
+            FencedError: a driver runs the query; no file was moved, or all files were moved back.
         """
         with ExitStack() as stack:
             steps = self._read(stack)
@@ -416,11 +416,13 @@ class CheckpointRepair:
                 step.journal.append(entry)
             except EntryExistsError:
                 raise FencedError(
-                    "a driver writes this step, so its query runs", step=step.name, do="stop the query, and repair then"
+                    "another driver writes this step, so its query is running",
+                    step=step.name,
+                    do="stop the query, then repair",
                 ) from None
 
     def _read(self, stack: ExitStack) -> list[_Step]:
-        """The log of each step of the query."""
+        """Read the log of each step of the query."""
         query, found = self.checkpoint.query_id(), []
         places = [recovery.url() for recovery in self._recovery]
         for recovery in self._recovery:
@@ -436,14 +438,14 @@ class CheckpointRepair:
                     raise ConfigurationError(
                         f"the step was moved to {view.moved_to}",
                         step=name,
-                        do="name that place with --recovery, and this one too if other steps are still here",
+                        do="give that location with --recovery, and this one too if it still has other steps",
                     )
                 found.append(step)
         if not found:
             raise ConfigurationError(
-                f"no step of the query {query or 'whose id cannot be read'} has begun anything in {', '.join(places)}",
-                why="without a log nobody knows which batches count",
-                do="name the place of its recovery data with --recovery. If the query never began to write, start it"
+                f"no step of the query {query or 'with an unreadable id'} has begun an epoch in {', '.join(places)}",
+                why="without a log, the completed batches are unknown",
+                do="give the location of the recovery data with --recovery. If the query never began an epoch, start it"
                 " with a new checkpoint: no row was written",
             )
         return found
@@ -466,19 +468,21 @@ def _rename(source: str, target: str) -> None:
 
 
 def lines(progress: Progress, found: Findings) -> Iterator[str]:
-    """Say what was found and what is done about it, for people."""
-    begun = "no batch was begun" if progress.begun is None else f"batch {progress.begun} was begun last"
-    done = "none is completed" if progress.completed is None else f"{progress.completed} is completed by every step"
+    """Describe the findings and the repair in readable lines."""
+    begun = "no batch was begun" if progress.begun is None else f"last begun batch: {progress.begun}"
+    done = (
+        "none completed" if progress.completed is None else f"last batch completed by every step: {progress.completed}"
+    )
     yield f"{begun}, {done}"
     for name, wrong in found.damaged.items():
         yield f"{'aside' if name in found.moves else 'damaged'}  {name} {wrong}"
     for name in found.moves:
         if name not in found.damaged:
-            yield f"aside  {name} stands on what is damaged"
+            yield f"aside  {name} depends on a damaged file"
     if found.again is not None and found.moves:
-        yield f"Spark then brings batch {found.again} again: its rows are read and dropped"
+        yield f"Spark will replay batch {found.again}; its rows are read and dropped"
     if found.planned is not None and found.moves:
-        yield f"Spark then plans batch {found.planned} anew: no step has begun it"
+        yield f"Spark will plan batch {found.planned} again; no step has begun it"
 
 
 @click.command()
@@ -489,7 +493,7 @@ def lines(progress: Progress, found: Findings) -> Iterator[str]:
     type=recovery_location,
     metavar="RECOVERY",
     multiple=True,
-    help="Where the recovery data is, if not in the checkpoint. May be repeated.",
+    help="Location of the recovery data, if not in the checkpoint. Can be repeated.",
 )
 @click.option(
     "--step",
@@ -497,22 +501,21 @@ def lines(progress: Progress, found: Findings) -> Iterator[str]:
     type=step_id,
     metavar="STEP",
     multiple=True,
-    help="A step that the query writes; may be repeated. Without it all that are recorded for the query count.",
+    help="Step of the query. Can be repeated. Default: all steps recorded for the query.",
 )
-@click.option("--yes", is_flag=True, help="Repair it. Without it is only said what would be done.")
+@click.option("--yes", is_flag=True, help="Repair the checkpoint. Without it, only the plan is shown.")
 @json_option
 def repair(
     checkpoint: RecoveryConfig, places: Sequence[RecoveryConfig], steps: Sequence[str], yes: bool, as_json: bool
 ) -> None:
-    """Make Spark's checkpoint usable again after a loss of power. Deletes nothing.
+    """Repair Spark's checkpoint after a power loss. Deletes nothing.
 
-    CHECKPOINT is the query's checkpointLocation, on a local disk. For queries that Spark cannot start any more
-    ("Incomplete log file"). Stop the query first: one that runs is fenced and fails. What is torn is moved aside where
-    the recovery data proves that no row is lost or written twice without it; anything else is refused, with the reason,
-    and the exit code is 1.
+    Use it for queries that Spark cannot start ("Incomplete log file"). CHECKPOINT is the query's checkpointLocation on
+    a local disk. Stop the query first: a running query is fenced and fails. Torn files are moved aside if the recovery
+    data proves that no row is lost or duplicated. Otherwise the command reports the reason and exits with code 1.
     """
     if not isinstance(checkpoint, CheckpointRecoveryConfig):
-        raise click.BadParameter(f"{checkpoint.url()} is no checkpoint of Spark")
+        raise click.BadParameter(f"{checkpoint.url()} is not a Spark checkpoint")
     work = CheckpointRepair(checkpoint.url(), places or [checkpoint], steps)
     progress, found = work.look()
     moved = work.repair() if yes and not found.refusals else []
@@ -523,15 +526,15 @@ def repair(
             click.echo(line)
         _conclude(moved, found.moves, bool(found.damaged))
     for why in found.refusals:
-        click.echo(f"refused: {why}", err=True)
+        click.echo(f"cannot be repaired: {why}", err=True)
     if found.refusals:
         raise click.exceptions.Exit(1)
 
 
 def _conclude(moved: Sequence[str], movable: Sequence[str], is_damaged: bool) -> None:
     if moved:
-        click.echo(f"{len(moved)} moved to outfall-repair; start the query")
+        click.echo(f"{len(moved)} files moved to outfall-repair; start the query")
     elif movable:
-        click.echo(f"{len(movable)} to move, nothing was moved: give --yes", err=True)
+        click.echo(f"{len(movable)} files to move; nothing was moved; add --yes to move them", err=True)
     elif not is_damaged:
-        click.echo("nothing is damaged")
+        click.echo("no damage found")

@@ -1,4 +1,4 @@
-"""`outfall replay`: dead letters go back into a sink, each once."""
+"""`outfall replay`: writes dead letters into a sink, each exactly once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _pattern(ctx: click.Context, param: click.Parameter, text: str | None) -> re
     try:
         return None if text is None else re.compile(text)
     except re.error as error:
-        raise click.BadParameter(f"it is no regular expression: {error}") from error
+        raise click.BadParameter(f"invalid regular expression: {error}") from error
 
 
 def _epochs(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int | None, int | None]:
@@ -48,7 +48,7 @@ def _epochs(ctx: click.Context, param: click.Parameter, text: str | None) -> tup
         return None, None
     found = re.fullmatch(r"(\d*)(\.\.)?(\d*)", text)
     if found is None or not (found[1] or found[3]):
-        raise click.BadParameter("write one epoch, or FROM..TO, of which either may be left out")
+        raise click.BadParameter("write one epoch or FROM..TO; either bound is optional")
     first = int(found[1]) if found[1] else None
     last = int(found[3]) if found[3] else None
     return (first, last) if found[2] else (first, first)
@@ -58,7 +58,7 @@ def _time(ctx: click.Context, param: click.Parameter, text: str | None) -> datet
     try:
         found = None if text is None else datetime.fromisoformat(text)
     except ValueError as error:
-        raise click.BadParameter("write a time as 2026-11-23T10:00:00Z; without a zone it is UTC") from error
+        raise click.BadParameter("write a time such as 2026-11-23T10:00:00Z; the default time zone is UTC") from error
     return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
 
 
@@ -70,26 +70,28 @@ def _time(ctx: click.Context, param: click.Parameter, text: str | None) -> datet
     type=recovery_location,
     required=True,
     metavar="RECOVERY",
-    help="Where it is recorded which letters were replayed: a path or a URL of its own, the same in each run.",
+    help="Location of the replay's own log: a path or a URL, the same in each run.",
 )
 @click.option(
-    "--step", type=step_id, metavar="STEP", default="replay", show_default=True, help="Names the replay there."
+    "--step", type=step_id, metavar="STEP", default="replay", show_default=True, help="Step id of the replay."
 )
-@click.option("--reason", callback=_pattern, metavar="REGEX", help="Only letters in whose reason it is found.")
-@click.option("--code", "codes", multiple=True, help="Only letters with this code. May be repeated, as the next two.")
-@click.option("--of-step", "steps", multiple=True, metavar="STEP", help="Only letters of this step.")
-@click.option("--part", "parts", multiple=True, help="Only letters of this part.")
-@click.option("--epoch", "epochs", callback=_epochs, metavar="FROM..TO", help="Only letters of these epochs.")
-@click.option("--since", callback=_time, metavar="TIME", help="Only letters that were refused then or later.")
-@click.option("--until", callback=_time, metavar="TIME", help="Only letters that were refused before.")
+@click.option("--reason", callback=_pattern, metavar="REGEX", help="Only dead letters whose reason matches.")
+@click.option("--code", "codes", multiple=True, help="Only dead letters with this code. Can be repeated.")
+@click.option(
+    "--of-step", "steps", multiple=True, metavar="STEP", help="Only dead letters of this step. Can be repeated."
+)
+@click.option("--part", "parts", multiple=True, help="Only dead letters of this part. Can be repeated.")
+@click.option("--epoch", "epochs", callback=_epochs, metavar="FROM..TO", help="Only dead letters of these epochs.")
+@click.option("--since", callback=_time, metavar="TIME", help="Only dead letters rejected at this time or later.")
+@click.option("--until", callback=_time, metavar="TIME", help="Only dead letters rejected before this time.")
 @click.option(
     "--schema",
     metavar="DDL",
-    help="The columns, as 'id bigint, name string', where the sink does not know them; or json, for JSON's own types.",
+    help="Columns such as 'id bigint, name string', if the sink does not provide them; or json for JSON's own types.",
 )
-@click.option("--key", metavar="COLUMN", help="For a sink with parts: the column that routes rows.")
-@click.option("--text-column", metavar="COLUMN", help="The column that takes a letter's whole text, if that is no row.")
-@click.option("--dry-run", is_flag=True, help="Say what would be replayed. Writes nothing.")
+@click.option("--key", metavar="COLUMN", help="Routing column, for a sink with parts.")
+@click.option("--text-column", metavar="COLUMN", help="Column for the whole text of a dead letter that is not a row.")
+@click.option("--dry-run", is_flag=True, help="Show the effect, and write nothing.")
 @json_option
 def replay(
     letters: str,
@@ -109,14 +111,14 @@ def replay(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Write dead letters into a sink again, each once.
+    """Write dead letters into a sink, each exactly once.
 
-    LETTERS is where they lie: a file or a directory, also s3://…; postgresql://user@host/database?table=NAME; or
-    kafka://host:9092/topic. Passwords stand there as env:NAME or file:PATH.
+    LETTERS is the location of the dead letters: a path or URL of a file or directory, such as s3://…;
+    postgresql://user@host/database?table=NAME; or kafka://host:9092/topic. Pass passwords as env:NAME or file:PATH.
 
-    A run that was killed goes on where it stopped when it is made again. What the sink refuses again becomes a dead
-    letter again, where it has a place for these; else the command fails. Exit code 1 when a letter is left, since it
-    cannot be turned back into a row.
+    After an interrupted run, the next run continues. If the sink rejects a row again, the row becomes a new dead
+    letter, or the command fails if the sink has no location for dead letters. The exit code is 1 if a dead letter
+    cannot be converted to a row.
     """
     wanted = LetterFilter(
         reason, frozenset(codes), frozenset(steps), frozenset(parts), *epochs, since=since, until=until
@@ -141,15 +143,15 @@ def _row_maker(sink: Any, schema: str | None, column: str | None) -> RowMaker:
         columns = sink.row_schema()
     if columns is None:
         raise ConfigurationError(
-            "the sink does not say which types its columns have",
-            do="name columns and types with --schema 'id bigint, name string'; for a sink that writes JSON, --schema"
-            " json is enough",
+            "the sink does not provide the types of its columns",
+            do="give columns and types with --schema 'id bigint, name string'; for a sink that writes JSON, use"
+            " --schema json",
         )
     return RowMaker(columns, column)
 
 
 class _Seen:
-    """What a dry run shows of the letters that are meant."""
+    """Statistics and examples of the selected dead letters, for a dry run."""
 
     def __init__(self) -> None:
         self.kinds: Counter[tuple[str | None, str]] = Counter()
@@ -165,19 +167,19 @@ class _Seen:
 
 def _print(result: ReplayResult, seen: _Seen | None) -> None:
     for place, why in result.reasons:
-        click.echo(f"left: {without_credentials(place)}: {without_credentials(why)}", err=True)
+        click.echo(f"skipped: {without_credentials(place)}: {without_credentials(why)}", err=True)
     if result.left > len(result.reasons):
-        click.echo(f"left: {result.left - len(result.reasons):,} more", err=True)
+        click.echo(f"skipped: {result.left - len(result.reasons):,} more", err=True)
     said = (
-        f"{result.found:,} letters: {result.before:,} replayed before, {result.left:,} cannot be turned back into rows"
+        f"{result.found:,} dead letters: {result.before:,} replayed before, {result.left:,} cannot be converted to rows"
     )
     if seen is None:
-        refused = f", {result.refused:,} of them refused again" if result.refused else ""
+        refused = f", {result.refused:,} of them rejected again" if result.refused else ""
         click.echo(f"{said}, {result.replayed:,} replayed{refused}")
         return
     new = result.found - result.before - result.left
     kinds = seen.kinds.most_common(_KINDS_SHOWN)
-    shown = table(["letters", "code", "reason"], right=["letters"])
+    shown = table(["count", "code", "reason"], right=["count"])
     for (code, reason), count in kinds:
         shown.add_row(f"{count:,}", code, without_credentials(reason))
     console().print(shown)

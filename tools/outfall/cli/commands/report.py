@@ -1,4 +1,4 @@
-"""`outfall report`: a page about the steps of a location."""
+"""`outfall report`: an HTML page about the steps of a location."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from outfall.recovery.log import RecoveryConfig
 @recovery_argument
 @click.option(
     "-o", "--output", type=click.File("w", encoding="utf-8", lazy=True), metavar="PAGE.html",
-    help="The file to write; - for the standard output. Not needed with --json.",
+    help="Output file; - for the standard output. Optional with --json.",
 )  # fmt: skip
 @click.option(
     "--last", type=click.IntRange(1, KEPT_EPOCHS), default=KEPT_EPOCHS, show_default=True,
-    help="How many epochs of each step to show.",
+    help="Number of epochs to show for each step.",
 )  # fmt: skip
 @json_option
 def report(recovery: RecoveryConfig, output: TextIO | None, last: int, as_json: bool) -> None:
-    """Write a page of HTML about the steps of a recovery location: how they stand, what went wrong, and what to do.
+    """Write an HTML page about the steps of a recovery location: states, problems and advice.
 
-    The page needs no other file, loads nothing and runs no script, so it can be mailed or kept. Reads only; safe while
-    the query runs. Of a directory of checkpoints all are on the page. With --json what went wrong, and what to do, is
-    printed too.
+    The page is self-contained, loads nothing and runs no script, so you can mail it. The command only reads recovery
+    data, so it is safe while the query runs. For a directory of checkpoints, the page has all of them. With --json,
+    problems and advice are also printed.
     """
     if output is None and not as_json:
-        raise click.UsageError("Missing option '-o': name the page, for example -o report.html.")
+        raise click.UsageError("Missing option '-o': for example -o report.html.")
     found = look_at(recovery, last=last)
     if found.problem is not None:
         raise ConfigurationError(found.problem)

@@ -1,4 +1,4 @@
-"""`outfall show`: what a log holds of one epoch, made readable."""
+"""`outfall show`: the log entries of one epoch in readable form."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ class EpochRecords:
     step: str
     epoch: int
     whole: bool
-    """Whether states and committables are still kept; of older epochs only counts are."""
+    """Whether states and committables are kept; older epochs have only counts."""
     entries: list[dict[str, Any]]
-    """Each with its `number` and its fields as stored, in their order. Stored values are shown by `value` (parsed JSON,
-    text, or `base64`), with their version; credentials in URLs are masked."""
+    """Each has its `number` and its stored fields in order. Stored values have a version and a `value` (parsed JSON or
+    a string) or `base64`. Credentials in URLs are masked."""
 
 
 def read_epoch(recovery: RecoveryConfig, step: str, epoch: int | None = None) -> EpochRecords:
-    """Read what is kept of an epoch. Writes nothing; safe while the query runs.
+    """Read the records of an epoch. Writes nothing; safe while the query runs.
 
     Args:
-        recovery: where the log is.
-        step: its id.
-        epoch: its number, as `outfall status` shows it; the newest when `None`.
+        recovery: the location of the log.
+        step: the step id.
+        epoch: the number, as in `outfall status`; `None` for the newest.
 
     Raises:
-        ConfigurationError: nothing of it is kept; the text says what is.
-        RecordError: an entry is damaged or of a newer format.
+        ConfigurationError: the log has no records of the epoch; the text lists the available epochs.
+        RecordError: an entry is damaged or has a newer format.
     """
     with closing(recovery.open_read_only(step)) as log:
         found = {raw.number: decode_entry(raw, step) for raw in log.read()}
@@ -70,10 +70,10 @@ def read_epoch(recovery: RecoveryConfig, step: str, epoch: int | None = None) ->
         own = _of_epoch(found, wanted)
         if not own:
             raise ConfigurationError(
-                f"nothing is recorded of epoch {wanted}",
+                f"nothing is recorded for epoch {wanted}",
                 step=step,
-                why=f"the log holds epochs {min(known)} to {max(known)}: the last one whole, counts of those before",
-                do="name one of them",
+                why=f"the log has epochs {min(known)} to {max(known)}, the last in full and the others as counts",
+                do="give one of them",
             )
         shown = [{"number": number} | _readable(entry, log) for number, entry in own.items()]
     only_counts = all(isinstance(entry, Completed | Skipped) for entry in own.values())
@@ -81,7 +81,7 @@ def read_epoch(recovery: RecoveryConfig, step: str, epoch: int | None = None) ->
 
 
 def _of_epoch(entries: Mapping[int, Entry], epoch: int) -> dict[int, Entry]:
-    """The entries that name an epoch, and the BEGIN that it was written under, which may name none."""
+    """Return the entries of an epoch and its BEGIN, which may have no epoch number."""
     own = {number: entry for number, entry in entries.items() if getattr(entry, "epoch", None) == epoch}
     began = {entry.generation for entry in own.values() if isinstance(entry, Prepared)}
     begins = {number: entries[number] for number in began if isinstance(entries.get(number), Begin)}
@@ -124,7 +124,7 @@ LAST = -1
 
 
 def epoch_number(text: str) -> int:
-    """Understand a number, or `last`."""
+    """Parse a number or `last`."""
     if text == "last":
         return LAST
     if not text.isdecimal():
@@ -138,11 +138,11 @@ def epoch_number(text: str) -> int:
 @click.argument("epoch", type=epoch_number, metavar="[EPOCH]", default="last")
 @json_option
 def show(recovery: RecoveryConfig, step: str | None, epoch: int, as_json: bool) -> None:
-    """Show what is recorded of an epoch, states and committables as stored.
+    """Show the log entries of an epoch, with states and committables as stored.
 
-    STEP is "sink" unless it is given, or else the only step that there is. EPOCH is a number as outfall status shows
-    it, or "last", which is shown where none is given. The last epoch is kept whole, of those before only counts.
-    Records hold no secrets; what looks like credentials in a URL is masked all the same.
+    STEP defaults to "sink", or to the only step if that has another name. EPOCH is a number as in outfall status, or
+    "last", the default. The log keeps the last epoch in full and only counts of earlier epochs. Records contain no
+    secrets; as a precaution, credentials in URLs are masked.
     """
     found = read_epoch(recovery, chosen_step(recovery, step), None if epoch == LAST else epoch)
     if as_json:
@@ -150,7 +150,7 @@ def show(recovery: RecoveryConfig, step: str | None, epoch: int, as_json: bool) 
         return
     click.echo(f"step {found.step}, epoch {found.epoch}")
     if not found.whole:
-        click.echo("Its states and committables are not kept any more.")
+        click.echo("States and committables of this epoch are no longer kept.")
     for entry in found.entries:
         click.echo(f"\nentry {entry['number']}: {str(entry['kind']).upper()}, {entry['time']}")
         for line in _lines(entry):

@@ -1,4 +1,4 @@
-"""`outfall status`: what the log of a step says, for people."""
+"""`outfall status`: the state of steps in readable form."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from outfall.recovery.log import RecoveryConfig
 @recovery_argument
 @click.option(
     "--step", "steps", type=step_id, metavar="STEP", multiple=True, shell_complete=complete_step,
-    help="Only this step. May be repeated.",
+    help="Only this step. Can be repeated.",
 )  # fmt: skip
 @click.option(
-    "--last", type=click.IntRange(0, KEPT_EPOCHS), default=10, show_default=True, help="How many epochs to show."
+    "--last", type=click.IntRange(0, KEPT_EPOCHS), default=10, show_default=True, help="Number of epochs to show."
 )
 @json_option
 def status(recovery: RecoveryConfig, steps: Sequence[str], last: int, as_json: bool) -> None:
-    """Show the steps of a recovery location and their last epochs; of a directory of checkpoints each in a line.
+    """Show the steps of a recovery location and their last epochs.
 
-    Writes nothing, and may run beside the query. The exit code is 1 where nothing is recorded, or a step cannot be
-    read; the reason is shown with it.
+    For a directory of checkpoints, show one line per step. The command only reads, so it is safe while the query runs.
+    The exit code is 1 if nothing is recorded or a step cannot be read; the output has the reason.
     """
     found = look_at(recovery, steps, last=last)
     if as_json:
@@ -58,7 +58,7 @@ def _print(out: Console, found: LocationStatus) -> None:
 
 
 def _overview(found: LocationStatus, now: datetime) -> Table:
-    """A line for each step of the checkpoints below a directory."""
+    """Return a table with one line per step of the checkpoints below a directory."""
     made = table(("checkpoint", "step", "state", "epoch", "age"), right=("epoch", "age"))
     for each in named_steps(found):
         step, (word, severity) = each.status, state_word(each.status)
@@ -82,7 +82,7 @@ def _print_step(out: Console, step: StepStatus, location: str, now: datetime) ->
         out.print(grid)
     else:
         names = max(len(name) for name, _, _ in facts) if facts else 0
-        # A line for each, however long, so that a text can be searched for.
+        # One line per fact, even a long one, so that the output can be searched.
         for name, value, style in facts:
             out.print(Text.assemble(f"  {name:<{names}}  ", (value or "", style)), soft_wrap=True)
     if step.epochs:
@@ -90,7 +90,7 @@ def _print_step(out: Console, step: StepStatus, location: str, now: datetime) ->
 
 
 def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None, str]]:
-    """Yield what is known of a step: name, value, style."""
+    """Yield the facts about a step: name, value, style."""
     failed, warning = SEVERITY_STYLES["failed"], SEVERITY_STYLES["warning"]
     yield "problem", step.problem, failed
     yield "retrying", retrying_in_words(step), failed
@@ -99,17 +99,17 @@ def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None, s
     for name, target in step.children.items():
         yield f"  {name}", target, ""
     yield "guarantee", step.guarantee, failed if step.guarantee == "NONE" else ""
-    dropped = f"{step.dropped_rows:,} rows, in {step.dropped_committables:,} committables that the target refused"
+    dropped = f"{step.dropped_rows:,} rows, in {step.dropped_committables:,} committables that the target rejected"
     yield "dropped", dropped if step.dropped_committables else None, failed
     yield "incarnation", step.incarnation, ""
     yield "generation", f"{step.generation}, by {step.driver}, outfall {step.outfall}" if step.driver else None, ""
     yield "query", step.query_id, ""
     held = f"{step.rows_held:,} rows" + (f", the oldest since {moment(step.held_since)}" if step.held_since else "")
     yield "buffered", held if step.rows_held else None, warning
-    # Nobody is told when a query ends, so that this is said also where one runs.
+    # Shown also while a query runs, because the log does not tell when a query ends.
     deliver = f"outfall drain {shlex.quote(location)} {step.step}, with the sink's options, while no query runs"
     yield "to deliver", deliver if step.rows_held else None, ""
-    yield "restarts", f"{step.restarts:,} times an epoch had to be begun again" if step.restarts else None, ""
+    yield "restarts", f"{step.restarts:,} epochs were started again" if step.restarts else None, ""
     yield "states", str(step.states) if step.states else None, ""
 
 
@@ -121,10 +121,10 @@ _COUNTERS: dict[str, Callable[[EpochSummary], int]] = {
     "skipped": lambda epoch: epoch.skipped,
     "buffered": lambda epoch: epoch.rows_held,
 }
-"""Columns that are left out where they are zero throughout."""
+"""Columns that are left out if all their values are zero."""
 _STYLES: dict[str, Severity] = {"retries": "warning", "dead letters": "warning", "dropped": "failed"}
 _DISPENSABLE = ("bytes", "batch", "commit", "skipped")
-"""What goes first where the columns are too many for the terminal."""
+"""Columns that are removed first if the terminal is too narrow."""
 
 
 def _print_epochs(out: Console, epochs: Sequence[EpochSummary]) -> None:
@@ -141,11 +141,11 @@ def _print_epochs(out: Console, epochs: Sequence[EpochSummary]) -> None:
             left_out.append(name)
     out.print(_epoch_table(columns, epochs))
     if left_out:
-        out.print(f"({' and '.join(left_out)} left out for the width; --json has all)", style="dim")
+        out.print(f"({' and '.join(left_out)} left out to fit the width; --json has all columns)", style="dim")
 
 
 def _epoch_table(columns: Sequence[str], epochs: Sequence[EpochSummary]) -> Table:
-    # A heading may take two lines, so that it makes no column wider than its numbers.
+    # A two-line heading keeps the column as narrow as its numbers.
     made = table([name.replace("dead ", "dead\n") for name in columns], right=set(columns) - {"completed (UTC)"})
     for epoch in epochs:
         made.add_row(*(_cell(name, epoch) for name in columns))

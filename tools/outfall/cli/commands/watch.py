@@ -1,4 +1,4 @@
-"""`outfall watch`: steps of one or more locations, read again and again."""
+"""`outfall watch`: a live view of the steps of one or more locations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from outfall.redaction import without_credentials
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 40
 _OTHER_LINES = 4
-"""Those of the screen that are no step's: the time, the headings, how many more there are, and the last one."""
+"""Lines of the screen without a step: time, headings, number of hidden steps, and the last line."""
 
 
 @click.command()
@@ -36,17 +36,17 @@ _OTHER_LINES = 4
 )  # fmt: skip
 @click.option(
     "--step", "steps", type=step_id, metavar="STEP", multiple=True, shell_complete=complete_step,
-    help="Only this step. May be repeated.",
+    help="Only this step. Can be repeated.",
 )  # fmt: skip
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two updates."
 )
 @json_option
 def watch(locations: Sequence[RecoveryConfig], steps: Sequence[str], interval: float, as_json: bool) -> None:
-    """Show the steps of one or more locations, as they are now, until Ctrl-C.
+    """Show the current state of the steps of one or more locations, until Ctrl-C.
 
-    A store that fails is told of, and looked at again. Where the output is no terminal each look is printed below the
-    last one; with --json it is one line.
+    If a store fails, the output shows the error and the next update tries again. Without a terminal, each update is
+    printed below the previous one. With --json, each update is one line.
     """
     out = console()
     try:
@@ -67,7 +67,7 @@ def watch(locations: Sequence[RecoveryConfig], steps: Sequence[str], interval: f
 def _look(recovery: RecoveryConfig, steps: Sequence[str]) -> LocationStatus:
     try:
         return look_at(recovery, steps, last=KEPT_EPOCHS)
-    except Exception as error:  # a store's client: whatever it raises, the next look may succeed
+    except Exception as error:  # any error of a store's client may be temporary
         return LocationStatus(recovery.url(), problem=without_credentials(f"{type(error).__name__}: {error}"))
 
 
@@ -78,13 +78,13 @@ def _whole_screen(out: Console, as_json: bool) -> AbstractContextManager[Live | 
 
 
 def screen(found: Sequence[LocationStatus], now: datetime, width: int, height: int | None = None) -> RenderableType:
-    """Draw one look: a line for each step, and below them what is wrong.
+    """Return one update: a line for each step, then the problems.
 
     Args:
         found: the locations.
         now: the time, UTC.
-        width: how many columns there are.
-        height: how many lines there are; `None` for any number. Steps that find no room are counted.
+        width: columns of the terminal.
+        height: lines of the terminal; `None` for any number. Hidden steps are counted.
     """
     rows = [
         (f"{_last(location)}/{each.name}" if len(found) > 1 else each.name, each.status)
@@ -111,15 +111,15 @@ def _wrong(found: Sequence[LocationStatus], rows: Sequence[tuple[str, StepStatus
         if step.problem is not None:
             yield name, step.problem
         elif step.state == "abandoned":
-            yield name, f"epoch {step.epoch} lost data before it was published, and is to be written anew"
+            yield name, f"epoch {step.epoch} lost data before publication; the query writes it again"
         elif retrying := retrying_in_words(step):
             yield name, f"retrying: {retrying}"
         if step.dropped_committables:
-            yield name, f"{step.dropped_rows:,} rows were dropped, which the target refused"
+            yield name, f"{step.dropped_rows:,} rows that the target rejected were dropped"
 
 
 _COLUMNS = ("step", "state", "epoch", "age", "rows/s", "last epochs", "seconds", "buffered")
-"""`seconds` are those of the last epoch: of its tasks, and of the commit after them."""
+"""`seconds` has the duration of the last epoch: tasks + commit."""
 
 
 def _table(rows: Sequence[tuple[str, StepStatus]], now: datetime, width: int) -> Table:
@@ -149,6 +149,6 @@ def _filled(rows: Sequence[tuple[str, StepStatus]], now: datetime, bars: int) ->
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw numbers as bars of one line, the largest as high as the line."""
+    """Draw numbers as bars in one line; the largest has the full height."""
     top = max(values, default=0.0)
     return "".join(_BARS[round(value / top * (len(_BARS) - 1))] if top > 0 else _BARS[0] for value in values)
