@@ -108,5 +108,6 @@ def _shown(path: str, content: str) -> str:
         return content
     # Longer than a fence that the file may contain.
     fence = "`" * 5
+    language = _LANGUAGES.get(Path(path).suffix, "text")
     # Search leads to pages, not into programs.
-    return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n{fence}{_LANGUAGES.get(Path(path).suffix, 'text')}\n{content}{fence}\n"
+    return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n{fence}{language}\n{content}{fence}\n"
