@@ -1,10 +1,10 @@
-"""The base of sinks for destinations that are asked and answer: HTTP APIs, queues, streams.
+"""Base of sinks for request/response destinations: HTTP APIs, queues, streams.
 
 After Flink's AsyncSinkBase (FLIP-171, https://cwiki.apache.org/confluence/display/FLINK/FLIP-171%3A+Async+Sink, and
-FLIP-451): batching, requests side by side, retries of what failed in part, limits and state are done here, so that a
+FLIP-451). The base implements batching, concurrent requests, retries of partial failures, limits and state. A
 destination is a light shim: conversion, one call and its limits.
 
-`AsyncSink` and `AsyncSinkPartition` (or `BlockingSinkPartition`, for a call that blocks) are what a shim derives from.
+A shim derives from `AsyncSink` and from `AsyncSinkPartition`, or from `BlockingSinkPartition` for a blocking call.
 """
 
 from __future__ import annotations

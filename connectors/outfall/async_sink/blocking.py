@@ -1,4 +1,4 @@
-"""A partition whose destination is asked by a call that blocks."""
+"""A partition for a destination with a blocking client."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ E = TypeVar("E")
 
 
 class BlockingSinkPartition(AsyncSinkPartition[E], Generic[E]):
-    """Runs a blocking `send` in `max_in_flight_requests` threads: all that a light shim has to write.
+    """Runs a blocking `send` in up to `max_in_flight_requests` threads. A light shim implements nothing else.
 
-    `send` is called by several threads at a time, so what it uses must bear that. It should have timeouts of its own,
-    shorter than `request_timeout`: a thread that hangs cannot be ended.
+    Several threads call `send` concurrently, so everything that it uses must be thread-safe. It should have its own
+    timeouts, shorter than `request_timeout`, because a hanging thread cannot be terminated.
     """
 
     classify: Callable[[BaseException], ErrorAction] = staticmethod(first_of(outfall_errors, network_errors))
-    """What an error that `send` raises means. Of `DEAD_LETTER` the request is split until the entry is found."""
+    """Classifies an error that `send` raises. With `DEAD_LETTER` the request is split until the entry is found."""
 
     def __init__(self, sink: Any, **arguments: Any) -> None:
         """As `AsyncSinkPartition`."""
@@ -32,24 +32,24 @@ class BlockingSinkPartition(AsyncSinkPartition[E], Generic[E]):
 
     @abstractmethod
     def send(self, entries: Sequence[E]) -> RequestOutcome[E] | None:
-        """Send one request and wait for its answer.
+        """Send one request and wait for its response.
 
-        Called in a thread of its own, for at most `max_in_flight_requests` at a time; must not touch the partition's
+        Called in a worker thread, in at most `max_in_flight_requests` at a time. It must not access the partition's
         state and must not retry.
 
         Returns:
-            What became of the entries; `None` when all were accepted.
+            The outcome of the entries; `None` if all were accepted.
 
         Raises:
-            Exception: `classify` says what it means for the entries.
+            Exception: `classify` determines the outcome of the entries.
         """
 
     def code_of(self, error: Exception) -> str:
-        """Return the destination's code in an error that `send` raised, for dead letters. The default is its type."""
+        """Return the destination's code of an error that `send` raised, for dead letters. The default is its type."""
         return type(error).__name__
 
     def send_request(self, entries: Sequence[E], request: Request) -> RequestOutcome[E] | None:
-        """As `send`, with the request's id and how often it failed before. Override either."""
+        """Like `send`, with the request's id and number of failures. Override either."""
         return self.send(entries)
 
     def submit_request_entries(self, entries: Sequence[E], result: RequestResult[E]) -> None:
@@ -79,28 +79,28 @@ Job = Callable[[], None]
 
 
 class Workers:
-    """A pool of daemon threads, each started when it is first needed.
+    """A pool of daemon threads that are started on demand.
 
-    Unlike those of `concurrent.futures` a thread that hangs does not keep the process from ending, and a closed pool
-    starts nothing that waits in its queue.
+    Unlike the threads of `concurrent.futures`, a hanging thread does not keep the process alive. A closed pool starts
+    no queued job.
     """
 
     def __init__(self, threads: int) -> None:
-        """Start none yet.
+        """Start no thread yet.
 
         Args:
-            threads: how many jobs run at a time. As many again may hang without holding up others.
+            threads: maximum number of concurrent jobs. As many threads again may hang without blocking others.
         """
         self._most = 2 * threads
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = Lock()
         self._idle = 0
-        """Threads without a job, less the jobs without a thread."""
+        """Threads without a job, minus jobs without a thread."""
         self._threads = 0
         self._closed = False
 
     def run(self, job: Job) -> None:
-        """Run a job in some thread. It must not raise."""
+        """Run a job in a thread. It must not raise."""
         with self._lock:
             start = self._idle <= 0 and self._threads < self._most
             if start:
@@ -112,7 +112,7 @@ class Workers:
             Thread(target=self._work, name="outfall-send", daemon=True).start()
 
     def close(self) -> None:
-        """Let the threads end after their present job. Nothing is waited for."""
+        """Let the threads end after their current job, without waiting."""
         self._closed = True
         for _ in range(self._threads):
             self._jobs.put(None)

@@ -1,4 +1,4 @@
-"""The entries that a partition holds back, in their order, and how they are stored between epochs."""
+"""The buffered entries of a partition in order, and their serialization between epochs."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ E = TypeVar("E")
 
 
 class EntryBuffer(Generic[E]):
-    """A queue to whose head failed entries return, each to its place.
+    """A queue to whose head failed entries return, each to its position.
 
-    Entries that wait for their back-off lie aside, so that others pass them: except when the order counts, where they
-    stop the queue. Of entries with the same key all but the first lie aside too.
+    Entries in back-off are set aside, so that others pass them. With strict order they block the queue instead. Of the
+    entries with the same key, all but the first are set aside too.
     """
 
     def __init__(self, *, ordered: bool) -> None:
         """Start empty.
 
         Args:
-            ordered: whether nothing may pass an entry that waits.
+            ordered: whether no entry may pass an entry in back-off.
         """
         self._ordered = ordered
         self._ready: deque[BufferedEntry[E]] = deque()
         self._ready_bytes = 0
         self._whole: list[_Waiting[E]] = []
-        """Requests to be sent again as they were, by their first entry."""
+        """Requests to be sent again unchanged, by their first entry."""
         self._waiting: list[_Waiting[E]] = []
-        """For their back-off: a heap, by its end."""
+        """Entries in back-off: a heap by the end of the back-off."""
         self._unpaid: deque[_Waiting[E]] = deque()
-        """For the budget, in the order in which their back-off ended."""
+        """Entries that wait for the retry budget, in the order in which their back-off ended."""
         self._paid_at: float | None = None
-        """When the budget will pay at the latest."""
+        """When the budget has a token again, at the latest."""
         self._followers: dict[Hashable, deque[BufferedEntry[E]]] = {}
-        """By busy key, what comes after the entry that is ready, waits or is under way."""
+        """By busy key: the entries after the one that is ready, waiting or in flight."""
         self._count = 0
         self._next_number = 0
 
     def __len__(self) -> int:
-        """How many entries are held, wherever they lie."""
+        """Number of buffered entries, including those set aside."""
         return self._count
 
     def __iter__(self) -> Iterator[E]:
-        """All entries in their order."""
+        """All entries in order."""
         return (item.entry for item in sorted(self._items(), key=_number))
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest entry was written; `None` when there is none."""
+        """When the oldest entry was written; `None` if there is none."""
         return min((item.since for item in self._items()), default=None)
 
     @property
     def ready(self) -> int:
-        """How many entries could be sent now."""
+        """Number of entries that can be sent now."""
         if self._stopped:
             return 0
         whole = sum(len(part.items) for part in self._whole) if self._whole else 0
@@ -71,19 +71,19 @@ class EntryBuffer(Generic[E]):
 
     @property
     def ready_bytes(self) -> int:
-        """How many bytes could be sent now, without requests that are sent again as they were."""
+        """Bytes that can be sent now, without requests that are sent again unchanged."""
         return 0 if self._stopped else self._ready_bytes
 
     @property
     def has_urgent(self) -> bool:
-        """Whether the next request need not be filled: one that is sent again as it was, or a part of one."""
+        """Whether the next request need not be full, because it repeats a request or a part of one."""
         if self._stopped:
             return False
         return bool(self._whole) or bool(self._ready and self._ready[0].largest_batch)
 
     @property
     def next_ready_at(self) -> float | None:
-        """When the next entries are done with waiting, for their back-off or the budget."""
+        """When the next entries have finished waiting for their back-off or the budget."""
         moments = [part.ready_at for part in self._waiting[:1]]
         if self._unpaid and self._paid_at is not None:
             moments.append(self._paid_at)
@@ -91,7 +91,7 @@ class EntryBuffer(Generic[E]):
 
     @property
     def first_number(self) -> int | None:
-        """The place of the entry at the head; `None` when nothing can be sent now."""
+        """The position of the entry at the head; `None` if no entry can be sent now."""
         if self._stopped or not (self._whole or self._ready):
             return None
         if not self._whole:
@@ -100,11 +100,11 @@ class EntryBuffer(Generic[E]):
 
     @property
     def next_number(self) -> int:
-        """The place of the next entry to come."""
+        """The position of the next entry to be added."""
         return self._next_number
 
     def _items(self) -> Iterator[BufferedEntry[E]]:
-        """All entries, wherever they lie."""
+        """All entries, including those set aside."""
         aside = (part.items for part in chain(self._whole, self._waiting, self._unpaid))
         return chain(self._ready, *aside, *self._followers.values())
 
@@ -116,9 +116,9 @@ class EntryBuffer(Generic[E]):
         """Add an entry at the tail.
 
         Args:
-            entry: what is to be sent.
-            size: its bytes.
-            key: of two entries with the same key one is under way at a time; `None` for none.
+            entry: the entry to send.
+            size: its size in bytes.
+            key: only one entry per key is in flight at a time; `None` for no key.
             since: when it was written, in seconds.
         """
         item = BufferedEntry(entry, size, self._next_number, since, key)
@@ -133,7 +133,7 @@ class EntryBuffer(Generic[E]):
         self._ready_bytes += size
 
     def take(self, most: int, most_bytes: int) -> Batch[E] | None:
-        """Take the entries of the next request from the head: a total equal to a limit is allowed.
+        """Take the entries of the next request from the head. A total equal to a limit is allowed.
 
         Returns:
             The batch, or `None` if nothing can be sent now.
@@ -159,7 +159,7 @@ class EntryBuffer(Generic[E]):
         return Batch(items, size) if items else None
 
     def give_back(self, items: Sequence[BufferedEntry[E]]) -> None:
-        """Return entries to their places, to be sent at once."""
+        """Return entries to their positions, to be sent at once."""
         self._count += len(items)
         self._insert(items)
 
@@ -171,23 +171,23 @@ class EntryBuffer(Generic[E]):
         request_id: int | None = None,
         charged: bool = False,
     ) -> None:
-        """Return entries that wait for their back-off.
+        """Return entries to the buffer, to be sent after a back-off.
 
         Args:
-            items: in their order.
+            items: the entries in order.
             ready_at: when they may be sent.
-            request_id: given when they stay one request.
-            charged: whether sending them takes a token of the budget.
+            request_id: set if they remain one request.
+            charged: whether sending them takes a token from the budget.
         """
         self._count += len(items)
         heapq.heappush(self._waiting, _Waiting(ready_at, items[0].number, list(items), request_id, charged))
 
     def release(self, now: float, pay: Callable[[], float]) -> None:
-        """Return what has waited long enough to its place.
+        """Move the entries whose wait is over back to their positions.
 
         Args:
             now: the time in seconds.
-            pay: takes a token of the budget, and returns the seconds to wait where there is none.
+            pay: takes a token from the budget; returns the seconds to wait if there is none.
         """
         while self._waiting and self._waiting[0].ready_at <= now:
             self._unpaid.append(heapq.heappop(self._waiting))
@@ -207,7 +207,7 @@ class EntryBuffer(Generic[E]):
             insort(self._whole, part, key=lambda whole: whole.number)
 
     def done(self, item: BufferedEntry[E]) -> None:
-        """Let the next entry with the same key come."""
+        """Release the next entry with the same key."""
         if item.key is None:
             return
         followers = self._followers[item.key]
@@ -215,7 +215,7 @@ class EntryBuffer(Generic[E]):
             del self._followers[item.key]
             return
         follower = followers.popleft()
-        # At the head, where it would stand had the one before it not been in its way: keys have no order among them.
+        # At the head, as if the previous entry had not blocked it: there is no order between keys.
         self._ready.appendleft(follower)
         self._ready_bytes += follower.size
 
@@ -230,33 +230,33 @@ class EntryBuffer(Generic[E]):
 
 @dataclass(slots=True)
 class Batch(Generic[E]):
-    """Entries of one request."""
+    """The entries of one request."""
 
     items: list[BufferedEntry[E]]
     size: int
     request_id: int | None = None
-    """The id of a request that is sent again as it was."""
+    """The id of a request that is sent again unchanged."""
 
 
 @dataclass(slots=True)
 class BufferedEntry(Generic[E]):
-    """One entry on its way."""
+    """One buffered entry."""
 
     entry: E
     size: int
     number: int
-    """Its place among all entries."""
+    """Its position among all entries."""
     since: float = 0.0
     """When it was written."""
     key: Hashable = None
-    """Of two entries with the same key one is under way at a time. `None` for none."""
+    """Only one entry per key is in flight at a time. `None` for no key."""
     tries: int = 0
     """How often it failed."""
     first_sent: float | None = None
     largest_batch: int | None = None
-    """How many entries its request may hold, where a larger one was refused."""
+    """Maximum number of entries in its request, after a larger one was rejected."""
     paid: bool = False
-    """Whether a token of the budget was spent on it."""
+    """Whether it has used a token of the budget."""
 
 
 @dataclass(order=True, slots=True)
@@ -274,15 +274,15 @@ def _number(item: BufferedEntry[E]) -> int:
 
 @dataclass(frozen=True)
 class BufferedRequests(Generic[E]):
-    """Entries that a partition held back, in their order."""
+    """The buffered entries of a partition, in order."""
 
     entries: Sequence[E]
     oldest: datetime | None = None
-    """When the oldest of them was written, with its zone; `None` in states of version 1."""
+    """When the oldest entry was written, with time zone; `None` in states of version 1."""
 
 
 class BufferedRequestsSerializer(SimpleVersionedSerializer[BufferedRequests[E]]):
-    """JSON: the entries' bytes in base64, beside the version of their own serializer and the time of the oldest.
+    """JSON with the entries' bytes in base64, the version of their own serializer, and the time of the oldest.
 
     Version 1 had no time.
 
@@ -290,7 +290,7 @@ class BufferedRequestsSerializer(SimpleVersionedSerializer[BufferedRequests[E]])
     """
 
     def __init__(self, entries: SimpleVersionedSerializer[E]) -> None:
-        """Store each entry with this serializer."""
+        """Use this serializer for each entry."""
         self._entries = entries
 
     @property
@@ -311,5 +311,5 @@ class BufferedRequestsSerializer(SimpleVersionedSerializer[BufferedRequests[E]])
             encoded = [base64.b64decode(text, validate=True) for text in stored["entries"]]
             oldest = datetime.fromisoformat(stored["oldest"]) if version > 1 and stored["oldest"] else None
         except (ValueError, KeyError, TypeError) as error:
-            raise SerializationError("a stored buffer is damaged", why=str(error)) from error
+            raise SerializationError("a stored request buffer is damaged", why=str(error)) from error
         return BufferedRequests([self._entries.deserialize(written_by, item) for item in encoded], oldest)

@@ -1,4 +1,4 @@
-"""What a worker process knows of a host, across tasks and epochs: how much it bears, and when to leave it alone."""
+"""State of a host in a worker process, across tasks and epochs: its limit, retry budget and requested pause."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from outfall.retry_log import RetryLog
 
 
 class RetryBudget:
-    """A token bucket: while nothing succeeds, at most a share of the requests are retries.
+    """A token bucket: while no request succeeds, at most a share of the requests are retries.
 
-    Each first try brings a part of a token and each retry takes a whole one, as in the `standard` retry mode of the AWS
+    Each first attempt adds a fraction of a token and each retry takes one, as in the `standard` retry mode of the AWS
     SDKs (https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html) and in Finagle's `RetryBudget`.
-    A retry that succeeds brings back two, so that a destination that fails now and then is retried as often as it
-    takes, and one that is back is soon used in full. Two advances are paid back before first tries bring anything
-    again: a reserve, so that a short job can retry, and a token each `probe_interval`, so that the end of an outage is
-    noticed.
+
+    A successful retry adds two tokens. A destination with occasional failures is therefore retried as often as needed,
+    and a recovered destination soon gets full load. Two advances are repaid before first attempts add tokens again: a
+    reserve, so that a short job can retry, and one token per `probe_interval`, to detect the end of an outage.
 
     Not thread-safe: it belongs to the thread that decides about retries.
     """
@@ -30,9 +30,9 @@ class RetryBudget:
         """Start with the reserve.
 
         Args:
-            ratio: how many tokens a first try brings.
+            ratio: tokens that a first attempt adds.
             reserve: tokens at the start.
-            capacity: how many tokens can be saved up.
+            capacity: maximum number of tokens.
             probe_interval: seconds after which an empty bucket gets a token.
 
         Raises:
@@ -52,21 +52,21 @@ class RetryBudget:
 
     @property
     def tokens(self) -> float:
-        """How many retries it allows now."""
+        """Number of retries allowed now."""
         return self._tokens
 
     def earn(self) -> None:
-        """Note a first try."""
+        """Record a first attempt."""
         paid = min(self._owed, self._ratio)
         self._owed -= paid
         self._tokens = min(self._capacity, self._tokens + self._ratio - paid)
 
     def refund(self) -> None:
-        """Note that a retry succeeded."""
+        """Record a successful retry."""
         self._tokens = min(self._capacity, self._tokens + 2)
 
     def wait(self, now: float) -> float:
-        """Return in how many seconds `spend` will succeed; 0 for now."""
+        """Return the seconds until `spend` succeeds; 0 for now."""
         if self._tokens >= 1:
             return 0.0
         if self._last_probe is None:
@@ -77,7 +77,7 @@ class RetryBudget:
         """Take the token of one retry.
 
         Returns:
-            Whether there was one; if not, `wait` says when there will be.
+            Whether there was one. If not, see `wait`.
         """
         if self._tokens >= 1:
             self._tokens -= 1
@@ -90,14 +90,14 @@ class RetryBudget:
 
 
 class RetryGate:
-    """The moment before which nothing is sent to a host that has asked for a pause."""
+    """The time until which no request is sent to a host that requested a pause."""
 
     def __init__(self) -> None:
         """Start open."""
         self._until = float("-inf")
 
     def hold(self, until: float) -> None:
-        """Send nothing before `until`. A moment before the present one changes nothing."""
+        """Send nothing before `until`. A time before the current one has no effect."""
         self._until = max(self._until, until)
 
     def wait(self, now: float) -> float:
@@ -110,7 +110,7 @@ _log = logging.getLogger("outfall.async_sink")
 
 @dataclass
 class HostState:
-    """How much a host bears, how many retries it is still owed, when it may be asked again, and what was warned of."""
+    """State of a host: limiter, retry budget, requested pause, and log of retries."""
 
     limiter: Limiter
     budget: RetryBudget = field(default_factory=RetryBudget)
@@ -119,11 +119,11 @@ class HostState:
 
 
 def shared_host_state(key: Hashable, make: Callable[[], HostState]) -> HostState:
-    """Return this process's state of a host, made on first use.
+    """Return this process's state of a host, created on first use.
 
     Args:
-        key: the host, with everything that the state is made of.
-        make: makes the state.
+        key: the host, with all settings that the state depends on.
+        make: creates the state.
     """
     with _lock:
         if key not in _states:

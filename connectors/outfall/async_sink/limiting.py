@@ -1,4 +1,4 @@
-"""How much may be under way to a destination at a time: a limit that stays, and two that learn from what comes back."""
+"""Limits on concurrent load: one fixed limit, and two that adapt to the responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class InFlight:
-    """What one partition has under way."""
+    """The load that one partition has in flight."""
 
     requests: int = 0
     entries: int = 0
@@ -17,16 +17,16 @@ class InFlight:
 
 @dataclass(frozen=True)
 class EndedRequest:
-    """How one request ended."""
+    """The end of one request."""
 
     now: float
-    """When, in seconds."""
+    """When it ended, in seconds."""
     entries: int
-    """How many entries it held."""
+    """Number of its entries."""
     failed: int
-    """How many of them have to be sent again; all after a timeout."""
+    """Number of its entries to be sent again; all after a timeout."""
     seconds: float | None
-    """From its start to its answer; `None` where that says nothing about the destination: it failed or timed out."""
+    """From its start to its response; `None` after a failure or timeout, which does not measure the destination."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.failed <= self.entries:
@@ -34,32 +34,32 @@ class EndedRequest:
 
 
 class Limiter(Protocol):
-    """Decides whether another request may start, and learns from those that end.
+    """Decides whether another request may start, and adapts to the requests that end.
 
-    It holds no count of what is under way, so that a task that dies leaves nothing behind in it: one limiter serves all
-    epochs of a worker process, for one host. It never makes a partition wait that has nothing under way. A request that
-    waits for its back-off is not under way.
+    It does not count requests in flight, so a task that dies leaves no count behind: one limiter serves all epochs of a
+    worker process, for one host. It never blocks a partition that has nothing in flight. A request in back-off is not
+    in flight.
     """
 
     @property
     def limit(self) -> int:
-        """The present limit, in the limiter's own unit."""
+        """The current limit, in the limiter's own unit."""
 
     def batch_size(self, largest: int) -> int:
-        """Return how many entries the next request may hold, from 1 to `largest`."""
+        """Return the maximum number of entries of the next request, from 1 to `largest`."""
 
     def admits(self, in_flight: InFlight, entries: int) -> bool:
-        """Whether a request of so many entries may start beside what is under way."""
+        """Whether a request of this many entries may start in addition to those in flight."""
 
     def started(self, in_flight: InFlight) -> None:
-        """Learn that a request has started; `in_flight` includes it."""
+        """Record a started request; `in_flight` includes it."""
 
     def ended(self, answer: EndedRequest) -> None:
-        """Learn how a request ended."""
+        """Record the end of a request."""
 
 
 class FixedLimiter(Limiter):
-    """So many requests at a time, whatever happens."""
+    """A fixed number of concurrent requests."""
 
     def __init__(self, requests: int) -> None:
         """Set the limit.
@@ -90,12 +90,12 @@ class FixedLimiter(Limiter):
 
 
 class AimdLimiter(Limiter):
-    """A limit of entries under way: up by a constant after a success, down by a factor after a failure.
+    """A limit on entries in flight: raised by a constant after a success, lowered by a factor after a failure.
 
     After Flink's `AIMDScalingStrategy` and `CongestionControlRateLimitingStrategy` (FLIP-242), with its parameters.
-    Unlike there a decrease is strict, for every size and factor: rounding up kept Flink's from going below 50 with a
-    factor of 0.99. With `proportional=True` a request that failed in part is both, in that proportion, as in DCTCP
-    (RFC 8257): one hot key does not throttle all others.
+    Unlike Flink's, each decrease is strict, for every size and factor: with rounding up, Flink's limit stayed above 50
+    with a factor of 0.99. With `proportional=True` a partial failure counts as both, in proportion, as in DCTCP (RFC
+    8257), so one hot key does not throttle all others.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class AimdLimiter(Limiter):
         """Start at `initial`, or at `largest`.
 
         Args:
-            largest: the limit is never above it.
+            largest: maximum of the limit.
             initial: the limit at the start.
             increase: entries added after a success.
-            decrease_factor: what is left after a failure, between 0 and 1.
+            decrease_factor: factor after a failure, between 0 and 1.
             proportional: whether a partial failure counts in part.
 
         Raises:
@@ -157,16 +157,16 @@ class AimdLimiter(Limiter):
 
 
 class GradientLimiter(Limiter):
-    """Requests under way, limited where more of them only wait longer.
+    """A limit on concurrent requests, found by latency: more requests than the limit only wait longer.
 
-    Vector's adaptive request concurrency (https://vector.dev/docs/architecture/arc/; RFC 1858 of its repository): once
-    per mean round trip the mean of the last ones is compared with the moving average of all before. Up by one when it
-    is no longer than that and the limit was reached; down by a factor when a request was refused, or when it is longer
-    by some standard deviations.
+    Vector's adaptive request concurrency (https://vector.dev/docs/architecture/arc/; RFC 1858 of its repository). Once
+    per mean round trip, it compares the mean of the last round trips with the moving average of all earlier ones. The
+    limit rises by one if that mean is no longer and the limit was reached. It falls by a factor if a request was
+    rejected, or if the mean is longer by some standard deviations.
 
-    Stricter than Vector in one thing. The moving average follows a latency that grows by small steps, and where round
-    trips vary the limit climbs to several times what the destination bears. So it goes up only where that has brought
-    more: see `_Yields`.
+    It is stricter than Vector in one respect. The moving average follows a latency that grows in small steps. With
+    varying round trips, Vector's limit climbs to several times the capacity of the destination. Here the limit rises
+    only if this has increased the throughput: see `_Yields`.
     """
 
     def __init__(
@@ -181,11 +181,11 @@ class GradientLimiter(Limiter):
         """Start at `initial`.
 
         Args:
-            largest: the limit is never above it.
+            largest: maximum of the limit.
             initial: the limit at the start.
-            decrease_ratio: what is left of the limit, between 0 and 1.
-            ewma_alpha: the weight of new round trips in the moving average, between 0 and 1.
-            deviations: by how many standard deviations a round trip must be too long.
+            decrease_ratio: factor of a decrease, between 0 and 1.
+            ewma_alpha: weight of new round trips in the moving average, between 0 and 1.
+            deviations: number of standard deviations above the average that lowers the limit.
 
         Raises:
             ValueError: a number is out of range.
@@ -225,7 +225,7 @@ class GradientLimiter(Limiter):
         if answer.seconds is not None:
             self._total += answer.seconds
             self._count += 1
-        # Rounded, since the mean of equal round trips must be equal to them.
+        # Rounded, because the mean of equal round trips must be equal to them.
         current = round(self._total / self._count, 6) if self._count else None
         if self._past.mean is None:
             self._first(answer.now, current)
@@ -246,26 +246,26 @@ class GradientLimiter(Limiter):
         self._refused = self._reached = False
 
     def _adjust(self, current: float | None, past: float) -> None:
-        # Not when they are equal, as Vector has it: a service of constant latency has no deviation.
+        # Not if they are equal, unlike Vector: a service of constant latency has no deviation.
         too_long = current is not None and past < current and past + self._deviations * self._past.deviation <= current
         if self._refused or too_long:
             self._limit = max(1, floor(self._limit * self._ratio))
         elif self._reached and current is not None:
-            # Asked also where the limit will not grow: what is noted must not be the lucky round trips alone.
+            # Called even if the limit will not grow: the record must not consist of lucky round trips only.
             best = self._yields.best_after(self._limit, current)
             if best < self._limit or current <= past:
                 self._limit = min(best, self._largest)
 
 
 class _Yields:
-    """The throughput that each limit has brought lately: requests by round trip (Little's law)."""
+    """The recent throughput of each limit: requests divided by round trip (Little's law)."""
 
     _LATELY = 300
-    """Times a limit was looked at, after which a destination may be another one."""
+    """Number of samples after which the record of a limit is outdated."""
     _SMALLER = 0.8
-    """A limit is compared with one this much smaller, so that the difference is more than chance."""
+    """A limit is compared with one that is smaller by this factor, so that the difference exceeds noise."""
     _SHARE = 0.5
-    """Which part of the larger limit's requests must come through, at least."""
+    """The minimum share of the additional requests that must show up as throughput."""
     _WEIGHT = 0.4
 
     def __init__(self) -> None:
@@ -274,10 +274,10 @@ class _Yields:
         self._went_back = 0
 
     def best_after(self, limit: int, seconds: float) -> int:
-        """Note a mean round trip and return the limit to try next.
+        """Record a mean round trip and return the next limit.
 
-        One more while that brings more than a smaller limit did, the same where it does not, one less where it brings
-        less; and where it is too long ago that a smaller one was seen, that one, for comparison.
+        One more if the throughput exceeds that of a smaller limit, the same if it is equal, one less if it is lower. If
+        the record of the smaller limit is outdated, the smaller limit itself, for comparison.
         """
         self._now += 1
         rate = self._note(limit, limit / max(seconds, 1e-6))

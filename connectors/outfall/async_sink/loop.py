@@ -18,9 +18,9 @@ Submit = Callable[[Sequence[E], RequestResult[E]], None]
 
 
 class RequestLoop(Generic[E]):
-    """Starts requests as the limits admit them, and waits: for answers, timeouts, back-offs and the one timer.
+    """Starts requests within the limits, and waits for responses, timeouts, back-offs and the single timer.
 
-    It runs in the task's thread, whenever that is in one of its methods.
+    It runs in the task's thread, inside its own methods only.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RequestLoop(Generic[E]):
         events: EventQueue,
         counters: Counters,
     ) -> None:
-        """Start with nothing under way."""
+        """Start with nothing in flight."""
         self._options = options
         self._submit = submit
         self._outcomes = outcomes
@@ -44,18 +44,19 @@ class RequestLoop(Generic[E]):
         self._counters = counters
         self._requests: PendingRequests[E] = PendingRequests(events, options.request_timeout.total_seconds())
         self._timer: float | None = None
-        """When the one timer goes off: `max_time_in_buffer_ms` after the first entry of an empty buffer was
-        written, perhaps in an earlier epoch."""
+        """The end of the single timer: `max_time_in_buffer_ms` after the first entry of an empty buffer was written,
+        possibly in an earlier epoch.
+        """
         self._send_below = 0
-        """Entries before this one are sent although they do not fill a request: the timer went off over them."""
+        """Entries before this position are sent even if they do not fill a request, because the timer has expired."""
 
     @property
     def in_flight(self) -> int:
-        """How many requests are under way."""
+        """Number of requests in flight."""
         return self._requests.count
 
     def add(self, entry: E, size: int, key: Hashable, since: float) -> None:
-        """Add an entry that was written at `since`, waiting while the buffer is full; send what fills a request."""
+        """Add an entry written at `since`, and send full requests. Blocks while the buffer is full."""
         while len(self._buffer) >= self._options.max_buffered_requests:
             self._send(self._buffer.next_number)
             if len(self._buffer) >= self._options.max_buffered_requests:
@@ -67,12 +68,12 @@ class RequestLoop(Generic[E]):
             self._send(self._send_below)
 
     def turn(self) -> None:
-        """Take in the answers that are there, and send what is due; do not wait."""
+        """Process available responses and send what is due, without waiting."""
         self._handle_events()
         self._send(self._send_below)
 
     def await_answers(self) -> None:
-        """Wait for what is under way, and start nothing but what has waited for too long."""
+        """Wait for the requests in flight. Start only entries that are overdue."""
         self._look_at_the_clock()
         self._send_overdue()
         while self._requests.count:
@@ -80,21 +81,21 @@ class RequestLoop(Generic[E]):
             self._send_overdue()
 
     def drain(self) -> None:
-        """Send everything, and wait until it has come to its end."""
+        """Send everything and wait for its outcome."""
         while self._requests.count or len(self._buffer):
             self._send(self._buffer.next_number)
             if self._requests.count or len(self._buffer):
                 self._wait()
 
     def _send(self, below: int) -> None:
-        """Start as many requests as are admitted: full ones, and others while an entry before `below` is ready."""
+        """Start as many requests as the limits admit: full ones, and others while an entry before `below` is ready."""
         self._look_at_the_clock()
         below = max(below, self._send_below)
         while self._may_start() and (self._is_full() or self._is_before(below)) and self._start_next():
             pass
 
     def _send_overdue(self) -> None:
-        """Start only what the timer went off over."""
+        """Start only the entries that the timer expired for."""
         while self._may_start() and self._is_before(self._send_below) and self._start_next():
             pass
 
@@ -118,7 +119,7 @@ class RequestLoop(Generic[E]):
             return False
         if self._host.retry_gate.wait(self._events.now()) > 0:
             return False
-        # A limiter never makes a partition wait that has nothing under way: nothing would wake it.
+        # A limiter never blocks a partition that has nothing in flight, because nothing would wake it.
         size = min(self._batch_limit(), self._buffer.ready)
         return self._requests.count == 0 or self._host.limiter.admits(self._requests.in_flight, size)
 
@@ -145,7 +146,7 @@ class RequestLoop(Generic[E]):
         return True
 
     def _wait(self) -> None:
-        """Wait for an event or for the next moment at which something is due, and do what is due then."""
+        """Wait for an event or the next due time, and process what is due then."""
         now = self._events.now()
         moments = [self._requests.next_timeout, self._buffer.next_ready_at]
         held_for = self._host.retry_gate.wait(now)
@@ -154,8 +155,8 @@ class RequestLoop(Generic[E]):
         due = [moment for moment in moments if moment is not None]
         if not due:
             if self._buffer.ready:
-                return  # a hold has ended since the caller looked, who now looks again
-            raise RuntimeError("a partition would wait for nothing: this is a fault of outfall.async_sink")
+                return  # a pause has ended since the caller checked, and the caller checks again
+            raise RuntimeError("a partition would wait forever: this is a bug in outfall.async_sink")
         event = self._events.take(min(due) - now)
         if event is not None:
             event()
@@ -194,8 +195,8 @@ class RequestLoop(Generic[E]):
         timeout = f"{self._options.request_timeout.total_seconds():g} s"
         if self._options.fail_on_timeout:
             raise TransientError(
-                f"the destination gave no answer within {timeout}",
-                do="see why it is slow, raise request_timeout, or leave fail_on_timeout out to have it sent again",
+                f"the destination did not respond within {timeout}",
+                do="find out why the destination is slow, raise request_timeout, or omit fail_on_timeout to retry",
             )
-        reason = f"no answer within request_timeout ({timeout})"
+        reason = f"no response within request_timeout ({timeout})"
         self._outcomes.handle(pending, RequestOutcome(retry=entries, reason=reason, together=True), now)

@@ -1,4 +1,4 @@
-"""The settings that every sink on the asynchronous base has: Flink's, and those of retrying."""
+"""The options of every sink on the asynchronous base: Flink's, and those of retries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _milliseconds(value: Any) -> int:
 
 
 class AsyncSinkOptions(SinkOptions):
-    """Base of the options of a sink on `AsyncSink`; a connector's options class inherits it and may change defaults.
+    """Base options of sinks on `AsyncSink`; a connector's options class inherits them and may change defaults.
 
     Names, meanings and checks are those of Flink's `AsyncSinkWriterConfiguration` (FLIP-171, FLIP-451). The aliases are
-    the names that the other sinks have for the same.
+    the names of the same options in the other sinks.
     """
 
     aliases = {
@@ -114,7 +114,7 @@ class AsyncSinkOptions(SinkOptions):
         return self
 
     def retry_policy(self) -> RetryPolicy:
-        """Return how failed entries are tried again."""
+        """Return the retry policy of failed entries."""
         return RetryPolicy(
             max_retries=self.max_retries,
             deadline=self.retry_deadline.total_seconds(),

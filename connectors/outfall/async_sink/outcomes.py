@@ -1,4 +1,4 @@
-"""What becomes of the entries of a request: accepted, tried again, or dead letters; each is counted."""
+"""Processes the outcome of a request: entries are accepted, retried or become dead letters, and each is counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ E = TypeVar("E")
 
 
 class OutcomeHandler(Generic[E]):
-    """Sees each entry of a request to its end: accepted, refused, or back in the buffer."""
+    """Processes each entry of a request: accepted, rejected, or returned to the buffer."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class OutcomeHandler(Generic[E]):
         refusals: RefusalHandler[E],
         jitter: Callable[[], float],
     ) -> None:
-        """Work on what the partition works on.
+        """Work on the state of a partition.
 
         Args:
-            sink: says how entries are tried again, and its name for errors.
-            buffer: where failed entries return to.
-            host: what is known of the host.
-            refusals: sees to refused entries.
-            jitter: gives random numbers from 0 to below 1.
+            sink: has the retry policy, and the name for errors.
+            buffer: receives failed entries.
+            host: the state of the host.
+            refusals: handles rejected entries.
+            jitter: returns random numbers from 0 to below 1.
         """
         self._sink = sink
         self._policy = sink.options.retry_policy()
@@ -48,16 +48,19 @@ class OutcomeHandler(Generic[E]):
         self._jitter = jitter
 
     def handle(self, pending: PendingRequest[E], outcome: RequestOutcome[E], now: float) -> None:
-        """Take in one answer, or the one that is made up after a timeout.
+        """Process one outcome, of a response or a timeout.
 
         Raises:
-            OutfallError: an entry was tried for too long, or refused with nobody to take it; or the answer says so.
+            OutfallError: the retries of an entry are exhausted, an entry is rejected without a dead-letter sink, or the
+                outcome has an error.
         """
         items = pending.batch.items
         retried, split = pending.find(outcome.retry), pending.find(outcome.split)
         dead = pending.find([refusal.entry for refusal in outcome.dead])
         if len(retried) + len(split) + len(dead) > len(items):
-            raise CapabilityError("an answer names an entry twice", do="name each under one kind of outcome only")
+            raise CapabilityError(
+                "an outcome lists an entry more than once", do="list each entry in one field of the outcome only"
+            )
         if outcome.error is not None:
             raise self._fatal(outcome.error)
         seconds = None if retried or split else pending.seconds
@@ -78,7 +81,7 @@ class OutcomeHandler(Generic[E]):
     def _split(self, items: list[BufferedEntry[E]], outcome: RequestOutcome[E]) -> None:
         if len(items) == 1:
             self._finished(items)
-            reason = outcome.reason or "the destination refused it"
+            reason = outcome.reason or "the destination rejected it"
             self._refusals.put([RefusedEntry(items[0].entry, reason, outcome.code, outcome.excerpt)])
         elif items:
             for item in items:
@@ -91,13 +94,13 @@ class OutcomeHandler(Generic[E]):
         for item in items:
             item.tries += 1
             item.paid = False
-        # They failed together, so they wait together: as long as the one that has failed most often.
+        # They failed together, so they wait together: as long as the entry with the most failures.
         tries = max(item.tries for item in items)
         elapsed = now - min(now if item.first_sent is None else item.first_sent for item in items)
         pause = self._policy.pause(tries, elapsed, self._jitter, at_least=outcome.after or 0.0)
         if pause is None:
             if outcome.hold_host and outcome.after:
-                # For who comes next: the task's next attempt would ask again at once.
+                # For the next attempt of the task, which would otherwise send a request at once.
                 self._host.retry_gate.hold(now + outcome.after)
             raise self._exhausted(len(items), tries, elapsed, outcome)
         self._warn(len(items), tries, elapsed, outcome, now)
@@ -105,26 +108,26 @@ class OutcomeHandler(Generic[E]):
             self._host.retry_gate.hold(now + pause)
         whole = len(items) == len(pending.batch.items)
         request_id = pending.result.request.id if outcome.together and whole else None
-        # What failed in part has come to something, and costs nothing.
+        # A partial success costs no token.
         self._buffer.set_aside(items, now + pause, request_id=request_id, charged=whole)
 
     def _warn(self, entries: int, tries: int, elapsed: float, outcome: RequestOutcome[E], now: float) -> None:
         policy = self._policy
         self._host.retries.retry(
             str(self._sink),
-            f"a request of {entries} entries" if entries > 1 else "a request of one entry",
+            f"a request with {entries} entries" if entries > 1 else "a request with one entry",
             attempt=tries,
             attempts=None if policy.max_retries is None else policy.max_retries + 1,
-            reason=_answer(outcome) or "the destination said nothing",
+            reason=_answer(outcome) or "the destination gave no reason",
             left=None if policy.deadline is None else policy.deadline - elapsed,
             now=now,
         )
 
     def _exhausted(self, entries: int, tries: int, elapsed: float, outcome: RequestOutcome[E]) -> TransientError:
         return TransientError(
-            f"{self._sink} did not accept {entries} entries in {tries} tries and {elapsed:.0f} s",
+            f"{self._sink} did not accept {entries} entries in {tries} attempts and {elapsed:.0f} s",
             why=_last_answer(outcome),
-            do="see what the destination lacks, and start the query again: it sends the epoch's rows anew. For longer"
+            do="fix the destination, then start the query again: it sends the rows of the epoch again. For longer"
             " outages raise retry_deadline or max_retries",
         )
 
@@ -132,30 +135,33 @@ class OutcomeHandler(Generic[E]):
         if isinstance(error, OutfallError) or not isinstance(error, Exception):
             return error
         fatal = TargetError(
-            f"{self._sink} refused a request for good",
+            f"{self._sink} permanently rejected a request",
             why=f"{type(error).__name__}: {error}",
-            do="correct the options, the rights or the destination",
+            do="correct the options, the permissions or the destination",
         )
         fatal.__cause__ = error
         return fatal
 
 
 class RefusalHandler(Generic[E]):
-    """Makes dead letters of refused entries, and hands them over; without a taker a refusal stops the query."""
+    """Turns rejected entries into dead letters and passes them on.
+
+    Without a dead-letter sink a rejection fails the query.
+    """
 
     def __init__(self, text_of: Callable[[E], str], context: WriterInitContext | None, counters: Counters) -> None:
-        """Start without a taker."""
+        """Start without a dead-letter sink."""
         self.take: Callable[[Sequence[DeadLetter]], None] | None = None
         self._text_of = text_of
         self._context = context
         self._counters = counters
 
     def put(self, refusals: Sequence[RefusedEntry[E]]) -> None:
-        """Hand over refused entries.
+        """Pass on rejected entries.
 
         Raises:
-            ValueRefusedError: there is nobody to take them.
-            Exception: whatever the taker raises.
+            ValueRefusedError: there is no dead-letter sink.
+            Exception: raised by the dead-letter sink.
         """
         if not refusals:
             return
@@ -165,15 +171,15 @@ class RefusalHandler(Generic[E]):
         self._counters.dead(len(refusals))
 
     def put_row(self, text: str, error: ValueRefusedError) -> None:
-        """Hand over a row that did not become an entry.
+        """Pass on a row that could not be converted to an entry.
 
         Args:
-            text: the row as JSON text.
-            error: why not.
+            text: the row as JSON.
+            error: the reason.
 
         Raises:
-            ValueRefusedError: the error, when there is nobody to take the row.
-            Exception: whatever the taker raises.
+            ValueRefusedError: `error`, if there is no dead-letter sink.
+            Exception: raised by the dead-letter sink.
         """
         if self.take is None:
             raise error
@@ -195,46 +201,49 @@ class RefusalHandler(Generic[E]):
     def _refused(self, refusal: RefusedEntry[E]) -> ValueRefusedError:
         code = f" ({refusal.code})" if refusal.code else ""
         return ValueRefusedError(
-            f"the record {self._text_of(refusal.entry)[:EXCERPT_CHARACTERS]} is refused{code}",
+            f"the record {self._text_of(refusal.entry)[:EXCERPT_CHARACTERS]} is rejected{code}",
             step=self._context.step_id if self._context else None,
             epoch=self._context.epoch if self._context else None,
             why=refusal.reason + said(refusal.excerpt),
-            do="correct or leave out the row, or give the sink a dead_letter sink to keep such rows in",
+            do="correct or remove the row, or set dead_letter to a sink that stores such rows",
         )
 
 
 NOT_CONVERTIBLE = "not_convertible"
-"""The code of rows of which no entry could be made."""
+"""The code of rows that could not be converted to an entry."""
 
 
 def said(excerpt: str | None) -> str:
-    """Return what a destination said, for the end of an error's sentence; nothing if it said nothing."""
+    """Return the destination's text for the end of an error sentence; empty if there is none."""
     text = (excerpt or "")[:_SAID].strip()
-    return f", and says {text!r}" if text else ""
+    return f", with the message {text!r}" if text else ""
 
 
 _SAID = 300
-"""Characters of an answer in an error."""
+"""Maximum number of characters of a response in an error."""
 
 
 class Counters:
-    """The counters of one partition. Whole numbers that add up over tasks, under Flink's names where it has one.
+    """The counters of one partition: integers that add up over tasks, with Flink's names where it has one.
 
-    `num_records_out` and `num_bytes_out` count what was sent, each try anew; `sent` what was accepted, and `bytes` its
-    size, as every sink counts what it has written; `failed` entries whose request failed, `dead_letters`, `timeouts`
-    and `late_answers` what they say, `requests` the requests, `retries` those among them with an entry that was sent
-    before. `send_time_ms` adds up the time from each request to its answer, so that by `requests` it is the mean.
-    Gauges do not add up: `max_in_flight`, `max_limit` and `max_send_time_ms` are the largest that any task saw.
+    - `num_records_out`, `num_bytes_out`: entries and bytes sent, including retries.
+    - `sent`, `bytes`: accepted entries and their size, like the rows and bytes of other sinks.
+    - `failed`: entries whose request failed.
+    - `requests`: all requests; `retries`: those with an entry that was sent before.
+    - `dead_letters`, `timeouts`, `late_answers`: dead letters, timed-out requests, and their late responses.
+    - `send_time_ms`: total time from request to response. Divide by `requests` for the mean.
+
+    `max_in_flight`, `max_limit` and `max_send_time_ms` are gauges: the maximum over all tasks.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         """Count into these metrics."""
         self._metrics = metrics
         self.current_send_time: float | None = None
-        """Seconds from the last answered request to its answer (Flink's `currentSendTime`)."""
+        """Seconds between the last completed request and its response (Flink's `currentSendTime`)."""
 
     def started(self, entries: int, size: int, *, again: bool, in_flight: int, limit: int) -> None:
-        """Count a request that starts."""
+        """Count a started request."""
         self._metrics.add("requests")
         self._metrics.add("num_records_out", entries)
         self._metrics.add("num_bytes_out", size)
@@ -244,7 +253,7 @@ class Counters:
         self._metrics.peak("max_limit", limit)
 
     def answered(self, seconds: float, accepted: int, size: int, failed: int) -> None:
-        """Count an answer: how many entries were accepted, of how many bytes, and how many are sent again."""
+        """Count a response: the number and bytes of accepted entries, and the number of entries to retry."""
         self.current_send_time = seconds
         milliseconds = round(seconds * 1000)
         self._metrics.peak("max_send_time_ms", milliseconds)
@@ -255,12 +264,12 @@ class Counters:
             self._metrics.add("failed", failed)
 
     def timed_out(self, failed: int) -> None:
-        """Count a request that was given up."""
+        """Count a timed-out request."""
         self._metrics.add("timeouts")
         self._metrics.add("failed", failed)
 
     def late(self) -> None:
-        """Count an answer that came after its request was given up."""
+        """Count a response to a timed-out request."""
         self._metrics.add("late_answers")
 
     def dead(self, entries: int) -> None:
@@ -270,12 +279,12 @@ class Counters:
 
 def _last_answer(outcome: RequestOutcome[E]) -> str | None:
     answer = _answer(outcome)
-    return f"its last answer was: {answer}" if answer else None
+    return f"last response: {answer}" if answer else None
 
 
 def _answer(outcome: RequestOutcome[E]) -> str | None:
-    """Say what a destination said, and for how long it wanted to be left alone."""
+    """Describe the destination's response, with the pause that it requested."""
     if not outcome.reason:
         return None
-    asked = f", and asked to wait {outcome.after:.0f} s" if outcome.after else ""
+    asked = f", and requested a pause of {outcome.after:.0f} s" if outcome.after else ""
     return f"{outcome.reason}{asked}{said(outcome.excerpt)}"

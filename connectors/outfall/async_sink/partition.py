@@ -1,4 +1,4 @@
-"""`AsyncSinkPartition`: buffers entries, sends them in requests side by side, and sees each to its end."""
+"""`AsyncSinkPartition`: buffers entries, sends them in concurrent requests, and tracks each to its outcome."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ E = TypeVar("E")
 class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
     """One open writer of an `AsyncSink`, after Flink's `AsyncSinkWriter`.
 
-    A shim implements `convert_row` or `convert`, `size_in_bytes` and `submit_request_entries`; a call that blocks is
-    easier on `BlockingSinkPartition`. All methods run in the task's thread, and the partition's state is touched by it
-    only: answers may come from any thread and are put into the event queue.
+    A shim implements `convert_row` or `convert`, `size_in_bytes` and `submit_request_entries`. For a blocking call
+    `BlockingSinkPartition` is easier. All methods run in the task's thread, and only that thread accesses the
+    partition's state: responses may come from any thread, and go through the event queue.
 
-    Order: with `max_in_flight_requests=1` requests follow the order of the rows; a failed entry is sent before all that
-    come after it. With more, entries that wait for their back-off are passed by others, and hold no slot.
-    `ordering_key` keeps the order of some.
+    Order: with `max_in_flight_requests=1` requests follow the row order, and a failed entry is sent before all later
+    ones. With more, entries in back-off occupy no slot and others pass them. `ordering_key` keeps the order of entries
+    with the same key.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         """Start with an empty buffer.
 
         Args:
-            sink: what opens it, bound to its context where there is one.
-            events: where answers arrive, and the clock. Left out: the machine's.
-            jitter: gives random numbers from 0 to below 1.
+            sink: the sink that opens the partition, bound to its context if there is one.
+            events: the queue of responses, and the clock. Default: the system clock.
+            jitter: returns random numbers from 0 to below 1.
         """
         self.sink = sink
         self.options = options = sink.options
@@ -75,82 +75,83 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         )
         self._has_keys = type(self).ordering_key is not AsyncSinkPartition.ordering_key
         self._restored: list[tuple[Sequence[E], float]] = []
-        """With the moments since when they wait. Taken in with the first call, when it is known where refused entries
-        go."""
+        """Restored entries with their times. Processed in the first call, after `dead_letters_to`."""
         self._failure: BaseException | None = None
 
-    # What a shim implements.
+    # To be implemented by a shim.
 
     def convert(self, batch: pa.RecordBatch) -> Sequence[E]:
-        """Turn rows into request entries, one each: override this, or `convert_row` where rows are easier.
+        """Convert rows to request entries, one each. Override this, or `convert_row` if rows are easier.
 
         Raises:
-            ValueRefusedError: of a row no entry can be made. With a taker for dead letters it is called again with the
-                halves of the batch, down to that row, which becomes a dead letter: so until it is through it must
-                change nothing that a further call would meet.
+            ValueRefusedError: a row cannot be converted. With a dead-letter sink, the method is called again with
+                halves of the batch, down to that row, which becomes a dead letter. It must therefore have no side
+                effects before it succeeds.
         """
         return [self.convert_row(row) for row in to_values(batch, None)]
 
     def convert_row(self, row: Any) -> E:
-        """Turn one row, a dict of its columns, into a request entry.
+        """Convert one row, a dict of its columns, to a request entry.
 
         Raises:
             ValueRefusedError: the row cannot be converted; it becomes a dead letter.
             CapabilityError: the class overrides neither `convert` nor this method.
+            CapabilityError: the class overrides neither `convert` nor this method.
+            CapabilityError: the class overrides neither `convert` nor this method.
         """
         raise CapabilityError(
-            f"{type(self).__name__} turns neither rows nor batches into entries", do="override convert or convert_row"
+            f"{type(self).__name__} converts neither rows nor batches to entries", do="override convert or convert_row"
         )
 
     @abstractmethod
     def size_in_bytes(self, entry: E) -> int:
-        """Return how many bytes an entry takes at the destination, as its limits count them."""
+        """Return the size of an entry in bytes, as the destination's limits count it."""
 
     @abstractmethod
     def submit_request_entries(self, entries: Sequence[E], result: RequestResult[E]) -> None:
-        """Start one request, and return without waiting for its answer.
+        """Start one request, and return without waiting for its response.
 
         Called in the task's thread, for at most `max_in_flight_requests` at a time.
 
         Args:
             entries: one or more, within the limits.
-            result: takes the answer, once, from any thread.
+            result: takes the outcome, once, from any thread.
 
         Raises:
-            Exception: stops the query.
+            Exception: fails the query.
         """
 
     def ordering_key(self, entry: E) -> Hashable:
-        """Return a key whose entries reach the destination in their order, one request at a time; `None` for none."""
+        """Return a key whose entries reach the destination in order, one request at a time; `None` for no order."""
         return None
 
     def text_of(self, entry: E) -> str:
-        """Return an entry's record as JSON text, for its dead letter. The default suits text, bytes and JSON values."""
+        """Return an entry's record as JSON, for its dead letter. The default suits strings, bytes and JSON values."""
         if isinstance(entry, bytes):
             return entry.decode(errors="backslashreplace")
         return entry if isinstance(entry, str) else json.dumps(entry, ensure_ascii=False, default=str)
 
-    # What the engine calls.
+    # Called by the engine.
 
     def write_batch(self, values: list[Any]) -> None:
-        """Buffer rows, and send what fills a request. Waits while the buffer is full."""
+        """Buffer rows, and send full requests. Blocks while the buffer is full."""
         if type(self).convert is AsyncSinkPartition.convert:
             self._accept(lambda: self._converted_rows(values))
         else:
             self._accept(lambda: self._converted(rows_to_batch(values)))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """As `write_batch`, for Arrow."""
+        """Like `write_batch`, for Arrow."""
         self._accept(lambda: self._converted(batch))
 
     def flush(self, end_of_input: bool) -> None:
-        """Send everything, or with `across_epochs` what has waited for too long; and wait for what is under way.
+        """Send everything, or with `across_epochs` overdue entries only, and wait for the requests in flight.
 
         Args:
-            end_of_input: whether nothing may be held back; with `across_epochs` something may otherwise.
+            end_of_input: whether no entry may stay buffered, even with `across_epochs`.
 
         Raises:
-            OutfallError: an entry was refused for good, or for too long.
+            OutfallError: an entry was rejected, or its retries are exhausted.
         """
         with self._failing():
             self._take_in(())
@@ -160,7 +161,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
                 self._loop.await_answers()
 
     def snapshot_state(self, epoch: int) -> Sequence[BufferedRequests[E]]:
-        """Return what is held back, if anything is."""
+        """Return the buffered entries, if any."""
         entries = [*self._buffer, *self._restored_entries()]
         if not entries:
             return []
@@ -169,27 +170,27 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         return [BufferedRequests(entries, self._events.utc() - timedelta(seconds=self._events.now() - oldest))]
 
     def restore(self, state: BufferedRequests[E]) -> None:
-        """Take over what another writer held back. Called before the first row, once per state."""
+        """Take over the buffered entries of another writer. Called before the first row, once per state."""
         waited = 0.0 if state.oldest is None else (self._events.utc() - state.oldest).total_seconds()
-        since = self._events.now() - max(waited, 0.0)  # a clock may have been put back
+        since = self._events.now() - max(waited, 0.0)  # the clock may have been set back
         if state.entries:
             self._restored.append((state.entries, since))
 
     def close(self) -> None:
-        """Release resources. What is under way is not waited for."""
+        """Release resources, without waiting for requests in flight."""
 
-    # What others call.
+    # Called by others.
 
     def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
-        """Hand refused entries to `take`, in the task's thread. Without it they stop the query.
+        """Pass rejected entries to `take`, in the task's thread. Without it they fail the query.
 
         Args:
-            take: keeps them; when it raises, the query stops.
+            take: stores them; if it raises, the query fails.
         """
         self._refusals.take = take
 
     def stop(self, error: BaseException) -> None:
-        """Make the task's thread raise `error` instead of waiting any longer. Any thread may call it."""
+        """Make the task's thread raise `error` instead of waiting. Any thread may call it."""
 
         def fail() -> None:
             raise error
@@ -198,22 +199,22 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
 
     @property
     def in_flight(self) -> int:
-        """How many requests are under way."""
+        """Number of requests in flight."""
         return self._loop.in_flight
 
     @property
     def buffered(self) -> int:
-        """How many entries are held back, those that wait for a retry among them."""
+        """Number of buffered entries, including those that wait for a retry."""
         return len(self._buffer) + len(self._restored_entries())
 
     @property
     def limit(self) -> int:
-        """The host's present limit, in the limiter's unit."""
+        """The current limit of the host, in the limiter's unit."""
         return self._host.limiter.limit
 
     @property
     def current_send_time(self) -> float | None:
-        """Seconds between the last answered request and its answer; `None` before the first."""
+        """Seconds between the last completed request and its response; `None` before the first."""
         return self._counters.current_send_time
 
     def _accept(self, entries: Callable[[], Iterable[E]]) -> None:
@@ -257,7 +258,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Remember the error that ends this partition: after it nothing may look as if it had gone well."""
+        """Store the error that ends this partition, so that no later call succeeds."""
         if self._failure is not None:
             raise self._failure
         try:

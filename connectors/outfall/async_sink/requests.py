@@ -1,4 +1,4 @@
-"""A request from its start to its answer, which may come from any thread, late, or never."""
+"""A request from its start to its response, which may come from any thread, late, or never."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ E = TypeVar("E")
 
 @dataclass(frozen=True)
 class Request:
-    """Which request it is."""
+    """Identifies a request."""
 
     id: int
-    """Unique within the partition. The same again when the request was sent again as a whole (`together`)."""
+    """Unique within the partition. The same again if the request is sent again as a whole (`together`)."""
     tries: int
-    """How often it, or one of its entries, failed before; 0 at first."""
+    """How often the request, or one of its entries, failed before; 0 at first."""
 
 
 class RequestResult(Generic[E]):
-    """Takes the answer to one request: exactly one of its methods is called, once, by any thread."""
+    """Takes the outcome of one request: any thread calls exactly one of its methods, once."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class RequestResult(Generic[E]):
         late: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
-        """Made by the partition.
+        """Create a result; called by the partition.
 
         Args:
-            request: which request it is.
-            answered: takes the outcome, in the thread that answers.
-            late: called instead when the request was given up before.
+            request: the request.
+            answered: takes the outcome, in the thread that completes the request.
+            late: called instead if the request has timed out.
             now: the time in seconds.
         """
         self.request = request
         self.ended_at: float | None = None
-        """When it was answered."""
+        """When it was completed."""
         self._take = answered
         self._late = late
         self._now = now
@@ -62,35 +62,38 @@ class RequestResult(Generic[E]):
         self.finish(RequestOutcome())
 
     def retry(self, entries: Sequence[E], *, after: float | None = None, reason: str | None = None) -> None:
-        """These entries have to be sent again, the others were accepted.
+        """Send these entries again; the others were accepted.
 
         Args:
-            entries: the very objects that the request held.
-            after: the seconds that the destination asks to wait.
-            reason: why, in its words.
+            entries: the same objects that the request contained.
+            after: the pause in seconds that the destination requests.
+            reason: the reason, in the destination's words.
         """
         self.finish(RequestOutcome(retry=entries, after=after, reason=reason))
 
     def fatal(self, error: BaseException) -> None:
-        """Stop the query."""
+        """Fail the query."""
         self.finish(RequestOutcome(error=error))
 
     def dead_letter(self, entry: E, reason: str, code: str | None = None, excerpt: str | None = None) -> None:
-        """This entry is refused for good, the others were accepted. For several, or with retries, see `finish`."""
+        """Reject this entry permanently; the others were accepted.
+
+        For several entries, or with retries, see `finish`.
+        """
         self.finish(RequestOutcome(dead=[RefusedEntry(entry, reason, code, excerpt)]))
 
     def finish(self, outcome: RequestOutcome[E]) -> None:
-        """Answer with any combination.
+        """Complete the request with any combination of outcomes.
 
-        An answer to a request that was given up after its timeout is counted, and changes nothing.
+        The outcome of a timed-out request is counted and has no effect.
 
         Raises:
-            CapabilityError: the request was answered before.
+            CapabilityError: the request was completed before.
         """
         with self._lock:
             if self._answered:
                 raise CapabilityError(
-                    f"the request {self.request.id} was answered twice",
+                    f"the request {self.request.id} was completed twice",
                     do="call exactly one method of its result, once; finish(RequestOutcome(…)) takes several kinds of"
                     " entries",
                 )
@@ -104,7 +107,7 @@ class RequestResult(Generic[E]):
             self._take(self, outcome)
 
     def give_up(self) -> bool:
-        """Close it, for the partition. Whether it was still open."""
+        """Close it, for the partition. Returns whether it was still open."""
         with self._lock:
             was_open = self._open
             self._open = False
@@ -113,37 +116,38 @@ class RequestResult(Generic[E]):
 
 @dataclass(frozen=True)
 class RequestOutcome(Generic[E]):
-    """What became of a request's entries. Those that are not named were accepted.
+    """The outcome of a request's entries. Entries that it does not list were accepted.
 
-    Entries are named by the very objects that the request held.
+    It lists the same objects that the request contained.
     """
 
     retry: Sequence[E] = ()
-    """To be sent again after a pause, before everything that came later."""
+    """Entries to send again after a pause, before all later ones."""
     split: Sequence[E] = ()
-    """To be sent again at once in requests of half the size: one of them is at fault, and nobody knows which. An entry
-    that is alone becomes a dead letter."""
+    """Entries to send again at once, in requests of half the size, because one of them is at fault. An entry that is
+    alone becomes a dead letter.
+    """
     dead: Sequence[RefusedEntry[E]] = ()
-    """Refused for good."""
+    """Permanently rejected entries."""
     error: BaseException | None = None
-    """Stops the query."""
+    """Fails the query."""
     reason: str | None = None
-    """Why entries are retried or split, in the destination's words: for the error or dead letter they may end in."""
+    """Why entries are retried or split, in the destination's words, for the error or dead letter that may follow."""
     code: str | None = None
-    """Its code for that."""
+    """The destination's code for the reason."""
     excerpt: str | None = None
-    """The beginning of its answer."""
+    """The beginning of its response."""
     after: float | None = None
-    """The seconds that the destination asks to wait before a retry."""
+    """The pause in seconds that the destination requests before a retry."""
     hold_host: bool = False
-    """Whether the pause is for all requests to this host, as for a `Retry-After`."""
+    """Whether the pause applies to all requests to this host, as with `Retry-After`."""
     together: bool = False
-    """Whether what is retried stays one request, with the same id and the same entries (`retry` names them all)."""
+    """Whether the retried entries stay one request, with the same id and entries (`retry` lists all)."""
 
 
 @dataclass(frozen=True)
 class RefusedEntry(Generic[E]):
-    """An entry that its destination refuses for good."""
+    """An entry that its destination permanently rejects."""
 
     entry: E
     reason: str
@@ -153,14 +157,14 @@ class RefusedEntry(Generic[E]):
 
 
 class PendingRequests(Generic[E]):
-    """Requests without an answer, oldest first."""
+    """Requests without a response, oldest first."""
 
     def __init__(self, events: EventQueue, timeout: float) -> None:
-        """Start with none.
+        """Start empty.
 
         Args:
-            events: takes the answers.
-            timeout: after how many seconds a request is given up.
+            events: takes the responses.
+            timeout: seconds after which a request times out.
         """
         self._events = events
         self._timeout = timeout
@@ -170,17 +174,17 @@ class PendingRequests(Generic[E]):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of requests."""
         return len(self._open)
 
     @property
     def in_flight(self) -> InFlight:
-        """How many there are, and how many entries they hold."""
+        """Number of requests and of their entries."""
         return InFlight(len(self._open), self._entries)
 
     @property
     def next_timeout(self) -> float | None:
-        """When the oldest is to be given up."""
+        """When the oldest request times out."""
         return next((request.started_at + self._timeout for request in self._open.values()), None)
 
     def start(
@@ -189,12 +193,12 @@ class PendingRequests(Generic[E]):
         answered: Callable[[PendingRequest[E], RequestOutcome[E]], None],
         late: Callable[[], None],
     ) -> PendingRequest[E]:
-        """Note a request.
+        """Add a request.
 
         Args:
-            batch: what it holds.
-            answered: called from the event queue when its answer is there.
-            late: the same for one that comes after the timeout.
+            batch: its entries.
+            answered: called from the event queue with the response.
+            late: the same for a response after the timeout.
         """
         number = self._next_id
         self._next_id += 1
@@ -210,12 +214,12 @@ class PendingRequests(Generic[E]):
         return pending
 
     def end(self, pending: PendingRequest[E]) -> None:
-        """Forget a request."""
+        """Remove a request."""
         del self._open[pending.number]
         self._entries -= len(pending.batch.items)
 
     def give_up(self, now: float) -> Iterator[PendingRequest[E]]:
-        """Forget and return the requests whose time is over; not those whose answer waits in the event queue."""
+        """Remove and return timed-out requests, except those whose response is in the event queue."""
         for request in list(takewhile(lambda request: request.started_at + self._timeout <= now, self._open.values())):
             if request.result.give_up():
                 self.end(request)
@@ -224,7 +228,7 @@ class PendingRequests(Generic[E]):
 
 @dataclass(slots=True)
 class PendingRequest(Generic[E]):
-    """One request that has no answer yet."""
+    """One request without a response."""
 
     number: int
     batch: Batch[E]
@@ -233,7 +237,7 @@ class PendingRequest(Generic[E]):
 
     @property
     def seconds(self) -> float:
-        """From its start to its answer; 0 while there is none."""
+        """From its start to its response; 0 until then."""
         ended_at = self.result.ended_at
         return 0.0 if ended_at is None else ended_at - self.started_at
 
@@ -241,7 +245,8 @@ class PendingRequest(Generic[E]):
         """Return the items of these entries, in the request's order.
 
         Raises:
-            CapabilityError: one is not an object that the request held, or is named more often than it was held.
+            CapabilityError: an entry is not an object of the request, or is listed more often than the request
+                contained it.
         """
         if not entries:
             return []
@@ -253,8 +258,8 @@ class PendingRequest(Generic[E]):
                 found.append(item)
         if len(found) < len(entries):
             raise CapabilityError(
-                f"{len(entries) - len(found)} entries in an answer are not of its request",
-                do="name the very objects that submit_request_entries got, each as often as it got it",
+                f"{len(entries) - len(found)} entries in an outcome do not belong to its request",
+                do="list the same objects that submit_request_entries got, each as often as it got it",
             )
         return found
 
@@ -263,9 +268,9 @@ Event = Callable[[], None]
 
 
 class EventQueue:
-    """Events from any thread, taken and handled by the partition's (Flink's `MailboxExecutor`); and its clock.
+    """Events from any thread, processed in the partition's thread (Flink's `MailboxExecutor`), and its clock.
 
-    A test brings another one, in which time passes only while somebody waits
+    Tests use another implementation, in which time passes only while the partition waits
     (`outfall.testing.virtual_time.VirtualEventQueue`).
     """
 
@@ -274,25 +279,25 @@ class EventQueue:
         self._queue: SimpleQueue[Event] = SimpleQueue()
 
     def now(self) -> float:
-        """Return seconds since some fixed moment. Any thread may ask."""
+        """Return seconds since a fixed time. Any thread may call it."""
         return time.monotonic()
 
     def utc(self) -> datetime:
-        """Return the time, for what is stored: of another process `now` means nothing."""
+        """Return the time for stored data: `now` is meaningless in another process."""
         return datetime.now(UTC)
 
     def put(self, event: Event) -> None:
-        """Add an event. Any thread may."""
+        """Add an event. Any thread may call it."""
         self._queue.put(event)
 
     def take(self, seconds: float | None = 0.0) -> Event | None:
         """Take the next event.
 
         Args:
-            seconds: how long to wait for one; `None` for as long as it takes.
+            seconds: maximum time to wait; `None` for no limit.
 
         Returns:
-            The event, or `None` when none came.
+            The event, or `None` if none arrived.
         """
         try:
             if seconds is not None and seconds <= 0:

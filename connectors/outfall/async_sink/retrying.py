@@ -1,4 +1,4 @@
-"""What a failed request means for its entries, how long to wait before the next try, and when to give up."""
+"""Retry policy: the meaning of a failure, the pause before the next attempt, and when to give up."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from outfall.errors import TerminalError, TransientError, ValueRefusedError
 
 
 class ErrorAction(Enum):
-    """What is done about a request that failed."""
+    """The reaction to a failed request."""
 
     RETRY = "retry"
-    """It may pass: the entries are sent again."""
+    """A transient failure: the entries are sent again."""
     FATAL = "fatal"
-    """It will not pass: the query stops."""
+    """A permanent failure: the query fails."""
     DEAD_LETTER = "dead_letter"
-    """It is one of the entries: the request is split until the entry is found, which becomes a dead letter."""
+    """One entry is at fault: the request is split until that entry is found, which becomes a dead letter."""
 
 
 Classifier = Callable[[BaseException], ErrorAction | None]
-"""Says what an error means, or `None` when it does not know the error."""
+"""Classifies an error, or returns `None` for an unknown error."""
 
 
 def first_of(
     *classifiers: Classifier, otherwise: ErrorAction = ErrorAction.FATAL
 ) -> Callable[[BaseException], ErrorAction]:
-    """Chain classifiers: the first that knows an error decides.
+    """Chain classifiers: the first one that does not return `None` decides.
 
     Args:
-        classifiers: in the order in which they are asked.
-        otherwise: for errors that none of them knows.
+        classifiers: in the order in which they are called.
+        otherwise: the result for errors that none of them classifies.
     """
 
     def classify(error: BaseException) -> ErrorAction:
@@ -42,12 +42,12 @@ def first_of(
 
 
 def by_type(action: ErrorAction, *types: type[BaseException]) -> Classifier:
-    """Make a classifier of the errors of some types."""
+    """Create a classifier for errors of the given types."""
     return lambda error: action if isinstance(error, types) else None
 
 
 def outfall_errors(error: BaseException) -> ErrorAction | None:
-    """Classify our own errors by the branch of the family they stand in."""
+    """Classify Outfall's own errors by their base class."""
     if isinstance(error, ValueRefusedError):
         return ErrorAction.DEAD_LETTER
     if isinstance(error, TransientError):
@@ -56,7 +56,7 @@ def outfall_errors(error: BaseException) -> ErrorAction | None:
 
 
 def network_errors(error: BaseException) -> ErrorAction | None:
-    """Classify Python's own errors of connections and timeouts, which may pass."""
+    """Classify Python's connection errors and timeouts as transient."""
     return ErrorAction.RETRY if isinstance(error, ConnectionError | TimeoutError) else None
 
 
@@ -64,9 +64,9 @@ def network_errors(error: BaseException) -> ErrorAction | None:
 class Backoff:
     """Exponential back-off with full jitter.
 
-    The pause before the n-th retry is random between 0 and `base` · 2ⁿ⁻¹, at most `cap`: of the ways to spread clients
-    that failed together, the one with the least work (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
-    Blog, 2015, https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    The pause before the n-th retry is random between 0 and `base` · 2ⁿ⁻¹, at most `cap`. Of the strategies that spread
+    clients after a common failure, it causes the least work (Marc Brooker, "Exponential Backoff And Jitter", AWS
+    Architecture Blog, 2015, https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
     """
 
     base: float = 0.1
@@ -82,8 +82,8 @@ class Backoff:
         """Return the seconds before a retry.
 
         Args:
-            retry: which retry it is, from 1.
-            random: gives numbers from 0 to below 1.
+            retry: the number of the retry, from 1.
+            random: returns numbers from 0 to below 1.
         """
         # The exponent is bounded because 2.0 ** 1024 is an error.
         return random() * min(self.cap, self.base * 2.0 ** min(retry - 1, 64))
@@ -91,34 +91,34 @@ class Backoff:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and for how long one entry is tried again."""
+    """How often and for how long one entry is retried."""
 
     max_retries: int | None = None
-    """`None` for as often as the deadline allows."""
+    """`None` for no limit other than the deadline."""
     deadline: float | None = 300.0
-    """Seconds after the first try. It beats `max_retries`."""
+    """Seconds after the first attempt. It takes precedence over `max_retries`."""
     backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
         if self.max_retries is None and self.deadline is None:
-            raise ValueError("a retry policy needs max_retries or a deadline, or it never ends")
+            raise ValueError("a retry policy needs max_retries or a deadline, else it never ends")
         if self.max_retries is not None and self.max_retries < 0:
             raise ValueError(f"max_retries must not be negative, not {self.max_retries}")
         if self.deadline is not None and self.deadline <= 0:
-            raise ValueError(f"deadline must be longer than nothing, not {self.deadline}")
+            raise ValueError(f"deadline must be positive, not {self.deadline}")
 
     def pause(self, tries: int, elapsed: float, random: Callable[[], float], *, at_least: float = 0.0) -> float | None:
-        """Return how many seconds to wait before the next try, or `None` to give up now.
+        """Return the seconds before the next attempt, or `None` to give up now.
 
-        It gives up rather than wait for a try that would come after the deadline; but what the destination asked for is
-        cut there, so that a long pause still ends in one more try. What comes on top of it is the random pause, or all
-        that were asked to wait would come back at once.
+        It gives up instead of waiting for an attempt after the deadline. A pause that the destination requested is cut
+        at the deadline instead, and one more attempt follows. The random pause is added to the requested one, so that
+        clients do not return all at once.
 
         Args:
-            tries: how often it was tried, from 1.
-            elapsed: seconds since the first try.
-            random: gives numbers from 0 to below 1.
-            at_least: the pause that the destination asked for, in seconds.
+            tries: number of attempts so far, from 1.
+            elapsed: seconds since the first attempt.
+            random: returns numbers from 0 to below 1.
+            at_least: the pause that the destination requested, in seconds.
         """
         if self.max_retries is not None and tries > self.max_retries:
             return None

@@ -1,4 +1,4 @@
-"""`AsyncSink`: the description of a destination that is asked and answers."""
+"""`AsyncSink`: the description of a request/response destination."""
 
 from __future__ import annotations
 
@@ -43,17 +43,16 @@ class AsyncSink(
 
     It holds options and opens nothing; `open` runs in a task. `E` is the type of a request entry.
 
-    Its partitions hand over the records that are refused: `outfall.wrappers.DeadLetteringSink` of it and another sink
-    keeps them there.
+    Its partitions report rejected records. `outfall.wrappers.DeadLetteringSink` stores them in another sink.
 
     Args:
-        options: validated ones, for example from `make_options`.
+        options: validated options, for example from `make_options`.
     """
 
     def __init__(self, options: AsyncSinkOptions) -> None:
         self.options = options
         self.context: WriterInitContext | None = None
-        """Who writes; `None` until `bind`."""
+        """The context of the writer; `None` until `bind`."""
 
     def __repr__(self) -> str:
         return f"{shown_name(self)}({self.host()!r})"
@@ -63,22 +62,22 @@ class AsyncSink(
         """Open a partition: `return MyPartition(self)`. Called in a task, once per attempt."""
 
     def host(self) -> Hashable:
-        """Name what limits and pauses are shared for: tasks of one worker process, one after the other.
+        """Return the key that limits and pauses are shared by, among the tasks of one worker process.
 
-        The default is the sink's class alone; a sink with an address names that. Never a secret.
+        The default is the sink's class alone. A sink with an address returns the address, and never a secret.
         """
         return ""
 
     def limiter(self) -> Limiter:
-        """Make the limiter of a host. The default is Flink's: AIMD, of entries."""
+        """Create the limiter of a host. The default is Flink's: AIMD, in entries."""
         return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests)
 
     def entry_serializer(self) -> SimpleVersionedSerializer[E]:
-        """Return how one entry is stored with `across_epochs`. The default is JSON."""
+        """Return the serializer of one entry, for `across_epochs`. The default is JSON."""
         return JsonSerializer()
 
     def host_state(self) -> HostState:
-        """Return what this process knows of the host."""
+        """Return this process's state of the host."""
         key = (class_name(self), self.host(), self.options.model_dump_json(include=_SHARED))
         return shared_host_state(key, lambda: HostState(self.limiter(), RetryBudget(self.options.retry_budget)))
 
@@ -118,4 +117,4 @@ class AsyncSink(
 
 
 _SHARED = {"max_batch_size", "max_in_flight_requests", "retry_budget"}
-"""What the state of a host is made of."""
+"""The options that the state of a host depends on."""

@@ -23,10 +23,10 @@ __all__ = ["HttpSink", "ItemResponse", "Response", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> HttpSink:
-    """Make a sink from Spark options (`url`, `body`, `bearer_token`, …; also spelled `bearerToken`).
+    """Create a sink from Spark options (`url`, `body`, `bearer_token`, …; also spelled `bearerToken`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: lists every unknown or wrong option.
     """
     given: dict[str, Any] = dict(parse_options(HttpOptions, options))
     return HttpSink(given.pop("url"), **given)

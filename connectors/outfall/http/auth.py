@@ -1,6 +1,6 @@
-"""Who we are: what requests carry to say so, and what is done when the server does not believe it.
+"""Credentials: the headers that requests carry, and their renewal after a rejection.
 
-A token of OAuth2 is asked for once, whoever waits for it (RFC 6749 §4.4.2).
+All requests that wait for an OAuth2 token share one token request (RFC 6749 §4.4.2).
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from outfall.options import resolve_secret
 
 
 class Credentials(ABC):
-    """Makes the headers that prove who we are. Used by many threads at once."""
+    """Creates the headers for authentication. Used by many threads concurrently."""
 
     @abstractmethod
     def headers(self, deadline: float) -> Headers:
-        """Return the headers to send now.
+        """Return the current headers.
 
         Args:
-            deadline: until when they are waited for, on the monotonic clock.
+            deadline: how long to wait for them, on the monotonic clock.
 
         Raises:
-            OutfallError: they cannot be had.
+            OutfallError: the headers are not available.
         """
 
     @abstractmethod
     def ready(self) -> Headers | None:
-        """Return the headers to send now; `None` when they must be fetched first, which may block."""
+        """Return the current headers; `None` if they must be fetched first, which may block."""
 
     def renew(self, refused: Headers) -> bool:
-        """Look for others, after a 401.
+        """Look for new credentials, after a 401.
 
         Args:
-            refused: what `headers` returned before.
+            refused: the headers that `headers` returned before.
 
         Returns:
-            Whether `headers` gives something else now, so that another try makes sense.
+            Whether `headers` now returns others, so that another attempt makes sense.
         """
         return False
 
 
 class Anonymous(Credentials):
-    """Says nothing."""
+    """No credentials."""
 
     def headers(self, deadline: float) -> Headers:
         return ()
@@ -70,10 +70,10 @@ class Anonymous(Credentials):
 
 
 class Static(Credentials):
-    """A token or a password, as the options have it. Read again when it is refused: a file may have been renewed.
+    """A token or password from the options. It is read again after a rejection, because a file may have been renewed.
 
     Args:
-        make: reads the secret and makes the value of `Authorization`.
+        make: reads the secret and creates the value of `Authorization`.
     """
 
     def __init__(self, make: Callable[[], str]) -> None:
@@ -97,28 +97,28 @@ class Token:
 
     value: str
     expires_at: float
-    """On the monotonic clock; infinity where the server did not say."""
+    """On the monotonic clock; infinity if the server did not state it."""
 
 
 class _Fetch:
-    """A token that one thread asks for, and others wait for."""
+    """A token that one thread requests and others wait for."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
         self.token: Token | None = None
         self.failure: OutfallError | None = None
-        """Why there is none, where that is known."""
+        """Why there is no token, if known."""
 
 
 class TokenCache:
-    """The tokens of one process. Whoever needs one while it is fetched waits for it, and shares what comes of it.
+    """The tokens of one process. While a token is fetched, all requests that need it wait and share the result.
 
     Args:
-        clock: seconds.
+        clock: returns seconds.
     """
 
     MARGIN = 60.0
-    """Seconds before its end from which a token is not used any more; a tenth of its life where that is less."""
+    """A token is not used in the last seconds of its life: this many, or a tenth of its life if that is less."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -127,16 +127,16 @@ class TokenCache:
         self._tokens: dict[Hashable, Token] = {}
 
     def get(self, key: Hashable, fetch: Callable[[], tuple[str, float | None]], deadline: float = float("inf")) -> str:
-        """Return a token that is still good.
+        """Return a valid token.
 
         Args:
-            key: whose token.
-            fetch: asks for one: the token, and the seconds for which it is good if the server says so. It has timeouts
-                of its own.
-            deadline: until when somebody else's fetch is waited for, on the clock.
+            key: the owner of the token.
+            fetch: requests a token. Returns it with its lifetime in seconds, if the server states one. It has its own
+                timeouts.
+            deadline: how long to wait for another thread's fetch, on the clock.
 
         Raises:
-            OutfallError: the fetch failed, for all who waited for it; or it takes too long.
+            OutfallError: the fetch failed, for all waiting requests, or it takes too long.
         """
         good = self.peek(key)
         if good is not None:
@@ -159,7 +159,7 @@ class TokenCache:
             ours.token = Token(value, asked + life)
             return value
         except OutfallError as error:
-            # Each has one of its own: whoever reports it writes into it where it happened.
+            # Each waiting request gets its own error, because its reporter adds notes to it.
             ours.failure = copy.copy(error)
             raise
         finally:
@@ -173,11 +173,13 @@ class TokenCache:
         left = deadline - self._clock()
         if not fetching.over.wait(min(left, threading.TIMEOUT_MAX)):
             with self._lock:
-                # The next one asks anew: nobody knows whether this fetch will ever end.
+                # The next request starts a new fetch, because this one may never end.
                 self._drop(key, fetching)
-            raise _no_token("another request has asked for it, and there was no answer in time")
+            raise _no_token("another request has requested it, and there was no response in time")
         if fetching.token is None:
-            raise copy.copy(fetching.failure) if fetching.failure else _no_token("asking for it failed unexpectedly")
+            raise (
+                copy.copy(fetching.failure) if fetching.failure else _no_token("the request for it failed unexpectedly")
+            )
         return fetching.token.value
 
     def _drop(self, key: Hashable, fetching: _Fetch) -> None:
@@ -189,12 +191,12 @@ class TokenCache:
         return token if token is not None and self._clock() < token.expires_at else None
 
     def peek(self, key: Hashable) -> str | None:
-        """Return a token that is still good, if there is one."""
+        """Return a valid token, if there is one."""
         token = self._good((os.getpid(), key))
         return None if token is None else token.value
 
     def forget(self, key: Hashable, value: str) -> None:
-        """Never give this token again."""
+        """Never return this token again."""
         key = (os.getpid(), key)
         with self._lock:
             token = self._tokens.get(key)
@@ -204,9 +206,9 @@ class TokenCache:
 
 def _no_token(why: str) -> TransientError:
     return TransientError(
-        "there is no token from oauth2_token_url",
+        "oauth2_token_url returned no token",
         why=why,
-        do="nothing, if it passes: it is tried again; else see why that server is slow",
+        do="if this is transient, nothing: it is retried; else find out why that server is slow",
     )
 
 
@@ -217,9 +219,9 @@ class OAuth2(Credentials):
     """A token of the client credentials grant (RFC 6749 §4.4), shared by the tasks of a process.
 
     Args:
-        options: where, who and for what.
-        fetch: asks for a token.
-        cache: keeps it.
+        options: the token endpoint, the client and the scopes.
+        fetch: requests a token.
+        cache: stores it.
     """
 
     def __init__(
@@ -245,10 +247,10 @@ class OAuth2(Credentials):
 
 
 def credentials(options: HttpOptions) -> Credentials:
-    """Make what the options ask for.
+    """Create the credentials that the options specify.
 
     Raises:
-        ConfigurationError: a secret cannot be read here, or makes no header.
+        ConfigurationError: a secret cannot be read here, or is not a valid header value.
     """
     bearer, name, password = options.bearer_token, options.username, options.password
     if bearer is not None:
@@ -269,14 +271,14 @@ _BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|^\s|\s$")
 
 
 def checked(what: str, value: str) -> str:
-    """Return a header's value, or a part of one, that is fit to be sent.
+    """Return a header value, or a part of one, after validation.
 
     Args:
-        what: what it is the value of, for the error, which does not show the value: it may be a secret.
+        what: describes the value in the error. The error does not show the value, because it may be a secret.
         value: from the user, or from a server.
 
     Raises:
-        ConfigurationError: it would be another header, or none.
+        ConfigurationError: the value would add another header, or is not valid in one.
     """
     try:
         value.encode("latin-1")
@@ -285,9 +287,9 @@ def checked(what: str, value: str) -> str:
         bad = True
     if bad:
         raise ConfigurationError(
-            f"{what} holds a character that no header may hold",
-            do="take out line breaks, blanks at its ends and characters beyond Latin-1; a file's last line break is"
-            " taken off by itself",
+            f"{what} contains a character that is not allowed in a header",
+            do="remove line breaks, leading and trailing spaces, and characters outside Latin-1; the last line"
+            " break of a file is removed automatically",
         )
     return value
 
@@ -296,10 +298,10 @@ _LONGEST = 1 << 16
 
 
 class TokenRequest:
-    """Fetches a token with the client's credentials, by HTTP Basic as §2.3.1 asks of every server.
+    """Fetches a token with the client credentials, by HTTP Basic, which §2.3.1 requires of every server.
 
     Args:
-        options: where and who.
+        options: the token endpoint and the client.
     """
 
     def __init__(self, options: HttpOptions) -> None:
@@ -307,23 +309,23 @@ class TokenRequest:
         self._place = masked(str(options.oauth2_token_url))
 
     def __call__(self) -> tuple[str, float | None]:
-        """Return a token and the seconds for which it is good, `None` where the server does not say.
+        """Return a token and its lifetime in seconds, `None` if the server does not state it.
 
         Raises:
-            ConfigurationError: the server refuses the client, or its token makes no header.
-            TransientError: it does not answer, or is in trouble.
+            ConfigurationError: the server rejects the client, or the token is not a valid header value.
+            TransientError: the server does not respond, or returns a server error.
         """
         status, answer = self._ask()
         if status >= 500 or status in (408, 429):
-            raise self._failed(f"it answered {status}")
+            raise self._failed(f"it responded with {status}")
         token = answer.get("access_token")
         kind = str(answer.get("token_type", "Bearer"))
         if status != 200 or not isinstance(token, str) or kind.lower() != "bearer":
-            # Of the answer only the code: what else it holds may be a token.
+            # Only the code of the response: the rest may contain a token.
             code = answer.get("error") if isinstance(answer.get("error"), str) else None
             raise ConfigurationError(
-                f"{self._place} gives no bearer token",
-                why=f"it answered {status}" + (f", {str(code)[:100]!r}" if code else ""),
+                f"{self._place} returned no bearer token",
+                why=f"it responded with {status}" + (f", {str(code)[:100]!r}" if code else ""),
                 do="correct oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_token_url",
             )
         checked(f"the token of {self._place}", f"Bearer {token}")
@@ -349,19 +351,19 @@ class TokenRequest:
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                # At most so much, whatever comes.
+                # Bounded, whatever the server sends.
                 response._content = response.raw.read(_LONGEST, decode_content=True)
                 answer = response.json()
                 return response.status_code, answer if isinstance(answer, dict) else {}
         except requests.exceptions.JSONDecodeError:
             return response.status_code, {}
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            # Without the cause, whose text holds the address with its query.
+            # Without the cause, whose text contains the URL with its query.
             raise self._failed(type(error).__name__) from None
 
     def _failed(self, why: str) -> TransientError:
         return TransientError(
-            f"{self._place} gave no token",
+            f"{self._place} returned no token",
             why=why,
-            do="nothing, if it passes: the task is tried again; else see why it does not answer",
+            do="if this is transient, nothing: the task is retried; else find out why it does not respond",
         )

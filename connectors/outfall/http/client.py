@@ -1,10 +1,10 @@
-"""The client: requests side by side on one event loop, which aiohttp serves.
+"""The HTTP client: concurrent requests on one event loop, with aiohttp.
 
-The loop, its thread and its connections belong to the process: they are made when it first sends, so never before a
-fork, and are kept from one epoch to the next.
+The loop, its thread and its connections belong to the process. They are created when the process first sends, so never
+before a fork, and are kept across epochs.
 
-A response belongs to a request only if it came after it. So a connection on which the server has said something that
-nobody asked for is closed, and carries no further request.
+A response belongs to a request only if it arrived after the request. If a server sends unsolicited data on a
+connection, the connection is closed and carries no further request.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ T = TypeVar("T")
 Done = Callable[[Response | ExchangeError], None]
 
 _IDLE_SECONDS = 50.0
-"""Servers and balancers close what was silent for a minute or so; a connection is better closed before."""
+"""Servers and load balancers close connections after about a minute of silence; the client closes them earlier."""
 _LONGEST_LINE = 1 << 16
 _SWITCHING_PROTOCOLS = 101
 _PIECE = 1 << 16
-"""Bytes of a body that are sent at a time. What is not longer goes out with the head."""
+"""Bytes of a body that are sent at a time. A smaller body is sent with the head."""
 _LONGEST_SLEEP = 0.25
-"""Seconds by which a timeout may be noticed late."""
+"""Maximum delay in seconds before a timeout is noticed."""
 
 
 class ClientTransport(Transport):
-    """Sends over connections that the process keeps from one epoch to the next.
+    """Sends over connections that the process keeps across epochs.
 
-    Each exchange has a bound as a whole, and one on the server's silence: a head that comes byte by byte is silence.
+    Each exchange has a total timeout and a timeout for the server's silence. A head that arrives byte by byte counts as
+    silence.
 
     Args:
-        options: timeouts, TLS, bounds.
+        options: timeouts, TLS, limits.
 
     Raises:
         ConfigurationError: certificates cannot be read here.
@@ -63,7 +64,7 @@ class ClientTransport(Transport):
         self._network = _network()
         self._session = self._network.session(options)
         self._latin: Transport = SessionTransport(options)
-        """For headers that aiohttp would write in another encoding."""
+        """For headers that aiohttp would encode in another way."""
         self._flights: dict[_Flight, asyncio.Task[None]] = {}
         self._watching = False
         self._closed = False
@@ -85,11 +86,11 @@ class ClientTransport(Transport):
         return True
 
     def close(self) -> None:
-        """End what is under way: nothing more is sent when this returns. The process keeps idle connections."""
+        """Cancel requests in flight: after the return nothing more is sent. The process keeps idle connections."""
         self._network.run(self._end())
         self._latin.close()
 
-    # All that follows runs in the thread of the event loop.
+    # The methods below run in the thread of the event loop.
 
     def _begin(self, call: Call, done: Done) -> None:
         flight = _Flight(call, done, self._silence)
@@ -105,14 +106,14 @@ class ClientTransport(Transport):
             asyncio.get_running_loop().call_later(_LONGEST_SLEEP, self._watch)
 
     def _watch(self) -> None:
-        """End what takes too long. One timer looks after all: one for each request would cost a fifth of its time."""
+        """Cancel expired requests. One timer serves all: one per request would cost a fifth of the request's time."""
         now = asyncio.get_running_loop().time()
         for flight, task in self._flights.items():
             if flight.is_over(now):
                 flight.expired = True
                 task.cancel()
             elif flight.transport is not None and flight.transport.is_closing():
-                # The server has ended its side, and asyncio waits for it to take the rest of the request.
+                # The server has closed its side, and asyncio waits for it to accept the rest of the request.
                 flight.transport.abort()
         self._watching = False
         self._watch_later()
@@ -139,8 +140,7 @@ class ClientTransport(Transport):
         try:
             return await self._try(flight)
         except ExchangeError as error:
-            # The server closed the connection in the moment in which we sent. Whether it had read the request nobody
-            # knows.
+            # The server closed the connection while the request was sent. It may or may not have read the request.
             if error.fault is not Fault.LOST or not flight.reused or not flight.call.repeatable:
                 raise
         return await self._try(flight)
@@ -160,7 +160,7 @@ class ClientTransport(Transport):
             _, host, port = origin(flight.call.url)
             raise ExchangeError(*explained(error.__cause__ or error, f"{host}:{port}")) from error
         except (aiohttp.InvalidURL, UnicodeError) as error:
-            raise ExchangeError(Fault.CONFIGURATION, "its url leads to no host") from error
+            raise ExchangeError(Fault.CONFIGURATION, "its URL redirects to no host") from error
         except Exception as error:
             raise ExchangeError(Fault.LOST, f"the connection broke ({type(error).__name__})") from error
 
@@ -184,11 +184,11 @@ class ClientTransport(Transport):
             upload.goes_on.set_result(accepted)
         body, whole = await self._body(response, flight)
         if upload is not None and accepted and not await upload.sent:
-            raise ExchangeError(Fault.LOST, "the connection broke before all was sent")
+            raise ExchangeError(Fault.LOST, "the connection broke before the request was sent completely")
         return Response(response.status, _joined(response.headers), body[: self._longest], whole)
 
     async def _body(self, response: aiohttp.ClientResponse, flight: _Flight) -> tuple[bytes, bool]:
-        """Read what is kept of the body, and whether that is all of it. Then, and only then, aiohttp keeps the line."""
+        """Read the body up to the limit; return whether it is complete. Only then does aiohttp keep the connection."""
         body = b""
         try:
             while len(body) <= self._longest and response.status != _SWITCHING_PROTOCOLS:
@@ -198,7 +198,7 @@ class ClientTransport(Transport):
                     return body, True
                 body = body + piece if body else piece
         except (aiohttp.ClientError, OSError, asyncio.CancelledError) as error:
-            # The status has come, and it decides.
+            # The status has arrived, and it determines the outcome.
             if isinstance(error, asyncio.CancelledError) and not flight.expired:
                 raise
         response.close()
@@ -210,7 +210,7 @@ def _closed() -> ExchangeError:
 
 
 class _Flight:
-    """One request on its way."""
+    """One request in flight."""
 
     __slots__ = ("_active_at", "_done", "_silence", "call", "expired", "reused", "transport")
 
@@ -218,39 +218,39 @@ class _Flight:
         self.call = call
         self._done: Done | None = done
         self.expired = False
-        """Whether it was ended because it took too long."""
+        """Whether it was canceled because it took too long."""
         self._silence = silence
         self.begin()
 
     def begin(self) -> None:
-        """Start a try. Its connection tells the flight which one it is."""
+        """Start an attempt. The connector sets the connection of the flight."""
         self.transport: asyncio.Transport | None = None
-        """What carries it; `None` until there is a connection."""
+        """The transport; `None` until there is a connection."""
         self.reused = False
-        """Whether that has carried another request before."""
+        """Whether the connection has carried another request before."""
         self.touch()
 
     def end(self, end: Response | ExchangeError) -> None:
-        """Tell what came of it, once."""
+        """Report the result, once."""
         done, self._done = self._done, None
         if done is not None:
             done(end)
 
     def touch(self) -> None:
-        """Note that the server has said or taken something."""
+        """Record that the server has sent or accepted data."""
         self._active_at = asyncio.get_running_loop().time()
 
     def is_over(self, now: float) -> bool:
-        """Whether its time is over; only once."""
+        """Whether its time is over; returns true only once."""
         return not self.expired and now >= min(self.call.deadline, self._active_at + self._silence)
 
 
 _flight: ContextVar[_Flight] = ContextVar("_flight")
-"""Of the task that runs: aiohttp asks for a connection without saying for whom."""
+"""The flight of the running task: aiohttp requests a connection without a reference to the request."""
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Gives out no connection that the server has closed, or on which it has spoken unasked, while it was idle."""
+    """Provides no idle connection that the server has closed, or that has unsolicited data."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -270,9 +270,10 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _is_busy(transport: asyncio.Transport) -> bool:
-    """Whether something has come that the loop has not read yet, or the last request has not gone out as a whole.
+    """Whether there is unread data, or the previous request was not sent completely.
 
-    Its server has refused that one, and may take no more bytes, or take the next request for its rest.
+    In the second case the server has rejected that request. It may accept no more bytes, or read the next request as
+    the rest of it.
     """
     if transport.get_write_buffer_size():
         return True
@@ -284,9 +285,10 @@ def _is_busy(transport: asyncio.Transport) -> bool:
 class _Upload(aiohttp.Payload):
     """A large body, sent in pieces.
 
-    aiohttp stops it when the response is there, even one that accepts. One that refuses does stop it, since a server
-    may answer so before it has the whole body and take no more bytes (RFC 9112 §9.5), and the connection is closed. One
-    that accepts does not, or what the server has accepted would be cut off.
+    When a response arrives, even a successful one, aiohttp stops the upload. This class stops it only for an error
+    response: a server may send one before it has read the body, and accept no more bytes (RFC 9112 §9.5). The
+    connection is then closed. After a successful response the upload continues, because otherwise the accepted body
+    would be truncated.
     """
 
     def __init__(self, body: bytes, flight: _Flight) -> None:
@@ -295,9 +297,9 @@ class _Upload(aiohttp.Payload):
         self._flight = flight
         loop = asyncio.get_running_loop()
         self.goes_on: asyncio.Future[bool] = loop.create_future()
-        """Whether the response, which has come, accepts."""
+        """Whether the response, which has arrived, is successful."""
         self.sent: asyncio.Future[bool] = loop.create_future()
-        """Whether all of it went out."""
+        """Whether the body was sent completely."""
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         raise TypeError("a body is bytes")
@@ -315,17 +317,17 @@ class _Upload(aiohttp.Payload):
     async def _write(self, writer: Any, piece: memoryview) -> None:
         try:
             await writer.write(piece)
-            # Before more is sent the loop looks for a response.
+            # Before more is sent, the loop checks for a response.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            # Once it is with the writer a piece goes out, whether anybody waits for that or not.
+            # Once the writer has a piece, the piece is sent, even if the wait is canceled.
             if not await self.goes_on:
                 raise
         self._flight.touch()
 
 
 class _Network:
-    """The event loop of one process, in a thread of its own, and the sessions with their connections."""
+    """The event loop of one process, in its own thread, and the sessions with their connections."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -336,18 +338,18 @@ class _Network:
         threading.Thread(target=self.loop.run_forever, name="outfall-http", daemon=True).start()
 
     def soon(self, job: Callable[[], Any]) -> None:
-        """Run something in the loop. Waking it costs a system call, so many jobs share one."""
+        """Schedule a job in the loop. Waking the loop costs a system call, so many jobs share one."""
         self._jobs.append(job)
         if not self._woken:
             self._woken = True
             self.loop.call_soon_threadsafe(self._work)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something in the loop, and wait for it."""
+        """Run a job in the loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def session(self, options: HttpOptions) -> aiohttp.ClientSession:
-        """Return the session that sinks share which trust and authenticate alike.
+        """Return the session that sinks with the same trust and authentication share.
 
         Raises:
             ConfigurationError: certificates cannot be read here.
@@ -379,7 +381,7 @@ async def _open(options: HttpOptions) -> aiohttp.ClientSession:
             limit=0,
             keepalive_timeout=_IDLE_SECONDS,
             ssl=tls_context(options),
-            resolver=aiohttp.ThreadedResolver(),  # what Python resolves, whatever else is installed
+            resolver=aiohttp.ThreadedResolver(),  # Python's resolver, even if others are installed
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
@@ -391,7 +393,7 @@ async def _open(options: HttpOptions) -> aiohttp.ClientSession:
 
 
 def _version(file: str | None) -> tuple[str, int] | None:
-    """Name a file and its content: one that was renewed makes another client."""
+    """Identify a file and its content: a renewed file creates another client."""
     if file is None:
         return None
     try:
@@ -401,7 +403,7 @@ def _version(file: str | None) -> tuple[str, int] | None:
 
 
 _networks: dict[int, _Network] = {}
-"""By process. One that a fork has copied is left alone: its sockets are the parent's."""
+"""By process. After a fork, the copy is ignored: its sockets belong to the parent."""
 _lock = threading.Lock()
 
 
@@ -410,7 +412,7 @@ def _network() -> _Network:
         return _networks.get(os.getpid()) or _networks.setdefault(os.getpid(), _Network())
 
 
-# A child must not find it held by a thread that it does not have.
+# A child process must not inherit the lock from a thread that it does not have.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
@@ -435,7 +437,7 @@ def _multidict(headers: Headers) -> CIMultiDict[str]:
 
 @lru_cache(maxsize=64)
 def _is_plain(headers: Headers) -> bool:
-    """Whether all is ASCII. What is not is Latin-1 in a header, and aiohttp knows only how to write UTF-8."""
+    """Whether all characters are ASCII. Others are Latin-1 in a header, and aiohttp only writes UTF-8."""
     return all(value.isascii() for _, value in headers)
 
 

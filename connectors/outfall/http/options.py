@@ -196,35 +196,38 @@ class HttpOptions(AsyncSinkOptions):
         if self.client_key and not self.client_certificate:
             raise ValueError("client_key needs client_certificate")
         if not self.verify and self.ca_bundle:
-            raise ValueError("ca_bundle says whom to trust, and verify=false to trust anybody: give one")
+            raise ValueError("ca_bundle selects trusted certificates and verify=false trusts all: set one of them")
         if self.wrap_key != "events" and self.body != "wrapped":
             raise ValueError("wrap_key is an option of body wrapped")
         return self
 
     def _check_idempotency(self) -> None:
         if self.body != "record" and UrlTemplate(self.url).columns:
-            raise ValueError("url names columns, and a request with many records has one address: take body=record")
+            raise ValueError("url has columns, and a request with many records has one URL: set body=record")
         if self.body == "record" and self.max_batch_size != 1:
-            raise ValueError("body record has one record per request: leave max_batch_size out, or take body=array")
+            raise ValueError("body record has one record per request: omit max_batch_size, or set body=array")
         if self.idempotency in ("row", "content") and self.body != "record":
-            raise ValueError(f"idempotency {self.idempotency} names one record, and a request has many: body=record")
+            raise ValueError(
+                f"idempotency {self.idempotency} identifies one record, and a request has many: set body=record"
+            )
         if self.idempotency == "content" and self.across_epochs:
-            raise ValueError("across_epochs fixes the number of tasks, and idempotency content routes rows by itself")
+            raise ValueError(
+                "across_epochs needs a fixed number of tasks, and idempotency content routes rows"
+                " itself: set one of them"
+            )
         if (self.idempotency in ("row", "item")) != (self.key_column is not None):
-            raise ValueError("key_column goes with idempotency row or item, and these with key_column")
+            raise ValueError("idempotency row or item requires key_column, and key_column requires one of them")
         header = self.idempotency_header
         if self.keyed and any(name.lower() == header.lower() for name in self.headers):
-            # One value for all requests: a receiver that believes it drops all but the first.
-            raise ValueError(
-                f"{header} carries the key that idempotency {self.idempotency} makes: take it from headers"
-            )
+            # With one value for all requests, a receiver drops all but the first.
+            raise ValueError(f"{header} carries the key of idempotency {self.idempotency}: remove it from headers")
 
     def _check_auth(self) -> None:
         oauth2 = (self.oauth2_token_url, self.oauth2_client_id, self.oauth2_client_secret)
         if any(oauth2) and not all(oauth2):
             raise ValueError("OAuth2 needs oauth2_token_url, oauth2_client_id and oauth2_client_secret")
         if (self.username is None) != (self.password is None):
-            raise ValueError("username and password go together")
+            raise ValueError("username and password must be set together")
         ways = [self.bearer_token, self.username, self.oauth2_token_url]
         ways += [value for name, value in self.headers.items() if name.lower() == "authorization"]
         if sum(way is not None for way in ways) > 1:
@@ -233,13 +236,13 @@ class HttpOptions(AsyncSinkOptions):
 
 def _check_header(name: str) -> None:
     if not _TOKEN.fullmatch(name):
-        raise ValueError(f"{name!r} is no header's name")
+        raise ValueError(f"{name!r} is not a valid header name")
     if name.lower() in _OWN_HEADERS:
-        raise ValueError(f"{name} is set, or left out, by the sink and its options")
+        raise ValueError(f"{name} is set by the sink and its options")
 
 
 class HttpArguments(AsyncSinkSettings, total=False):
-    """The options of `HttpSink` as keyword arguments; `HttpOptions` says what each means."""
+    """The options of `HttpSink` as keyword arguments; see `HttpOptions`."""
 
     method: Method
     headers: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""One writer: rows become records, records requests, answers outcomes."""
+"""One writer: converts rows to records, records to requests, and responses to outcomes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class HttpPartition(BlockingSinkPartition[HttpRecord]):
-    """Sends requests, each in a thread of its own.
+    """Sends requests, directly or each in a thread.
 
-    A request that is sent again keeps its key: the base gives it the same id, or the record carries the key.
+    A repeated request keeps its key: the base gives it the same id, or the record carries the key.
 
     Args:
-        sink: bound to its context.
-        transport: carries the requests. Left out: the direct way, or that of `requests` where the sink has a session or
-            an auth object, or where a proxy is set.
+        sink: the sink, bound to its context.
+        transport: carries the requests. Default: the direct transport. With a session, an auth object or a proxy: that
+            of `requests`.
     """
 
     def __init__(self, sink: HttpRequestSink, *, transport: Transport | None = None, **arguments: Any) -> None:
@@ -53,7 +53,7 @@ class HttpPartition(BlockingSinkPartition[HttpRecord]):
         )
         self._transport = transport or _transport(sink)
         self._quick = options.compression == "none" and sink.per_item is None
-        """Whether requests may go without a thread each, since nothing about them takes long."""
+        """Whether requests need no thread each, because no step of them blocks."""
         self._sender = Sender(
             options,
             self._transport,
@@ -102,7 +102,7 @@ class HttpPartition(BlockingSinkPartition[HttpRecord]):
         call: Call,
         end: Response | ExchangeError,
     ) -> None:
-        """Take what came of a request that had no thread. Called where all answers are read, so it must not block."""
+        """Process the result of a request without a thread. It runs on the event loop and must not block."""
         if isinstance(end, ExchangeError):
             result.finish(self._reader.failed(end, entries))
         elif self._sender.ends(end):
@@ -111,7 +111,7 @@ class HttpPartition(BlockingSinkPartition[HttpRecord]):
             self._block(entries, result, lambda: self._sender.go_on(call, end))
 
     def _failed(self, entries: Sequence[HttpRecord], error: Exception) -> RequestOutcome[HttpRecord]:
-        """What an auth object or a session raises may quote what it sends, and so may its cause."""
+        """Errors of an auth object or a session, and their causes, may quote what they send."""
         outcome = super()._failed(entries, error)
         if outcome.error is not None and not isinstance(error, OutfallError):
             stopped = TargetError(
@@ -150,7 +150,7 @@ class HttpPartition(BlockingSinkPartition[HttpRecord]):
 
 
 def _secrets(sink: HttpRequestSink) -> Sequence[str]:
-    """What requests carry that stands in none of the options."""
+    """The secrets in requests that are not among the options."""
     proxies = requests.utils.get_environ_proxies(sink.http.url)
     own = sink.session.proxies if sink.session is not None else {}
     return [*in_session(sink.session, sink.auth), *in_proxies(proxies, own)]

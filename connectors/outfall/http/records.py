@@ -1,4 +1,4 @@
-"""Rows as records that are ready to be sent, each with its key, and records as the body of a request.
+"""Converts rows to records that are ready to be sent, each with its key, and records to request bodies.
 
 The keys are those of draft-ietf-httpapi-idempotency-key-header-07.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HttpRecord(NamedTuple):
-    """One row: a JSON object in UTF-8, its URL, and its own idempotency key where it has one."""
+    """One row: a JSON object in UTF-8, its URL, and its own idempotency key, if any."""
 
     body: bytes
     url: str
@@ -34,11 +34,11 @@ class HttpRecord(NamedTuple):
 
 
 class RecordMaker:
-    """Turns batches into records, a column at a time; the bytes of each are a piece of one buffer.
+    """Converts batches to records by column. The bytes of each record are a slice of one buffer.
 
     Args:
-        options: url and keys.
-        content: makes the keys where the record's content does.
+        options: URL and keys.
+        content: creates the keys if they depend on the record's content.
     """
 
     def __init__(self, options: HttpOptions, content: ContentKeys | None = None) -> None:
@@ -50,10 +50,10 @@ class RecordMaker:
         self._encoder: Encoder | None = None
 
     def make(self, batch: pa.RecordBatch) -> list[HttpRecord]:
-        """Return the batch's rows in their order.
+        """Return the batch's rows in order.
 
         Raises:
-            ValueRefusedError: a value cannot be written as JSON, or as part of a url, or as a key.
+            ValueRefusedError: a value cannot be written as JSON, as part of a URL, or as a key.
         """
         if self._encoder is None or not self._encoder.schema.equals(batch.schema):
             self._encoder = encoder(self._format, batch.schema)
@@ -62,7 +62,7 @@ class RecordMaker:
         bodies.pop()
         urls = self._template.expand(batch) or repeat(self._template.url)
         if self._item is not None:
-            texts(batch, self._item, "the name of an item")
+            texts(batch, self._item, "the id of an item")
         return list(map(HttpRecord, bodies, urls, self._keys(batch, bodies, urls)))
 
     def _keys(
@@ -78,7 +78,7 @@ class RecordMaker:
 
 
 class HttpRecordSerializer(SimpleVersionedSerializer[HttpRecord]):
-    """JSON: body and url as text, and the key."""
+    """JSON: body and URL as strings, and the key."""
 
     @property
     def version(self) -> int:
@@ -100,10 +100,10 @@ _TYPES: dict[Shape, str] = {"ndjson": "application/x-ndjson"}
 
 
 class BodyMaker:
-    """Puts records together. Equal records make equal bytes, on every host.
+    """Combines records to bodies. Equal records give equal bytes on every host.
 
     Args:
-        options: shape and compression.
+        options: format and compression.
     """
 
     def __init__(self, options: HttpOptions) -> None:
@@ -118,7 +118,7 @@ class BodyMaker:
         """Return the body for records, each a JSON object in UTF-8.
 
         Raises:
-            ValueError: the shape takes one record, and there are more.
+            ValueError: the format allows one record, and there are more.
         """
         return self._compressed(self._joined(records))
 
@@ -138,30 +138,30 @@ class BodyMaker:
 
 
 LONGEST_KEY = 255
-"""Characters; receivers keep keys in columns of about that width."""
+"""Maximum number of characters. Receivers store keys in columns of about this width."""
 
 
 def fresh_key() -> str:
-    """Return a key that nobody has seen: a random UUID, as the draft recommends (§2.2)."""
+    """Return a new key: a random UUID, as the draft recommends (§2.2)."""
     return str(uuid.uuid4())
 
 
 def user_key(text: str, column: str) -> str:
-    """Make a key of a user's value: printable ASCII as it is, all else and `%` as percent-encoded UTF-8.
+    """Create a key from a user's value: printable ASCII is unchanged, all else and `%` is percent-encoded UTF-8.
 
-    Different values make different keys.
+    Different values give different keys.
 
     Raises:
-        ValueRefusedError: it is too long.
+        ValueRefusedError: the key is too long.
     """
     key = "".join(
         character if " " <= character <= "~" and character != "%" else _encoded(character) for character in text
     )
     if len(key) > LONGEST_KEY:
         raise ValueRefusedError(
-            f"column {column!r} holds a value that makes an idempotency key of {len(key)} characters",
-            why=f"receivers take {LONGEST_KEY}",
-            do="take a shorter column, or a hash of this one",
+            f"column {column!r} has a value that gives an idempotency key of {len(key)} characters",
+            why=f"the maximum is {LONGEST_KEY}",
+            do="use a shorter column, or a hash of this one",
         )
     return key
 
@@ -172,14 +172,14 @@ def header_value(key: str) -> str:
 
 
 class ContentKeys:
-    """Names each record of one task by what it says: the n-th record that says it has the n-th key of it.
+    """Identifies each record of a task by its content: the n-th of equal records has the n-th key.
 
-    The digest is of (incarnation, step, epoch, method, url, body, n). Equal records are interchangeable, so that it
-    does not matter which is the n-th; but all of an epoch must meet in one task, or two would be the first. The sink
-    routes them so. A replay of the epoch, cut and ordered in any way, then makes the same keys again, and another epoch
-    or another checkpoint makes none of them.
+    The key is a digest of (incarnation, step, epoch, method, url, body, n). Equal records are interchangeable, so it
+    does not matter which one is the n-th. All equal records of an epoch must reach the same task, otherwise two would
+    be the first; the sink routes them accordingly. A replay of the epoch then creates the same keys in any split and
+    order. Another epoch or another checkpoint creates none of them.
 
-    Memory: some 150 bytes for each record of the task that differs from all others.
+    Memory: about 150 bytes per distinct record of the task.
     """
 
     def __init__(self, context: WriterInitContext, method: str) -> None:
@@ -189,7 +189,7 @@ class ContentKeys:
         self._seen: dict[bytes, int] = {}
 
     def key(self, url: str, body: bytes) -> str:
-        """Return the key of the next record that says this."""
+        """Return the key of the next record with this content."""
         digest = self._start.copy()
         digest.update(_sized(url.encode()))
         digest.update(_sized(body))
@@ -200,7 +200,7 @@ class ContentKeys:
 
 
 def _sized(data: bytes) -> bytes:
-    """Prefixed by its length, so that no two lists of fields run into the same bytes."""
+    """Prefixed by its length, so that different lists of fields give different bytes."""
     return len(data).to_bytes(8, "big") + data
 
 
@@ -212,11 +212,11 @@ _COLUMN = "__outfall_content"
 
 
 def by_content(df: DataFrame) -> DataFrame:
-    """Repartition so that equal rows meet: by a hash of all columns, which Spark makes in the JVM.
+    """Repartition so that equal rows reach the same task: by a hash of all columns, computed by Spark in the JVM.
 
-    Records whose JSON is equal come from equal rows, since JSON leaves nothing of them out; and Spark gives equal
-    values equal hashes. Maps, which it does not hash, count as their JSON. How many partitions there are is Spark's
-    choice (`spark.sql.shuffle.partitions`), and may change from run to run.
+    Records with equal JSON come from equal rows, because JSON contains all columns. Spark gives equal values equal
+    hashes. Maps, which Spark does not hash, are hashed as JSON. Spark determines the number of partitions
+    (`spark.sql.shuffle.partitions`), which may change between runs.
     """
     values = ", ".join(_value(field) for field in df.schema.fields)
     hashed = df.selectExpr("*", f"xxhash64({values}) AS {_COLUMN}")

@@ -1,4 +1,4 @@
-"""What requests carry that a server may say back, and no text may show."""
+"""Secrets in requests that a server may echo, and that no text may show."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import requests
 from outfall.redaction import MASK
 
 _SHORTEST = 4
-"""Characters. Of what may be no secret at all, shorter values stand in too many words to be taken out of each."""
+"""Characters. Shorter values that may not be secrets occur in too many words to mask each."""
 
 
 def in_url(url: str) -> Iterator[str]:
-    """What the query of a URL, or of a template of one, says by itself: it may be a token."""
+    """Return the values in the query of a URL, or of a URL template: each may be a token."""
     for pair in urlsplit(url).query.split("&"):
         value = pair.partition("=")[2]
         if value and "{" not in value:
@@ -25,7 +25,7 @@ def in_url(url: str) -> Iterator[str]:
 
 
 def in_header(value: str) -> Iterator[str]:
-    """A header's value, with what stands behind a scheme such as `Bearer` and what `Basic` holds."""
+    """Return a header's value, the part after a scheme such as `Bearer`, and the decoded value of `Basic`."""
     scheme, _, rest = value.partition(" ")
     yield value
     if len(rest) >= _SHORTEST:
@@ -39,12 +39,12 @@ def in_header(value: str) -> Iterator[str]:
 
 
 def shown_location(location: str, place: str, known: str) -> str:
-    """Return where a server leads to, for a text: its origin, and the path only where that is the url's own.
+    """Return the target of a redirect for a text: its origin, and the path only if it is the path of the URL.
 
     Args:
-        location: of the header; any path of it may be a token.
-        place: what it is relative to.
-        known: the url of the options.
+        location: the header's value; its path may be a token.
+        place: the URL that it is relative to.
+        known: the URL of the options.
     """
     try:
         target, own = urlsplit(urljoin(place, location.strip())), urlsplit(known)
@@ -58,7 +58,7 @@ def shown_location(location: str, place: str, known: str) -> str:
 
 
 def in_session(session: requests.Session | None, auth: Any) -> Iterator[str]:
-    """What a session and an auth object of `requests` add to requests, as far as it can be told by looking at them."""
+    """Return what a session and an auth object of `requests` add to requests, as far as it is visible."""
     if session is not None:
         usual = requests.utils.default_headers()
         given = [(name, value) for name, value in session.headers.items() if usual.get(name) != value]
@@ -75,7 +75,7 @@ def in_session(session: requests.Session | None, auth: Any) -> Iterator[str]:
 
 
 def in_proxies(*proxies: Mapping[str, str]) -> Iterator[str]:
-    """What the addresses of proxies, by scheme, make their requests carry: passwords, and these in Basic's form."""
+    """Return the passwords in proxy addresses, by scheme, and their form for Basic authentication."""
     for proxy in (address for by_scheme in proxies for address in by_scheme.values()):
         user, password = requests.utils.get_auth_from_url(proxy)
         if password:

@@ -1,4 +1,4 @@
-"""What a response means for the records of its request, and how long its server asks to be left alone."""
+"""Maps a response to the outcome of its records, and to the pause that the server requests."""
 
 from __future__ import annotations
 
@@ -22,39 +22,41 @@ from outfall.location import masked
 
 @dataclass(frozen=True)
 class ItemResponse:
-    """What a response says of one record."""
+    """The part of a response for one record."""
 
     status: int
     """Its HTTP status."""
     reason: str | None = None
     """Why it was not accepted, in the server's words."""
     code: str | None = None
-    """The server's code for that, such as `mapper_parsing_exception`. Left out: the status."""
+    """The server's code for the reason, such as `mapper_parsing_exception`. Default: the status."""
     excerpt: str | None = None
-    """The beginning of what the response says of this record."""
+    """The beginning of the response for this record."""
 
 
 PerItem = Callable[[Response, int], Sequence[int | ItemResponse]]
-"""Reads the answer to a request of so many records: what it says of each of them, or its HTTP status alone, in their
-order."""
+"""Reads the response to a request with the given number of records.
+
+Returns an HTTP status or an `ItemResponse` per record, in order.
+"""
 
 _HINTS = {
     401: "correct the credentials",
-    403: "grant the right, or correct the credentials",
+    403: "grant the permission, or correct the credentials",
     404: "correct the url",
-    405: "correct method or url",
+    405: "correct the method or the url",
     415: "correct body, content_type or compression",
 }
 
 
 class AnswerReader:
-    """Turns answers and failures into outcomes.
+    """Maps responses and failures to outcomes.
 
     Args:
-        options: address and bounds.
-        statuses: the table.
-        per_item: reads answers that say it record by record.
-        hide: takes secrets out of a text; a server may say back what it was sent.
+        options: address and limits.
+        statuses: the status table.
+        per_item: reads responses with one status per record.
+        hide: masks secrets in a text; a server may echo what it was sent.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class AnswerReader:
         self._longest_pause = options.max_retry_after.total_seconds()
 
     def read(self, answer: Response, records: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
-        """Return what an answer means."""
+        """Return the outcome of a response."""
         verdict = self._statuses.verdict(answer.status)
         asked = verdict in (Verdict.COMPLETE, Verdict.PER_ITEM) and answer.status not in _BODILESS
         if asked and self._per_item is not None:
@@ -79,7 +81,7 @@ class AnswerReader:
         if verdict is Verdict.COMPLETE:
             return RequestOutcome()
         reason, code, excerpt = (
-            f"{self._place()} answered {answer.status}",
+            f"{self._place()} responded with {answer.status}",
             str(answer.status),
             self._excerpt(answer),
         )
@@ -96,7 +98,7 @@ class AnswerReader:
         return RequestOutcome(error=self._stop(answer, reason))
 
     def failed(self, error: ExchangeError | OutfallError, records: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
-        """Return what it means that there is no answer."""
+        """Return the outcome of a request without a response."""
         if isinstance(error, TransientError):
             return RequestOutcome(retry=records, reason=str(error), together=True)
         if isinstance(error, OutfallError):
@@ -104,7 +106,7 @@ class AnswerReader:
         if error.fault is Fault.CONFIGURATION:
             return RequestOutcome(
                 error=TargetError(
-                    f"{self._place()} cannot be reached, and trying again will not help",
+                    f"{self._place()} cannot be reached, and a retry will not help",
                     why=error.why,
                     do="correct the url, or the certificates (ca_bundle, client_certificate), or the host's resolver",
                 )
@@ -115,19 +117,20 @@ class AnswerReader:
         if not answer.whole:
             return RequestOutcome(
                 error=TargetError(
-                    f"the answer of {self._place()} is not whole, and per_item needs all of it",
-                    why=f"it is longer than {int(self._options.max_response_bytes)} bytes, or broke off",
+                    f"the response of {self._place()} is incomplete, and per_item needs all of it",
+                    why=f"it is longer than {int(self._options.max_response_bytes)} bytes, or the connection broke",
                     do="raise max_response_bytes, or send fewer records per request",
                 )
             )
         try:
             found = per_item(answer, len(records))
         except Exception as error:
-            # Without the cause: its text, which a traceback shows, may quote the answer. So the place is said here.
+            # Without the cause: its text, which a traceback shows, may quote the response. So the location is given
+            # here.
             at = extract_tb(error.__traceback__)[1:2]
             where = "".join(f" in {os.path.basename(frame.filename)}, line {frame.lineno}" for frame in at)
             failed = TargetError(
-                f"per_item cannot read what {self._place()} answered with {answer.status}",
+                f"per_item cannot read the response of {self._place()} with status {answer.status}",
                 why=f"it raised {type(error).__name__}{where}: {self._hide(str(error))[:300]}; {self._says(answer)}",
                 do="correct per_item, or the server",
             )
@@ -135,11 +138,11 @@ class AnswerReader:
         if len(found) != len(records):
             return RequestOutcome(
                 error=ConfigurationError(
-                    f"per_item found {len(found)} statuses for {len(records)} records",
-                    do="have it return one status for each record, in their order",
+                    f"per_item returned {len(found)} statuses for {len(records)} records",
+                    do="return one status per record, in order",
                 )
             )
-        # A status alone says nothing more of its record; what the answer begins with is of all records.
+        # A plain status has no details about its record: the beginning of the response belongs to all records.
         alone = ItemResponse(0, excerpt=self._excerpt(answer)) if len(records) == 1 else ItemResponse(0)
         items = [item if isinstance(item, ItemResponse) else replace(alone, status=item) for item in found]
         verdicts = [self._statuses.verdict(item.status) for item in items]
@@ -174,34 +177,34 @@ class AnswerReader:
 
     def _told(self, item: ItemResponse, about: str) -> str:
         reason = f": {self._hide(item.reason)[:_SHOWN]}" if item.reason else ""
-        return f"{self._place()} answered {item.status} for {about}{reason}"
+        return f"{self._place()} responded with {item.status} for {about}{reason}"
 
     def _stop(self, answer: Response, reason: str) -> TargetError:
         location = answer.headers.get("location")
-        do = _HINTS.get(answer.status, "correct the options or the server; statuses= makes exceptions from the table")
+        do = _HINTS.get(answer.status, "correct the options or the server; statuses= overrides the status table")
         if answer.status == 207:
-            do = "pass per_item=, which reads the answer's items"
+            do = "pass per_item=, which reads the status of each record"
         elif location:
             shown = shown_location(location, self._options.url, self._options.url)
-            do = f"correct the url, if it is {shown[:200]!r} by now"
+            do = f"correct the url, if it is now {shown[:200]!r}"
         return TargetError(reason, why=self._says(answer), do=do)
 
     def _excerpt(self, answer: Response) -> str:
-        # More is looked at than is shown, or the beginning of a secret would stand at the end.
+        # More is masked than is shown, otherwise a truncated secret could appear at the end.
         return self._hide(answer.body[: 2 * _SHOWN].decode("utf-8", "replace"))[:_SHOWN]
 
     def _says(self, answer: Response) -> str:
         excerpt = self._excerpt(answer)[:300].strip()
-        return f"it says {excerpt!r}" if excerpt else "it says nothing more"
+        return f"the message is {excerpt!r}" if excerpt else "the response has no message"
 
     def _place(self) -> str:
         return masked(self._options.url)
 
 
 _SHOWN = 4000
-"""Characters of an answer in a dead letter."""
+"""Maximum number of characters of a response in a dead letter."""
 _BODILESS = (204, 205)
-"""RFC 9110 §15.3.5 and §15.3.6: they say nothing of single records."""
+"""RFC 9110 §15.3.5 and §15.3.6: they have no body with single records."""
 _STOPPING = (Verdict.STOP, Verdict.FOLLOW, Verdict.PER_ITEM)
 
 
@@ -211,12 +214,12 @@ def retry_after(
     """Read the header.
 
     Args:
-        value: a number of seconds or a date; `None` when the header is absent.
-        longest: seconds that are waited at most, whatever the server asks for.
-        now: the time.
+        value: a number of seconds or a date; `None` if the header is missing.
+        longest: maximum pause in seconds.
+        now: the current time.
 
     Returns:
-        Seconds from 0 to `longest`; `None` when the header is absent or makes no sense, a negative number among that.
+        Seconds from 0 to `longest`; `None` if the header is missing, invalid or negative.
     """
     if value is None:
         return None

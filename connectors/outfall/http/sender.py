@@ -1,4 +1,4 @@
-"""One try of one request: with the right headers to the right place, redirects and renewed tokens included."""
+"""One attempt of one request: adds headers, follows redirects and renews tokens."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from outfall.options import resolve_secret
 from outfall.redaction import Redaction
 
 _IDEMPOTENT = ("PUT", "DELETE")
-"""RFC 9110 §9.2.2, of the methods that we send."""
+"""RFC 9110 §9.2.2, of the methods that the sink supports."""
 _PROOFS = 16
-"""Values of `Authorization` that are remembered: more than are renewed while a request is under way."""
+"""Number of remembered values of `Authorization`: more than are renewed while a request is in flight."""
 
 
 class Sender:
-    """Sends requests of one sink. Used by many threads at once.
+    """Sends the requests of one sink. Used by many threads concurrently.
 
     Args:
-        options: url's query, headers, redirects, timeouts.
+        options: query, headers, redirects, timeouts.
         transport: carries the requests.
-        credentials: who we are.
-        statuses: tells redirects that are followed.
+        credentials: the authentication headers.
+        statuses: determines the redirects to follow.
         content_type: of the bodies.
-        secrets: what the transport sends that no answer may bring into a text, beside what the options say.
+        secrets: values that the transport sends and that texts must mask, in addition to those of the options.
         clock: seconds, the transport's own.
 
     Raises:
-        ConfigurationError: a secret cannot be read here, or makes no header.
+        ConfigurationError: a secret cannot be read here, or is not a valid header value.
     """
 
     def __init__(
@@ -73,35 +73,35 @@ class Sender:
         in_headers = (part for _, value in given for part in in_header(value))
         self._hidden = Redaction([*_secrets(options), *in_headers, *secrets])
         self._proofs: dict[str, None] = {}
-        """The last values of `Authorization` that were sent: what comes back may name one that was renewed since."""
+        """The last values of `Authorization`: a response may echo one that was renewed since."""
 
     def send(self, url: str, body: bytes, key: str | None) -> Response:
-        """Send a request and return its last answer.
+        """Send a request and return its final response.
 
         Args:
-            url: without what the options add to its query.
-            body: as it goes out.
-            key: the idempotency key, if there is one.
+            url: without the query parameters of the options.
+            body: the bytes to send.
+            key: the idempotency key, if any.
 
         Raises:
-            ExchangeError: there is no answer.
-            OutfallError: credentials cannot be had, or a redirect leads nowhere.
+            ExchangeError: there is no response.
+            OutfallError: credentials are not available, or a redirect cannot be followed.
         """
         deadline = self._clock() + self._timeout
         call = self._call(url, body, key, self._credentials.headers(deadline), deadline)
         return self.go_on(call, self._exchange(call))
 
     def ready_call(self, url: str, body: bytes, key: str | None) -> Call | None:
-        """Return what `send` would send first; `None` when credentials must be fetched for it, which may block."""
+        """Return the first call of `send`; `None` if credentials must be fetched for it, which may block."""
         proof = self._credentials.ready()
         return None if proof is None else self._call(url, body, key, proof, self._clock() + self._timeout)
 
     def ends(self, answer: Response) -> bool:
-        """Whether an answer is the last one, so that `go_on` would return it."""
+        """Whether a response is final, so that `go_on` would return it."""
         return answer.status != 401 and self._statuses.verdict(answer.status) is not Verdict.FOLLOW
 
     def go_on(self, call: Call, answer: Response) -> Response:
-        """Renew credentials and follow redirects, as long as answers ask for it. As `send`."""
+        """Renew credentials and follow redirects while the responses require it. See `send`."""
         renewed, hops = False, 0
         while not self.ends(answer):
             if answer.status == 401:
@@ -113,7 +113,7 @@ class Sender:
                 call = call._replace(headers=self._public + self._given + proof)
             else:
                 if hops == self._options.max_redirects:
-                    raise self._lost(call.url, f"it is the {hops + 1}. redirect", "write the last address as url")
+                    raise self._lost(call.url, f"it is redirect number {hops + 1}", "set url to the final address")
                 hops += 1
                 place, stays = self._followed(call.url, answer)
                 call = call._replace(url=place)
@@ -123,7 +123,7 @@ class Sender:
         return answer
 
     def close(self) -> None:
-        """Send nothing more, whatever waits for a token or an answer in some thread."""
+        """Send nothing more, even if a thread waits for a token or a response."""
         self._closed = True
 
     def _exchange(self, call: Call) -> Response:
@@ -152,7 +152,7 @@ class Sender:
         return proof
 
     def hide(self, text: str) -> str:
-        """Take the values of headers, queries and credentials out of a text."""
+        """Mask the values of headers, queries and credentials in a text."""
         return self._hidden.hide(text, [value.partition(" ")[2] or value for value in list(self._proofs)])
 
     def _with_query(self, url: str) -> str:
@@ -161,20 +161,20 @@ class Sender:
         return f"{url}{'&' if '?' in url else '?'}{self._query}"
 
     def _followed(self, place: str, answer: Response) -> tuple[str, bool]:
-        """Return where a redirect leads, and whether credentials may go there."""
+        """Return the target of a redirect, and whether credentials may be sent there."""
         location = answer.headers.get("location", "")
         try:
             target = requests.utils.requote_uri(urljoin(place, location.strip())).partition("#")[0]
             split = urlsplit(target)
             here, there = origin(place), origin(target)
         except ValueError:
-            raise self._lost(place, "its Location is no URL") from None
+            raise self._lost(place, "its Location is not a valid URL") from None
         if not location or split.scheme not in ("http", "https") or not split.hostname or "@" in split.netloc:
             shown = shown_location(location, place, self._options.url)
             raise self._lost(place, f"its Location is {shown[:200]!r}")
         if here[0] == "https" and there[0] == "http":
             shown = shown_location(target, place, self._options.url)
-            raise self._lost(place, f"it leads from https to {shown[:200]!r}, where anybody could read along")
+            raise self._lost(place, f"it leads from https to {shown[:200]!r}, which is not encrypted")
         upgraded = (here[0], here[2], there[0], there[2]) == ("http", 80, "https", 443)
         return target, here == there or (upgraded and here[1] == there[1])
 
@@ -184,7 +184,7 @@ class Sender:
 
 
 def _secrets(options: HttpOptions) -> list[str]:
-    """What the options say that only the server should know."""
+    """Return the option values that only the server may see."""
     given = [options.password, *options.query.values()]
     urls = (options.url, options.oauth2_token_url or "")
     return [resolve_secret(value) for value in given if value is not None] + [

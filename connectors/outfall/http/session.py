@@ -1,4 +1,4 @@
-"""The way of `requests`: its sessions with their adapters and proxies, and its auth objects."""
+"""The transport of `requests`: its sessions with adapters and proxies, and its auth objects."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from outfall.http.transport import Call, ExchangeError, Fault, Response, Transpo
 
 
 class SessionTransport(Transport):
-    """Sends through `requests`, which costs more than the direct way and can do all that it can do.
+    """Sends through `requests`, which is slower than the direct transport and supports all of its features.
 
-    The session is shared by the threads of a task. What is trusted goes with the session's own headers and auth; what
-    is not goes with a session that has none, so that neither follows a redirect to another origin.
+    The threads of a task share the session. Trusted calls use the session's own headers and auth. Other calls use a
+    session without them, so that neither follows a redirect to another origin.
 
-    The head of an answer has no bound as a whole, since `requests` has none: a server that sends it byte by byte
-    holds thread and connection for as long as it goes on, whoever has given the request up, and `close` cannot end it.
+    The response head has no total timeout, because `requests` has none. If a server sends it byte by byte, thread and
+    connection stay occupied until it ends, even after the request has timed out. `close` cannot end it.
 
     Args:
-        options: timeouts, TLS, bounds.
+        options: timeouts, TLS, limits.
         session: given by the user; its adapters, proxies, headers and auth are used.
         auth: given by the user.
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SessionTransport(Transport):
     def exchange(self, call: Call) -> Response:
         left = call.deadline - self._clock()
         if left <= 0:
-            raise ExchangeError(Fault.LATE, "the time for one request is over")
+            raise ExchangeError(Fault.LATE, "the request has used up its time")
         try:
             response = self._send(call, left)
         except requests.exceptions.ReadTimeout as error:
@@ -67,7 +67,7 @@ class SessionTransport(Transport):
         except requests.exceptions.ChunkedEncodingError as error:
             raise ExchangeError(Fault.LOST, "the connection broke") from error
         except requests.exceptions.RequestException as error:
-            # Others may pass: `RetryError` says that an adapter of the user's own has tried in vain for a while.
+            # Others may be transient: `RetryError` means that a custom adapter has exhausted its own retries.
             fault = Fault.CONFIGURATION if isinstance(error, _NEVER) else Fault.LOST
             raise ExchangeError(fault, f"{type(error).__name__} in requests") from error
         with response:
@@ -95,7 +95,7 @@ class SessionTransport(Transport):
         )
 
     def _settings(self, call: Call) -> dict[str, Any]:
-        """What a session of the user's own says about TLS and proxies stands, unless the options say something."""
+        """The TLS and proxy settings of a custom session are used unless the options override them."""
         options = self._options
         if not self._own and call.trusted:
             return {} if options.verify and not options.ca_bundle else {"verify": options.ca_bundle or options.verify}
@@ -104,7 +104,7 @@ class SessionTransport(Transport):
         return {"verify": trusted(options) if options.verify else False, "cert": certificate, "proxies": proxies}
 
     def _body(self, response: requests.Response, call: Call) -> tuple[bytes, bool]:
-        """Read the answer's body up to its bound, and no longer than the request may take."""
+        """Read the response body up to its limit, within the request's timeout."""
         pieces: list[bytes] = []
         size = 0
         try:
@@ -114,7 +114,7 @@ class SessionTransport(Transport):
                 if size > self._longest or self._clock() > call.deadline:
                     return b"".join(pieces)[: self._longest], False
         except (requests.exceptions.RequestException, OSError):
-            # The status has come, and it decides.
+            # The status has arrived, and it determines the outcome.
             return b"".join(pieces)[: self._longest], False
         return b"".join(pieces), True
 
@@ -127,7 +127,7 @@ class SessionTransport(Transport):
 
     def _new_session(self) -> requests.Session:
         session = requests.Session()
-        # It would take passwords from ~/.netrc.
+        # It would read passwords from ~/.netrc.
         session.trust_env = False
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         adapter = HTTPAdapter(pool_connections=16, pool_maxsize=self._options.max_in_flight_requests, max_retries=0)
@@ -139,14 +139,14 @@ class SessionTransport(Transport):
 _NEVER = (
     requests.exceptions.InvalidHeader,
     requests.exceptions.InvalidSchema,
-    requests.exceptions.InvalidURL,  # also of a proxy
+    requests.exceptions.InvalidURL,  # also for a proxy
     requests.exceptions.MissingSchema,
 )
-"""Errors that every request would meet."""
+"""Permanent errors: every request would fail."""
 
 
 def _before_sending(error: Exception) -> bool:
-    """Whether the connection could not be made, so that the server has seen nothing."""
+    """Whether the connection failed, so that the server has received nothing."""
     connecting = (
         urllib3.exceptions.NewConnectionError,
         urllib3.exceptions.ConnectTimeoutError,

@@ -33,36 +33,36 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _KEYS_KEPT = (
-    "a receiver that keeps the keys of {header} for longer than a failed epoch may wait to be run again, and answers a"
-    " key it knows without acting on it a second time"
+    "a receiver that stores the keys of {header} for longer than a failed epoch may wait for its rerun, and"
+    " that responds to a known key without processing the request again"
 )
-_SAME_ROWS = "a source that gives the same rows again when an epoch is run again"
+_SAME_ROWS = "a source that replays the same rows when an epoch runs again"
 
 
 class HttpSink(WithDeadLetters):
-    """Sends rows as JSON in the bodies of HTTP requests, many at a time.
+    """Sends rows as JSON in the bodies of HTTP requests, many concurrently.
 
-    Item type: rows (dicts or Arrow batches); each becomes a JSON object, as Spark's own JSON writer writes it.
+    Item type: rows (dicts or Arrow batches). Each becomes a JSON object, in the format of Spark's JSON writer.
 
-    What must exist: a server at the url that answers with a status that is true (see the table in the documentation).
+    What must exist: a server at the URL whose statuses follow the table in the documentation.
 
-    Unit of parallelism: each Spark task sends its rows, with as many requests on their way as the server bears.
+    Unit of parallelism: each Spark task sends its rows, with adaptive concurrency.
 
-    Guarantee: at least once. Effectively once with `idempotency="row"`, `"content"` or `"item"`, if the receiver does
-    what `requires()` says. A row that is refused for good stops the query, or goes to the dead letters.
+    Guarantee: at least once. Effectively once with `idempotency="row"`, `"content"` or `"item"`, if the receiver meets
+    the requirements of `requires()`. A permanently rejected row fails the query or becomes a dead letter.
 
     Args:
-        url: where requests go. See `HttpOptions` for it and for all other options.
-        auth: any auth object of `requests`, in place of the options for authentication. Objects only.
-        session: a session of `requests`, whose adapters, proxies, headers and auth are used; shared by the threads of a
-            task. Objects only. Like `auth` it costs speed: each request goes through `requests`.
-        per_item: reads the answers to requests that were accepted in part: it is given the answer and the number of
-            records, and returns for each its HTTP status, or an `ItemResponse` that also says why. Objects only.
-        dead_letter: a sink for the records that are refused; see `outfall.wrappers.DeadLetteringSink`. Objects only.
+        url: where requests are sent. See `HttpOptions` for it and for all other options.
+        auth: any auth object of `requests`, instead of the authentication options. Python API only.
+        session: a `requests` session, whose adapters, proxies, headers and auth are used. It is shared by the threads
+            of a task. Python API only. Like `auth` it costs speed: each request goes through `requests`.
+        per_item: reads the responses to partially accepted requests. It gets the response and the number of records,
+            and returns an HTTP status or an `ItemResponse` per record. Python API only.
+        dead_letter: a sink for rejected records; see `outfall.wrappers.DeadLetteringSink`. Python API only.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
-        CapabilityError: `dead_letter` cannot take what this sink refuses.
+        ConfigurationError: lists every wrong option.
+        CapabilityError: `dead_letter` cannot take the rejected records.
     """
 
     @names_arguments
@@ -83,7 +83,7 @@ class HttpSink(WithDeadLetters):
 
 
 class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
-    """Makes the requests of an `HttpSink`."""
+    """Creates the partitions of an `HttpSink`."""
 
     shown_as = "HttpSink"
 
@@ -95,7 +95,8 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         session: requests.Session | None = None,
         per_item: PerItem | None = None,
     ) -> None:
-        # A try ends by itself; the base gives up only what hangs where nothing can end it, as in a resolver.
+        # An attempt times out by itself; the base only gives up requests that hang where nothing can end them, as in a
+        # resolver.
         super().__init__(options.model_copy(update={"request_timeout": options.request_timeout + _GRACE}))
         self.http = options
         self.auth = auth
@@ -121,11 +122,11 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         if options.idempotency == "item":
             return (
                 f"a receiver that drops an item whose {options.key_column!r} it has accepted before",
-                f"rows whose {options.key_column!r} names them once and for all",
+                f"rows with a permanent, unique {options.key_column!r}",
             )
         kept = _KEYS_KEPT.format(header=options.idempotency_header)
         if options.idempotency == "row":
-            return (kept, f"rows whose {options.key_column!r} names them once and for all")
+            return (kept, f"rows with a permanent, unique {options.key_column!r}")
         return (kept, _SAME_ROWS) if options.idempotency == "content" else ()
 
     def check_schema(self, schema: pa.Schema) -> None:
@@ -138,7 +139,7 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
 
     def check_connection(self) -> Sequence[str]:
         if self.session is not None or self.needs_proxy():
-            return ["not tried: requests go through a session or a proxy of their own"]
+            return ["not tested: requests go through a custom session or a proxy"]
         return reach(self.http)
 
     def host(self) -> Hashable:
@@ -158,19 +159,19 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         return HttpPartition(self)
 
     def writer(self) -> WriterInitContext:
-        """Return who writes.
+        """Return the context of the writer.
 
         Raises:
-            ConfigurationError: nobody said it.
+            ConfigurationError: the sink has no context.
         """
         if self.context is None:
             raise ConfigurationError(
-                "HttpSink was not told who writes", do="run it through outfall, which calls bind() first"
+                "HttpSink has no writer context", do="run it with outfall, which calls bind() first"
             )
         return self.context
 
     def needs_proxy(self) -> bool:
-        """Whether the environment of this process names a proxy for the url."""
+        """Whether the environment of this process sets a proxy for the URL."""
         return bool(requests.utils.select_proxy(self.http.url, requests.utils.get_environ_proxies(self.http.url)))
 
     def _check_objects(self) -> None:
@@ -178,22 +179,24 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         ways += [self.http.oauth2_token_url]
         if sum(way is not None for way in ways) > 1:
             raise ConfigurationError(
-                "authentication is given twice", do="give one of auth, session.auth and the options"
+                "there are two kinds of authentication", do="set only one of auth, session.auth and the options"
             )
         if self.auth is not None and not callable(self.auth):
-            raise ConfigurationError("auth is no auth object of requests", do="derive it from requests.auth.AuthBase")
+            raise ConfigurationError(
+                "auth is not an auth object of requests", do="derive it from requests.auth.AuthBase"
+            )
         if self.per_item is not None and not callable(self.per_item):
-            raise ConfigurationError("per_item cannot be called", do="give a function of answer and count")
+            raise ConfigurationError("per_item is not callable", do="pass a function of response and count")
 
 
 class ContentRequestSink(HttpRequestSink, SupportsPreWriteTopology):
-    """Names rows by what they say. Equal rows have to meet in one task, which counts them."""
+    """Identifies rows by content. Equal rows must reach the same task, which counts them."""
 
     def needs_same_rows(self) -> bool:
         return True
 
     def add_pre_write_topology(self, df: DataFrame) -> DataFrame:
-        """Bring equal rows together. Where to matters not: a replay may do it in another way."""
+        """Route equal rows to the same task. The routing may differ in a replay."""
         return by_content(df)
 
 

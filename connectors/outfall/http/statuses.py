@@ -1,4 +1,4 @@
-"""What an HTTP status means for the records of a request (RFC 9110 §15, RFC 6585, RFC 4918)."""
+"""The meaning of an HTTP status for the records of a request (RFC 9110 §15, RFC 6585, RFC 4918)."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 
 
 class Verdict(Enum):
-    """What follows from a status."""
+    """The reaction to a status."""
 
     COMPLETE = "complete"
     """The records are accepted."""
     PER_ITEM = "per_item"
-    """The answer says it record by record: `per_item=` reads it; without it the query stops."""
+    """The response has a status per record: `per_item=` reads it; without it the query fails."""
     RETRY = "retry"
-    """The same request again, with the same key, after a pause."""
+    """The same request is sent again, with the same key, after a pause."""
     SPLIT = "split"
-    """A record is to blame: halves are sent on their own, down to the one, which becomes a dead letter."""
+    """A record is at fault: each half is sent on its own, down to that record, which becomes a dead letter."""
     DEAD_LETTER = "dead_letter"
-    """The records are refused for good."""
+    """The records are permanently rejected."""
     STOP = "stop"
-    """Every request would end like this: the query stops."""
+    """Every request would fail like this: the query fails."""
     FOLLOW = "follow"
-    """The same request, its body included, to another place."""
+    """The same request, with its body, is sent to another location."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of the table."""
+    """One row of the table."""
 
     statuses: str
     verdict: Verdict
@@ -61,7 +61,7 @@ TABLE = (
     Rule("501, 505", Verdict.STOP, "the server does not support the request"),
     Rule("other 5xx", Verdict.RETRY, "a transient server error"),
 )
-"""What is done by default; a status is looked up from the top."""
+"""The default reactions; the first matching row applies."""
 
 _ACTIONS = {
     verdict.value: verdict
@@ -76,8 +76,8 @@ class Statuses:
 
     Args:
         keyed: whether requests carry an idempotency key.
-        template: whether the url depends on the record.
-        exceptions: verdicts that the user gives for single statuses.
+        template: whether the URL depends on the record.
+        exceptions: the user's verdicts for single statuses.
     """
 
     def __init__(self, *, keyed: bool, template: bool, exceptions: Mapping[int, Verdict] | None = None) -> None:
@@ -92,22 +92,22 @@ class Statuses:
         self._verdicts.update(exceptions or {})
 
     def verdict(self, status: int) -> Verdict:
-        """Return what follows from a status. One that HTTP does not have stops the query."""
+        """Return the verdict of a status. Unknown statuses fail the query."""
         return self._verdicts.get(status, Verdict.STOP)
 
 
 def parse_exceptions(value: Any) -> Any:
-    """Read exceptions from the table: a mapping, or text as `404=dead_letter, 409=complete`.
+    """Parse exceptions from the table: a mapping, or a string such as `404=dead_letter, 409=complete`.
 
     Raises:
-        ValueError: a status is none, or its verdict.
+        ValueError: a status or a verdict is invalid.
     """
     if isinstance(value, str):
         pairs = [item.partition("=")[::2] for item in value.split(",") if item.strip()]
     elif isinstance(value, Mapping):
         pairs = list(value.items())
     else:
-        raise ValueError("must be a mapping of statuses, or text as '404=dead_letter, 409=complete'")
+        raise ValueError("must be a mapping of statuses, or a string such as '404=dead_letter, 409=complete'")
     return {_status(status): _action(action) for status, action in pairs}
 
 
@@ -130,12 +130,12 @@ def _expand(text: str) -> list[int]:
 def _status(value: Any) -> int:
     text = str(value).strip()
     if not re.fullmatch(r"[2-5]\d\d", text):
-        raise ValueError(f"{text!r} is no status from 200 to 599")
+        raise ValueError(f"{text!r} is not a status from 200 to 599")
     return int(text)
 
 
 def _action(value: Any) -> Verdict:
     name = value.value if isinstance(value, Verdict) else str(value).strip().lower()
     if name not in _ACTIONS:
-        raise ValueError(f"{name!r} is none of {', '.join(_ACTIONS)}")
+        raise ValueError(f"{name!r} is not one of {', '.join(_ACTIONS)}")
     return _ACTIONS[name]

@@ -1,4 +1,4 @@
-"""Columns whose values stand outside the body: as keys, or in addresses as `https://host/users/{user}/events`."""
+"""Columns used outside the body: as keys, or in URLs such as `https://host/users/{user}/events`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from outfall.values import spark_type
 
 
 def check_column(schema: pa.Schema, name: str, use: str) -> None:
-    """Refuse a column that is not there, or whose values have no text that is the same everywhere.
+    """Reject a missing column, or one whose values have no unambiguous text form.
 
     Args:
-        schema: of the rows.
+        schema: the schema of the rows.
         name: the column.
-        use: what it is for, for texts: `"the url"`.
+        use: its purpose, for error texts: `"the url"`.
 
     Raises:
-        ConfigurationError: naming the column and its type.
+        ConfigurationError: with the column and its type.
     """
     if name not in schema.names:
         raise ConfigurationError(
-            f"{use} needs the column {name!r}, and the rows have {', '.join(schema.names)}", do="correct the name"
+            f"{use} requires the column {name!r}, and the rows have {', '.join(schema.names)}", do="correct the name"
         )
     kind = schema.field(name).type
     types = pa.types
@@ -40,16 +40,16 @@ def check_column(schema: pa.Schema, name: str, use: str) -> None:
         or types.is_decimal(kind)
     ):
         raise ConfigurationError(
-            f"{use} cannot be made of column {name!r} of type {spark_type(kind)}", do="cast the column to a string"
+            f"{use} cannot use column {name!r} of type {spark_type(kind)}", do="cast the column to a string"
         )
 
 
 def texts(batch: pa.RecordBatch, name: str, use: str) -> list[str]:
-    """Return a column's values as text.
+    """Return a column's values as strings.
 
     Raises:
-        ConfigurationError: as `check_column`.
-        ValueRefusedError: a value is NULL or empty, or no UTF-8.
+        ConfigurationError: like `check_column`.
+        ValueRefusedError: a value is NULL, empty or not UTF-8.
     """
     check_column(batch.schema, name, use)
     column = batch.column(name)
@@ -57,15 +57,15 @@ def texts(batch: pa.RecordBatch, name: str, use: str) -> list[str]:
     if pc.any(empty).as_py():
         row = pc.index(empty, True).as_py()
         raise ValueRefusedError(
-            f"column {name!r} is NULL or empty, and {use} needs it",
-            why=f"it is so in row {row} of the batch",
-            do="leave such rows out, or give them a value",
+            f"column {name!r} is NULL or empty, and {use} requires it",
+            why=f"row {row} of the batch has no value",
+            do="remove such rows, or set a value",
         )
     try:
         found: list[str] = text.to_pylist()
     except UnicodeDecodeError as error:
         raise ValueRefusedError(
-            f"column {name!r} holds a string that is not UTF-8, and {use} needs it", do="decode the column"
+            f"column {name!r} contains a string that is not UTF-8, and {use} requires it", do="decode the column"
         ) from error
     return found
 
@@ -74,13 +74,13 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 class UrlTemplate:
-    """A URL, perhaps with columns in braces in its path or query.
+    """A URL, optionally with columns in braces in its path or query.
 
-    A value becomes part of one path segment: every character but letters, digits and `_.-~` is escaped (RFC 3986
-    §2.1), so that it can change neither host nor path nor query.
+    A value becomes part of one path segment. Every character except letters, digits and `_.-~` is escaped (RFC 3986
+    §2.1), so it cannot change host, path or query.
 
     Raises:
-        ValueError: it is no absolute http or https URL, holds credentials, or has a column elsewhere.
+        ValueError: the URL is not absolute http or https, contains credentials, or has a column elsewhere.
     """
 
     def __init__(self, url: str) -> None:
@@ -91,10 +91,10 @@ class UrlTemplate:
         self._literals, self._names = pieces[::2], pieces[1::2]
 
     def expand(self, batch: pa.RecordBatch) -> list[str] | None:
-        """Return each row's URL; `None` when all have the same.
+        """Return each row's URL; `None` if all have the same.
 
         Raises:
-            ValueRefusedError: a value is NULL or empty, or makes a segment `.` or `..`.
+            ValueRefusedError: a value is NULL or empty, or gives a segment `.` or `..`.
         """
         if not self._names:
             return None
@@ -103,9 +103,9 @@ class UrlTemplate:
         for row, url in enumerate(urls):
             if _moves(url):
                 raise ValueRefusedError(
-                    f"a value makes a url with a segment '.' or '..', in {masked(self.url)}",
-                    why=f"servers take such segments for another directory; it is in row {row} of the batch",
-                    do="leave such rows out, or write text around the column in the url",
+                    f"a value gives a segment '.' or '..' in the url {masked(self.url)}",
+                    why=f"servers interpret such segments as another directory; row {row} of the batch has one",
+                    do="remove such rows, or add text around the column in the url",
                 )
         return urls
 
@@ -131,20 +131,20 @@ def _check(url: str) -> None:
         split = urlsplit(url)
         port = split.port
     except ValueError:
-        raise ValueError("must be a URL as https://host/path") from None
+        raise ValueError("must be a URL such as https://host/path") from None
     if split.scheme not in ("http", "https") or not split.hostname or port == 0:
         raise ValueError("must be an absolute URL, https:// or http://")
     if "@" in split.netloc:
-        raise ValueError("must hold no user and password: give username and password")
+        raise ValueError("must not contain user and password: set username and password")
     if "{" in split.netloc or "}" in split.netloc:
         raise ValueError("must have columns in its path or query only, never in the host")
     if split.fragment or "#" in url:
         raise ValueError("must have no fragment")
     if any(not name for name in _PLACEHOLDER.findall(url)) or set("{}") & set(_PLACEHOLDER.sub("", url)):
-        raise ValueError("must have the name of a column in each pair of braces")
+        raise ValueError("must have a column name in each pair of braces")
     if not _PLACEHOLDER.sub("", url).isascii() or any(
         code <= " " or code == "\x7f" for code in _PLACEHOLDER.sub("", url)
     ):
-        raise ValueError("must be ASCII, without blanks: escape other characters (%20), and write the host in Punycode")
+        raise ValueError("must be ASCII without spaces: escape other characters (%20), and write the host in Punycode")
     if _moves(_PLACEHOLDER.sub("x", url)):
         raise ValueError("must have no segment '.' or '..'")

@@ -1,4 +1,4 @@
-"""One request and its response, and the small interface of what carries them."""
+"""One request and its response, and the interface of the HTTP clients."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from enum import Enum
 from typing import NamedTuple
 
 Headers = tuple[tuple[str, str], ...]
-"""Names and values, in their order."""
+"""Names and values, in order."""
 
 
 class Call(NamedTuple):
-    """One try of one request."""
+    """One attempt of one request."""
 
     method: str
     url: str
-    """With its query, and escaped."""
+    """With its query, escaped."""
     body: bytes
     headers: Headers
-    """What all such requests carry, without `Host` and `Content-Length`."""
+    """The common headers of such requests, without `Host` and `Content-Length`."""
     key: Headers
-    """The idempotency key's header, or nothing."""
+    """The idempotency key header, if any."""
     trusted: bool
-    """Whether it goes where credentials may go."""
+    """Whether credentials may be sent to the URL."""
     deadline: float
-    """When it must be over, on the monotonic clock."""
+    """When it must have ended, on the monotonic clock."""
     repeatable: bool
-    """Whether the server may see it twice: a key names it, or the method is idempotent (RFC 9110 §9.2.2)."""
+    """Whether the server may receive it more than once: it has a key, or the method is idempotent (RFC 9110 §9.2.2)."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case; a header that stands more than once is joined by commas."""
+    """Names in lower case; a repeated header is joined by commas."""
     body: bytes
-    """At most as much as was asked for, not decoded."""
+    """At most the requested number of bytes, not decoded."""
     whole: bool = True
-    """Whether that is all of it."""
+    """Whether the body is complete."""
 
     def excerpt(self) -> str:
         """Return the body's beginning as text."""
@@ -49,23 +49,23 @@ class Response:
 
 
 class Fault(Enum):
-    """Why there is no answer."""
+    """Why there is no response."""
 
     NOT_SENT = "nothing was sent"
-    LOST = "the answer was lost"
+    LOST = "the response was lost"
     """The server may have acted on the request."""
-    LATE = "no answer in time"
-    """Likewise."""
-    CONFIGURATION = "it will never be sent"
-    """The host has no name, its certificate is not trusted, an option does not work here."""
+    LATE = "no response in time"
+    """The server may have acted on the request."""
+    CONFIGURATION = "it can never be sent"
+    """The host name is unknown, its certificate is not trusted, or an option does not work here."""
 
 
 class ExchangeError(Exception):
-    """There is no answer.
+    """There is no response.
 
     Args:
-        fault: what is known about it.
-        why: the cause, free of secrets.
+        fault: the kind of failure.
+        why: the cause, without secrets.
     """
 
     def __init__(self, fault: Fault, why: str) -> None:
@@ -75,7 +75,7 @@ class ExchangeError(Exception):
 
 
 class Transport(ABC):
-    """Carries requests: all that the sink needs of a client library. Used by many threads at once.
+    """Carries requests: the whole interface to a client library. Used by many threads concurrently.
 
     transport = ClientTransport(options)
     response = transport.exchange(call)
@@ -87,7 +87,7 @@ class Transport(ABC):
         """Send a request and wait for its response. Follows no redirect; repeats at most what `call.repeatable` allows.
 
         Raises:
-            ExchangeError: there is none.
+            ExchangeError: there is no response.
         """
 
     def start(self, call: Call, done: Callable[[Response | ExchangeError], None]) -> bool:
@@ -95,13 +95,13 @@ class Transport(ABC):
 
         Args:
             call: the request.
-            done: is told what came of it; not after `close`. Called once, by another thread, and must not block.
+            done: called with the result, but not after `close`. Called once, by another thread; must not block.
 
         Returns:
-            Whether this transport can do that. If not, `exchange` is the way.
+            Whether this transport supports it. If not, use `exchange`.
         """
         return False
 
     @abstractmethod
     def close(self) -> None:
-        """End what is under way, and let go of connections that nobody uses."""
+        """Cancel requests in flight, and close unused connections."""

@@ -1,4 +1,4 @@
-"""Kinesis Data Streams and Amazon Data Firehose: rows as records, each at least once."""
+"""Kinesis Data Streams and Amazon Data Firehose: rows as records, at least once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["FirehoseSink", "KinesisSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> KinesisSink | FirehoseSink:
-    """Make a sink from Spark options: a `FirehoseSink` where `delivery_stream` is given, else a `KinesisSink`.
+    """Create a sink from Spark options: a `FirehoseSink` if `delivery_stream` is given, else a `KinesisSink`.
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: lists every unknown or wrong option.
     """
     if any(name.replace("_", "").lower() == "deliverystream" for name in options):
         return FirehoseSink(**dict(parse_options(FirehoseOptions, options)))

@@ -1,4 +1,4 @@
-"""What the sinks of this package have in common: options, checks, a client, and what AWS's errors mean."""
+"""The common parts of both sinks: options, checks, the client, and the meaning of AWS errors."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from outfall.process_clients import ProcessClients, hide_secrets
 from outfall.values import spark_type
 
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
-"""What boto3 raises."""
+"""The exceptions of boto3."""
 
 _AT_FAULT = {"ValidationException", "InvalidArgumentException", "SerializationException"}
-"""Codes for a request that holds something wrong, perhaps in one record."""
+"""Codes for a request with invalid content, perhaps in one record."""
 
 _MAY_PASS = {
     "InternalFailure", "InternalFailureException", "InternalServerError", "KMSThrottlingException",
@@ -60,21 +60,21 @@ _MAY_PASS = {
 _STALE = {
     "ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired", "UnrecognizedClientException",
 }  # fmt: skip
-"""Codes for credentials that are over, or that AWS does not know: any more, or yet (keys that were made just now)."""
+"""Codes for credentials that have expired, or that AWS does not know or does not know yet (new keys)."""
 
 
 def code_of(error: BaseException) -> str:
-    """Return AWS's code; empty for an error that is not AWS's."""
+    """Return AWS's error code; empty for other errors."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def is_stale(error: BaseException) -> bool:
-    """Whether an error says that other credentials are needed, or that where they come from does not answer."""
+    """Whether an error requires new credentials, or their provider did not respond."""
     return code_of(error) in _STALE or isinstance(error, CredentialRetrievalError | TokenRetrievalError)
 
 
 def stale(error: BaseException) -> ErrorAction | None:
-    """Classify errors of credentials: who tries again with new ones may have better luck."""
+    """Classify credential errors as transient: new credentials may succeed."""
     return ErrorAction.RETRY if is_stale(error) else None
 
 
@@ -96,11 +96,11 @@ classify = first_of(
     by_type(ErrorAction.RETRY, HTTPClientError, AwsConnectionError, IncompleteReadError, ResponseParserError),
     outfall_errors,
 )
-"""Tell what a failed call means for its records."""
+"""Classifies a failed call."""
 
 
 class AwsOptions(SinkOptions):
-    """How AWS is reached."""
+    """Options for the connection to AWS."""
 
     data: str | None = Field(
         default=None,
@@ -121,26 +121,26 @@ class AwsOptions(SinkOptions):
 
 
 class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
-    """A sink of records with bytes."""
+    """A sink that sends records of bytes."""
 
     service: str
     named_by: str
-    """The option with the stream's name."""
+    """The option with the name of the stream."""
     look: staticmethod[[Any, str], Sequence[str]]
-    """Looks at the stream by a client and its name; see `outfall.kinesis.preflight`."""
+    """Checks the stream, with a client and its name; see `outfall.kinesis.preflight`."""
     options: Any
 
     def name(self) -> str:
-        """The stream's name."""
+        """The name of the stream."""
         return str(getattr(self.options, self.named_by))
 
     def target(self) -> str:
-        # One name may stand in each region, and in each emulator.
+        # The same name may exist in each region, and in each emulator.
         place = self.options.region or masked(self.options.endpoint_url or "")
         return f"{self.service}:{place}/{self.name()}" if place else f"{self.service}:{self.name()}"
 
     def columns(self) -> dict[str, str]:
-        """The columns that options name, by option."""
+        """The columns in the options, by option."""
         return {name: column for name in ("data",) if (column := getattr(self.options, name)) is not None}
 
     def kind(self) -> str:
@@ -150,7 +150,7 @@ class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
         return f"{masked(self.options.endpoint_url or '')}/{self.target()}"
 
     def limiter(self) -> Limiter:
-        # In part, since the shards of a stream fail one by one: a hot key must not hold up all others.
+        # Proportional, because the shards of a stream fail independently: a hot key must not throttle all others.
         return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests, proportional=True)
 
     def entry_serializer(self) -> AwsRecordSerializer:
@@ -160,20 +160,20 @@ class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
         for option, column in self.columns().items():
             if column not in schema.names:
                 raise ConfigurationError(
-                    f"{option} names the column {column!r}, and the rows have {', '.join(schema.names)}",
+                    f"{option} requires the column {column!r}, and the rows have {', '.join(schema.names)}",
                     do=f"correct the option {option}",
                 )
             kind = schema.field(column).type
             if option != "data" and not _has_text(kind):
                 raise ConfigurationError(
-                    f"{option} names the column {column!r}, and {spark_type(kind)} has no text",
-                    do="name another one, or cast it",
+                    f"{option} is the column {column!r}, and {spark_type(kind)} cannot be converted to a string",
+                    do="use another column, or cast it",
                 )
         kind = schema.field(self.options.data).type if self.options.data else pa.string()
         if not any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, _is_binary)):
             raise ConfigurationError(
-                f"the data column {self.options.data!r} is {spark_type(kind)}, and data is bytes or text",
-                do="cast it, or leave data out to send rows as JSON",
+                f"the data column {self.options.data!r} is {spark_type(kind)}, and data must be binary or a string",
+                do="cast it, or omit data to send rows as JSON",
             )
 
     def check_connection(self) -> Sequence[str]:
@@ -185,24 +185,24 @@ class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
             raise
 
     def client(self) -> Any:
-        """Return a client, which threads and tasks share. Credentials come from boto3's own chain.
+        """Return a client that threads and tasks share. Credentials come from boto3's default chain.
 
         Raises:
-            ConfigurationError: the options do not make one.
-            TransientError: where credentials come from does not answer.
+            ConfigurationError: the options are not valid for a client.
+            TransientError: the credential provider does not respond.
         """
         try:
             return self._access().client()
         except (BotoCoreError, ValueError) as error:
             passes = is_stale(error)
             raise (TransientError if passes else ConfigurationError)(
-                f"no client for {self.target()} can be made{' now' if passes else ''}",
+                f"cannot create a client for {self.target()}{' now' if passes else ''}",
                 why=str(error),
                 do="correct region, endpoint_url or the credentials",
             ) from error
 
     def renew(self, client: Any, error: BaseException | None) -> None:
-        """Have credentials read anew for the next call of `client`, if an error says that they are stale."""
+        """Make the next call of `client` read the credentials again, if an error shows that they are stale."""
         if error is not None and is_stale(error):
             self._access().renew(client)
 
@@ -219,7 +219,7 @@ class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
 
 
 class AwsPartition(BlockingSinkPartition[AwsRecord]):
-    """Sends records by one call, whose answer names those that failed."""
+    """Sends records by one call, whose response lists the failed records."""
 
     options: Any
 
@@ -228,12 +228,12 @@ class AwsPartition(BlockingSinkPartition[AwsRecord]):
     sink: AwsSink
 
     def __init__(self, sink: AwsSink) -> None:
-        """Make a client, if this process has none."""
+        """Create a client, if this process has none."""
         super().__init__(sink)
         sink.client()
 
     def put(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """Call a method of the client. After an error that says so, the next call has new credentials."""
+        """Call a method of the client. After a credential error, the next call uses new credentials."""
         client = self.sink.client()
         try:
             return getattr(client, method)(**arguments)  # type: ignore[no-any-return]
@@ -248,7 +248,7 @@ class AwsPartition(BlockingSinkPartition[AwsRecord]):
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")
 
     def outcome(self, entries: Sequence[AwsRecord], answers: Sequence[dict[str, Any]]) -> RequestOutcome[AwsRecord]:
-        """Refuse the records whose own answer says that they are at fault, and retry those with another error."""
+        """Reject the records whose own error shows that they are at fault, and retry those with other errors."""
         retry: list[AwsRecord] = []
         dead: list[RefusedEntry[AwsRecord]] = []
         reason = code = None
@@ -277,7 +277,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class KinesisAccess:
-    """How a process reaches a service. Holds no client."""
+    """The client options of a process. Holds no client."""
 
     service: str
     region: str | None
@@ -287,28 +287,28 @@ class KinesisAccess:
     connections: int
 
     def client(self) -> Any:
-        """Return this process's client. Credentials come from boto3's own chain.
+        """Return this process's client. Credentials come from boto3's default chain.
 
         Raises:
-            BotoCoreError: none can be made.
+            BotoCoreError: no client can be created.
             ValueError: likewise.
         """
         return _clients.get(self)
 
     def renew(self, client: Any) -> None:
-        """Have the next call of `client` make a new one, with new credentials, unless that has happened already.
+        """Make the next call of `client` create a new client with new credentials, unless that has already happened.
 
-        boto3 renews by itself what expires, where the source says when. Keys in a file it reads once.
+        boto3 renews expiring credentials itself, if their source states the expiry. It reads keys in a file only once.
         """
         _clients.drop(self, client)
 
     def make(self) -> Any:
-        """Make a client of its own."""
+        """Create a new client."""
         config = Config(
             connect_timeout=self.connect_timeout,
             read_timeout=self.read_timeout,
             max_pool_connections=self.connections,
-            retries={"total_max_attempts": 1},  # the base retries, and counts
+            retries={"total_max_attempts": 1},  # the base retries and counts
         )
         client = boto3.session.Session().client(
             self.service, region_name=self.region, endpoint_url=self.endpoint_url, config=config

@@ -20,7 +20,7 @@ _KIB = 1 << 10
 
 
 class _DeliveryStream(SinkOptions):
-    """Which delivery stream."""
+    """The delivery stream."""
 
     delivery_stream: str = Field(min_length=1, description="The name of the delivery stream.")
 
@@ -40,24 +40,25 @@ class FirehoseOptions(AsyncSinkOptions, AwsOptions, _DeliveryStream):
 
 
 class FirehoseSink(WithDeadLetters):
-    """Puts rows as records into a delivery stream of Amazon Data Firehose.
+    """Sends rows as records to a delivery stream of Amazon Data Firehose.
 
-    Item type: rows (dicts or Arrow batches). Without `data` each is a line of JSON, since Firehose joins records.
+    Item type: rows (dicts or Arrow batches). Without `data` each is a line of JSON, because Firehose concatenates
+    records.
 
-    What must exist: the delivery stream, and the right to `firehose:PutRecordBatch` for boto3's credentials on every
+    What must exist: the delivery stream, and permission for `firehose:PutRecordBatch` for boto3's credentials on every
     executor.
 
-    Unit of parallelism: each Spark task, with up to `max_in_flight_requests` calls at a time.
+    Unit of parallelism: each Spark task, with up to `max_in_flight_requests` concurrent calls.
 
-    Guarantee: at least once, and no order. A record is delivered twice when an answer was lost or a task ran again.
+    Guarantee: at least once, without order. A record is duplicated if a response is lost or a task runs again.
 
     Args:
-        delivery_stream: its name. See `FirehoseOptions`, as for all arguments.
-        dead_letter: a sink for the records that are refused; see `outfall.wrappers.DeadLetteringSink`. Objects only.
+        delivery_stream: its name. See `FirehoseOptions`, also for the other arguments.
+        dead_letter: a sink for rejected records; see `outfall.wrappers.DeadLetteringSink`. Python API only.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
-        CapabilityError: `dead_letter` cannot take what this sink refuses.
+        ConfigurationError: lists every wrong option.
+        CapabilityError: `dead_letter` cannot take the rejected records.
     """
 
     @names_arguments
@@ -79,7 +80,7 @@ class FirehoseSink(WithDeadLetters):
 
 
 class FirehoseRequestSink(AwsSink):
-    """Makes the calls of a `FirehoseSink`."""
+    """Creates the partitions of a `FirehoseSink`."""
 
     shown_as = "FirehoseSink"
     service = "firehose"
@@ -91,7 +92,7 @@ class FirehoseRequestSink(AwsSink):
 
 
 class FirehosePartition(AwsPartition):
-    """Puts records."""
+    """Sends records."""
 
     def convert(self, batch: pa.RecordBatch) -> Sequence[AwsRecord]:
         return [AwsRecord(Data=data) for data in data_of(batch, self.options.data, end=b"\n")]

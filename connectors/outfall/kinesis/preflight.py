@@ -1,4 +1,4 @@
-"""Streams as the services describe them: whether they are there and take records, told without sending one."""
+"""Checks that streams exist and accept records, without sending one."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _FORBIDDEN = ("AccessDeniedException", "AccessDenied")
 
 
 def addressed(stream: str) -> dict[str, str]:
-    """Return the argument that names a data stream, by its name or ARN."""
+    """Return the argument for a data stream, by its name or ARN."""
     return {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
 
 
 def look_at_stream(client: Any, stream: str) -> Sequence[str]:
-    """Ask Kinesis for a data stream (DescribeStreamSummary), once.
+    """Describe a data stream (DescribeStreamSummary), once.
 
     Returns:
-        What was found; without the right to ask, that nothing was.
+        The findings. Without permission to describe the stream, a text that says so.
 
     Raises:
-        TargetError: there is none, or it takes no records now, or AWS refuses.
-        TransientError: AWS does not answer, or not now.
+        TargetError: the stream does not exist or accepts no records now, or AWS rejects the call.
+        TransientError: AWS does not respond, or not now.
     """
-    what, untried = f"the data stream {stream}", "whether PutRecords is granted was not tried: any record would stay"
+    what, untried = f"the data stream {stream}", "permission for PutRecords was not tested: a test record would stay"
     try:
         found = client.describe_stream_summary(**addressed(stream))["StreamDescriptionSummary"]
     except FAILURES as error:
         return [_not_told(what, "kinesis:DescribeStreamSummary", error), untried]
-    # While it is UPDATING its shards are split or merged, and it takes records.
+    # In the state UPDATING, shards are split or merged, and the stream accepts records.
     _check_status(what, found["StreamStatus"], ("ACTIVE", "UPDATING"))
     mode = found.get("StreamModeDetails", {}).get("StreamMode", "").lower().replace("_", "-")
     shards = f"open shards: {found['OpenShardCount']}{f' ({mode})' if mode else ''}"
@@ -40,10 +40,10 @@ def look_at_stream(client: Any, stream: str) -> Sequence[str]:
 
 
 def look_at_delivery_stream(client: Any, name: str) -> Sequence[str]:
-    """Ask Firehose for a delivery stream (DescribeDeliveryStream), once. See `look_at_stream`."""
+    """Describe a delivery stream (DescribeDeliveryStream), once. See `look_at_stream`."""
     what, untried = (
         f"the delivery stream {name}",
-        "whether PutRecordBatch is granted was not tried: any record would stay",
+        "permission for PutRecordBatch was not tested: a test record would stay",
     )
     try:
         found = client.describe_delivery_stream(DeliveryStreamName=name)["DeliveryStreamDescription"]
@@ -53,42 +53,42 @@ def look_at_delivery_stream(client: Any, name: str) -> Sequence[str]:
     source = found.get("DeliveryStreamType", "DirectPut")
     if source != "DirectPut":
         raise TargetError(
-            f"{what} takes no records",
-            why=f"its type is {source}: it reads them from elsewhere",
+            f"{what} accepts no records",
+            why=f"its type is {source}: it reads them from another source",
             do="write to its source, or create a delivery stream of type DirectPut",
         )
-    return [f"{what} is {found['DeliveryStreamStatus']} and takes records by PutRecordBatch", untried]
+    return [f"{what} is {found['DeliveryStreamStatus']} and accepts records by PutRecordBatch", untried]
 
 
 def _check_status(what: str, status: str, good: Sequence[str]) -> None:
     if status not in good:
         raise TargetError(
             f"{what} is {status}",
-            why=f"it takes records only while it is {' or '.join(good)}",
-            do="wait until it is, or look in AWS's console for what it lacks",
+            why=f"it accepts records only in the state {' or '.join(good)}",
+            do="wait for this state, or check the stream in the AWS console",
         )
 
 
 def _not_told(what: str, right: str, error: BaseException) -> str:
-    """Say that nothing was found out, where only the right to ask is missing; else raise what it means."""
+    """Return a text without findings if only the permission to describe is missing; else raise the translated error."""
     if code_of(error) in _FORBIDDEN:
-        return f"whether {what} exists was not found out: {right} is not granted, which writing does not need"
+        return f"{what} was not checked: {right} is not granted, and writing does not need it"
     raise _translated(what, error) from error
 
 
 def _translated(what: str, error: BaseException) -> OutfallError:
     if code_of(error) == "ResourceNotFoundException":
         return TargetError(
-            f"there is no {what.removeprefix('the ')}",
+            f"{what} does not exist",
             why=str(error),
             do="create it, or correct its name, the region, the endpoint_url or the account of the credentials",
         )
     if classify(error) is ErrorAction.RETRY and not is_stale(error):
         return TransientError(
-            f"{what} cannot be asked for",
+            f"{what} cannot be described",
             why=str(error),
-            do="try again; if it stays so, correct region and endpoint_url, or open the way there",
+            do="try again; if the error persists, correct region and endpoint_url, or open the network path",
         )
     return TargetError(
-        f"{what} cannot be asked for", why=str(error), do="correct its name, region, endpoint_url or the credentials"
+        f"{what} cannot be described", why=str(error), do="correct its name, region, endpoint_url or the credentials"
     )

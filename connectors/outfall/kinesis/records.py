@@ -1,4 +1,4 @@
-"""Rows as records of bytes."""
+"""Converts rows to records of bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outfall.serde import SimpleVersionedSerializer
 
 
 class AwsRecord(TypedDict):
-    """An entry of PutRecords, or with its data alone of PutRecordBatch."""
+    """An entry of PutRecords, or with data only, of PutRecordBatch."""
 
     Data: bytes
     PartitionKey: NotRequired[str]
@@ -27,7 +27,7 @@ def data_of(batch: pa.RecordBatch, column: str | None, *, end: bytes = b"") -> l
     """Return each row's data: a column's bytes, or the row as one JSON object and `end`.
 
     Raises:
-        ValueRefusedError: the column is NULL, or JSON has no form for a value.
+        ValueRefusedError: the column is NULL, or JSON cannot represent a value.
     """
     if column is None:
         lines = bytes(encoder(FormatOptions(format="jsonl"), batch.schema).encode(batch)).split(b"\n")[:-1]
@@ -39,35 +39,38 @@ def data_of(batch: pa.RecordBatch, column: str | None, *, end: bytes = b"") -> l
 
 
 def texts_of(batch: pa.RecordBatch, column: str) -> list[str]:
-    """Return the texts of a column that decides the shard.
+    """Return the strings of a column that determines the shard.
 
     Raises:
-        ValueRefusedError: one is NULL, or no UTF-8.
+        ValueRefusedError: a value is NULL or not UTF-8.
     """
     try:
         values = pc.cast(batch.column(column), pa.string())
         if values.null_count:
-            raise ValueRefusedError(f"the column {column!r}, which decides the shard, is NULL in a row", do="fill it")
+            raise ValueRefusedError(
+                f"the column {column!r}, which determines the shard, is NULL in a row", do="replace the NULLs"
+            )
         return values.to_pylist()  # type: ignore[no-any-return]
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise ValueRefusedError(
-            f"the column {column!r}, which decides the shard, is not UTF-8 in a row", do="encode it, as hex() does"
+            f"the column {column!r}, which determines the shard, is not UTF-8 in a row",
+            do="encode it, for example with hex()",
         ) from error
 
 
 def partition_keys(keys: Iterable[Any]) -> list[str]:
-    """Return partition keys that the service takes (PutRecordsRequestEntry in its API reference).
+    """Return valid partition keys (PutRecordsRequestEntry in the API reference of the service).
 
     Raises:
-        ValueRefusedError: one is no text, empty or too long.
+        ValueRefusedError: a key is not a string, empty or too long.
     """
     found = list(keys)
     for key in found:
         if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
-            what = f"a text of {len(key)} characters" if isinstance(key, str) else f"a {type(key).__name__}"
+            what = f"a string of {len(key)} characters" if isinstance(key, str) else f"a {type(key).__name__}"
             raise ValueRefusedError(
-                f"the partition key of a row is {what}, and Kinesis takes texts of 1 to {_LONGEST_KEY} characters",
-                do="correct the column or the function that partition_key names, or leave such rows out",
+                f"the partition key of a row is {what}, and Kinesis requires strings of 1 to {_LONGEST_KEY} characters",
+                do="correct the column or the function of partition_key, or remove such rows",
             )
     return found
 

@@ -22,7 +22,7 @@ _MIB = 1 << 20
 
 
 class _Stream(SinkOptions):
-    """Which stream, and which of its shards."""
+    """The stream and the choice of its shards."""
 
     stream: str = Field(min_length=1, description="The name or ARN of the stream.")
     partition_key: str | None = Field(
@@ -56,24 +56,24 @@ class KinesisOptions(AsyncSinkOptions, AwsOptions, _Stream):
 
 
 class KinesisSink(WithDeadLetters):
-    """Puts rows as records into a Kinesis data stream.
+    """Sends rows as records to a Kinesis data stream.
 
     Item type: rows (dicts or Arrow batches).
 
-    What must exist: the stream, and the right to `kinesis:PutRecords` for boto3's credentials on every executor.
+    What must exist: the stream, and permission for `kinesis:PutRecords` for boto3's credentials on every executor.
 
-    Unit of parallelism: each Spark task, with up to `max_in_flight_requests` calls at a time.
+    Unit of parallelism: each Spark task, with up to `max_in_flight_requests` concurrent calls.
 
-    Guarantee: at least once. A record is in the stream twice when an answer was lost or a task ran again.
+    Guarantee: at least once. A record is duplicated if a response is lost or a task runs again.
 
     Args:
-        stream: its name or ARN. See `KinesisOptions`, as for all arguments.
-        partition_key: also a function that takes the row as a dict and returns text; it must be picklable.
-        dead_letter: a sink for the records that are refused; see `outfall.wrappers.DeadLetteringSink`. Objects only.
+        stream: its name or ARN. See `KinesisOptions`, also for the other arguments.
+        partition_key: also a picklable function that takes the row as a dict and returns a string.
+        dead_letter: a sink for rejected records; see `outfall.wrappers.DeadLetteringSink`. Python API only.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
-        CapabilityError: `dead_letter` cannot take what this sink refuses.
+        ConfigurationError: lists every wrong option.
+        CapabilityError: `dead_letter` cannot take the rejected records.
     """
 
     @names_arguments
@@ -101,7 +101,7 @@ class KinesisSink(WithDeadLetters):
 
 
 class KinesisRequestSink(AwsSink):
-    """Makes the calls of a `KinesisSink`."""
+    """Creates the partitions of a `KinesisSink`."""
 
     shown_as = "KinesisSink"
     service = "kinesis"
@@ -118,7 +118,7 @@ class KinesisRequestSink(AwsSink):
 
 
 class KinesisPartition(AwsPartition):
-    """Puts records."""
+    """Sends records."""
 
     sink: KinesisRequestSink
 

@@ -51,8 +51,8 @@ def test_an_outage_is_warned_of_once_in_a_while_and_its_requests_are_counted(
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     url = trial.receiver.url(trial.name)
     assert warning == (
-        f"HttpSink({url!r}, method='POST', body='array'): a request of 5 entries failed (attempt 1 of 9, 300 s left)"
-        f" and is retried: {url} answered 503, and says 'down for repair'"
+        f"HttpSink({url!r}, method='POST', body='array'): a request with 5 entries failed (attempt 1 of 9, 300 s left)"
+        f" and is retried: {url} responded with 503, with the message 'down for repair'"
     )
     assert (counts["retries"], counts["requests"]) == (6, 7)
 
@@ -86,7 +86,7 @@ def test_a_poisoned_record_is_found_and_the_others_are_sent_once(
         poisoned = any(record["id"] == 37 for record in request.records)
         return refused(status, body=b"37 is bad") if poisoned else Reply()
 
-    with pytest.raises(ValueRefusedError, match=rf'"id":37.* is refused \({status}\)'):
+    with pytest.raises(ValueRefusedError, match=rf'"id":37.* is rejected \({status}\)'):
         trial.run(behave, rows=100, max_in_flight_requests=1, keeps_keys=True, **options_of(way))
     # Nothing stands behind it yet: without dead letters the query stops there.
     assert trial.ids == list(range(37))
@@ -120,7 +120,7 @@ def test_a_dead_letter_sink_that_is_down_stops_the_query(receiver: HttpReceiver,
     down = HttpSink(receiver.url(receiver.new_target(lambda request: refused(403))))
     name = receiver.new_target(lambda request: refused(400))
     sink = HttpSink(receiver.url(name), dead_letter=down, **QUICK)
-    with pytest.raises(TargetError, match="answered 403"):
+    with pytest.raises(TargetError, match="responded with 403"):
         LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
 
 
@@ -131,15 +131,15 @@ def test_too_large_a_request_is_halved_until_it_fits(trial: Trial) -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 404, 301, 302, 303, 501, 505, 207])
 def test_what_no_retry_can_mend_stops_the_query_at_once(trial: Trial, status: int) -> None:
-    with pytest.raises(TargetError, match=f"answered {status}"):
+    with pytest.raises(TargetError, match=f"responded with {status}"):
         trial.run(lambda request: refused(status, headers={"Location": "/login"}))
     assert len(trial.target.requests) == 1
 
 
 def test_an_error_that_lasts_ends_in_an_error_that_says_so(trial: Trial) -> None:
-    with pytest.raises(TransientError, match="answered 503") as caught:
+    with pytest.raises(TransientError, match="responded with 503") as caught:
         trial.run(lambda request: refused(503, body=b"maintenance until noon"), max_retries=2)
-    assert "2 tries" in str(caught.value) or "3 tries" in str(caught.value)
+    assert "2 attempts" in str(caught.value) or "3 attempts" in str(caught.value)
     assert len(trial.target.requests) == 3
     assert len(set(trial.keys)) == 1
 

@@ -135,7 +135,7 @@ def test_where_nobody_is(
 def test_a_server_without_tls_is_a_mistake_and_not_an_outage(way: dict[str, Any], tmp_path: Path) -> None:
     with listener(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
         sink = HttpSink(f"https://127.0.0.1:{port}/x", **(QUICK | options_of(way)))
-        with pytest.raises(TargetError, match="does not speak TLS"):
+        with pytest.raises(TargetError, match="does not support a common TLS"):
             LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])
 
 
@@ -183,7 +183,7 @@ def test_a_second_response_that_nobody_asked_for_accepts_no_other_request(
         driver.run_epoch(0, [[{"id": 0}]])
         assert said.wait(60)
         time.sleep(0.05)
-        with pytest.raises(ValueRefusedError, match=r"is refused \(400\)"):
+        with pytest.raises(ValueRefusedError, match=r"is rejected \(400\)"):
             driver.run_epoch(1, [[{"id": 1}]])
         if "session" in options:
             options["session"].close()

@@ -27,7 +27,7 @@ def test_a_server_that_says_secrets_back_does_not_bring_them_into_errors(trial: 
     def behave(request: Received) -> Reply:
         return refused(403, body=f"{request.headers} {request.path}".encode())
 
-    with pytest.raises(TargetError, match=r"answered 403.*Bearer \*\*\*") as caught:
+    with pytest.raises(TargetError, match=r"responded with 403.*Bearer \*\*\*") as caught:
         trial.run(behave, bearer_token="hunter2", headers={"X-Api-Key": "hunter3"}, query={"key": "hunter4"})
     assert "hunter" not in str(caught.value)
 

@@ -77,7 +77,7 @@ def test_a_stream_by_options(spark: SparkSession, receiver: HttpReceiver, tmp_pa
 
 def test_rows_that_cannot_be_sent_are_refused_before_the_first_one(spark: SparkSession, receiver: HttpReceiver) -> None:
     name = receiver.new_target()
-    with pytest.raises(ConfigurationError, match="the idempotency key needs the column 'key'"):
+    with pytest.raises(ConfigurationError, match="the idempotency key requires the column 'key'"):
         write(spark.range(3), HttpSink(receiver.url(name), body="record", idempotency="row", key_column="key"))
     with pytest.raises(ConfigurationError, match="leave workers out"):
         write(spark.range(3), HttpSink(receiver.url(name), body="record", idempotency="content"), workers=2)

@@ -128,5 +128,5 @@ def test_a_directory_of_certificates_is_trusted(
 
 def test_a_bundle_that_is_not_there_is_said_before_a_request(tls_receiver: HttpReceiver, tmp_path: Path) -> None:
     sink = HttpSink(tls_receiver.url(tls_receiver.new_target()), ca_bundle=str(tmp_path / "none.pem"))
-    with pytest.raises(ConfigurationError, match="certificates for TLS cannot be read"):
+    with pytest.raises(ConfigurationError, match="TLS certificates cannot be read"):
         LocalDriver(sink, str(tmp_path)).run_epoch(0, [[{"id": 1}]])

@@ -63,18 +63,18 @@ def test_how_long_a_token_is_good(receiver: HttpReceiver, given: dict[str, Any],
     [
         (Reply(401, body=b'{"error": "invalid_client", "error_description": "hunter2"}'), "401, 'invalid_client'"),
         (Reply(400, body=b'{"error": "invalid_scope"}'), "400, 'invalid_scope'"),
-        (Reply(403, body=b'["hunter2"]'), "answered 403"),
-        (Reply(404, body=b"<html>hunter2"), "answered 404"),
-        (Reply(302, headers={"Location": "/hunter2"}), "answered 302"),
-        (Reply(body=b"hunter2"), "answered 200"),
-        (Reply(body=b'{"token": "hunter2"}'), "answered 200"),
-        (gives(access_token=None), "answered 200"),
-        (gives(token_type="mac"), "answered 200"),
-        (Reply(body=b'{"access_token": "hunter2"', manner="endless"), "answered 200"),
+        (Reply(403, body=b'["hunter2"]'), "responded with 403"),
+        (Reply(404, body=b"<html>hunter2"), "responded with 404"),
+        (Reply(302, headers={"Location": "/hunter2"}), "responded with 302"),
+        (Reply(body=b"hunter2"), "responded with 200"),
+        (Reply(body=b'{"token": "hunter2"}'), "responded with 200"),
+        (gives(access_token=None), "responded with 200"),
+        (gives(token_type="mac"), "responded with 200"),
+        (Reply(body=b'{"access_token": "hunter2"', manner="endless"), "responded with 200"),
     ],
 )
 def test_a_refusal_stops_the_query_and_says_the_code_alone(receiver: HttpReceiver, reply: Reply, why: str) -> None:
-    with pytest.raises(ConfigurationError, match="gives no bearer token") as caught:
+    with pytest.raises(ConfigurationError, match="returned no bearer token") as caught:
         asked(receiver, reply)
     assert why in str(caught.value)
     assert "hunter" not in str(caught.value)
@@ -82,7 +82,9 @@ def test_a_refusal_stops_the_query_and_says_the_code_alone(receiver: HttpReceive
 
 @pytest.mark.parametrize("token", ["hunter2\r\nX-Evil: 1", "hunter2€", ""])
 def test_a_token_that_makes_no_header_is_refused_without_its_value(receiver: HttpReceiver, token: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"the token of http://.* holds a character that no header") as caught:
+    with pytest.raises(
+        ConfigurationError, match=r"the token of http://.* contains a character that no header"
+    ) as caught:
         asked(receiver, gives(access_token=token))
     assert "hunter" not in str(caught.value)
 
@@ -96,7 +98,7 @@ def test_a_token_that_makes_no_header_is_refused_without_its_value(receiver: Htt
     ],
 )  # fmt: skip
 def test_a_server_in_trouble_may_be_asked_again(receiver: HttpReceiver, reply: Reply) -> None:
-    with pytest.raises(TransientError, match="gave no token") as caught:
+    with pytest.raises(TransientError, match="returned no token") as caught:
         asked(receiver, reply)
     assert "hunter" not in str(caught.value)
 

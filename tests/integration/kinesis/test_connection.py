@@ -26,5 +26,5 @@ def test_streams_that_are_not_there_and_services_that_do_not_answer_are_errors(k
     with pytest.raises(TargetError, match="What to do: create it"):
         kind(name, endpoint_url=aws.endpoint, region="us-east-1").check_connection()
     port = free_port()
-    with pytest.raises(TransientError, match="open the way there"):
+    with pytest.raises(TransientError, match="open the network path"):
         kind(name, endpoint_url=f"http://127.0.0.1:{port}", region="us-east-1").check_connection()

@@ -220,7 +220,7 @@ def test_an_outage_is_warned_of_at_once_and_then_at_intervals(caplog: pytest.Log
     partition.flush(True)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings[0] == (
-        "TextSink(''): a request of 10 entries failed (attempt 1, 600 s left) and is retried: 503 Service Unavailable"
+        "TextSink(''): a request with 10 entries failed (attempt 1, 600 s left) and is retried: 503 Service Unavailable"
     )
     assert 3 <= len(warnings) <= 5
     assert all(
@@ -245,7 +245,7 @@ def test_an_outage_beyond_the_deadline_ends_in_one_useful_error() -> None:
 def test_one_entry_that_always_fails_ends_after_its_retries() -> None:
     partition, destination = opened(lambda entries, number: (0.01, RequestOutcome(retry=entries)), max_retries=3)
     partition.write_batch(["a"])
-    with pytest.raises(TransientError, match="1 entries in 4 tries"):
+    with pytest.raises(TransientError, match="1 entries in 4 attempts"):
         partition.flush(True)
     assert len(destination.requests) == 4
 

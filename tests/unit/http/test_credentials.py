@@ -20,14 +20,14 @@ from tests.unit.support.http_script import LATER, URL, Server, options, sender
 
 @pytest.mark.parametrize("value", ["a\nb", "a\r\nX: y", "a\0", " a", "a ", "€"])
 def test_a_header_that_would_become_two_is_refused_without_its_value(value: str) -> None:
-    with pytest.raises(ConfigurationError, match="X-Api-Key holds a character") as caught:
+    with pytest.raises(ConfigurationError, match="X-Api-Key contains a character") as caught:
         sender(Server(), options(headers={"X-Api-Key": value}))
     assert repr(value) not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["a\nb", "abc\r\nX-Evil: 1", "a\0", "a ", "€", ""])
 def test_a_token_that_would_become_two_headers_is_refused_without_its_value(value: str) -> None:
-    with pytest.raises(ConfigurationError, match="bearer_token holds a character") as caught:
+    with pytest.raises(ConfigurationError, match="bearer_token contains a character") as caught:
         credentials(options(bearer_token=SecretStr(value)))
     assert len(value) < 3 or value not in str(caught.value)
 
@@ -38,7 +38,7 @@ def test_a_token_that_is_renewed_by_one_that_makes_no_header_stops_the_query(tmp
     server = Server(401)
     made = sender(server, options(bearer_token=f"file:{file}"))
     file.write_text("new\r\nX-Evil: 1\n")
-    with pytest.raises(ConfigurationError, match="bearer_token holds a character"):
+    with pytest.raises(ConfigurationError, match="bearer_token contains a character"):
         made.send(URL, b"", None)
     assert len(server.calls) == 1
 
@@ -169,7 +169,7 @@ def test_all_who_wait_for_a_token_share_what_comes_of_one_fetch(monkeypatch: pyt
             assert Fetching.waiting.acquire(timeout=60)
         fetches.append(1)
         if fails:
-            raise TransientError("x gave no token", why="it answered 503")
+            raise TransientError("x gave no token", why="it responded with 503")
         return "t", None
 
     def ask() -> None:
@@ -184,7 +184,7 @@ def test_all_who_wait_for_a_token_share_what_comes_of_one_fetch(monkeypatch: pyt
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == ["x gave no token. it answered 503." if fails else "t"] * 10
+    assert found == ["x gave no token. it responded with 503." if fails else "t"] * 10
     assert fetches == [1]
     assert cache.get("key", lambda: ("next", None)) == ("next" if fails else "t")
 
@@ -194,7 +194,7 @@ def test_nobody_waits_for_anothers_fetch_beyond_the_deadline_and_the_next_one_as
     cache = TokenCache(lambda: now[0])
 
     def hanging() -> tuple[str, float | None]:
-        with pytest.raises(TransientError, match="another request has asked for it, and there was no answer in time"):
+        with pytest.raises(TransientError, match="another request has requested it, and there was no response in time"):
             cache.get("key", Tokens(), deadline=0.0)
         assert cache.get("key", Tokens()) == "t1"
         return "late", None

@@ -52,7 +52,9 @@ def test_a_pause_that_a_server_asks_for_is_capped_and_waited_for(asks: str, long
 def test_a_server_that_asks_for_ten_minutes_again_and_again_ends_in_an_error_that_says_so() -> None:
     partition, server = opened(lambda now: busy("600"))
     partition.write_batch(ROWS)
-    with pytest.raises(TransientError, match=r"in 2 tries and 300 s.*answered 429, and asked to wait 300 s.*try later"):
+    with pytest.raises(
+        TransientError, match=r"in 2 attempts and 300 s.*responded with 429, and requested a pause of 300 s.*try later"
+    ):
         partition.flush(True)
     assert server.times == [0.0, 300.0]
 
@@ -62,7 +64,7 @@ def test_who_comes_after_an_error_keeps_the_pause_too() -> None:
     state = HostState(FixedLimiter(10))
     partition, server = opened(lambda now: busy("60"), sink=TimedSink(state, **options))
     partition.write_batch(ROWS)
-    with pytest.raises(TransientError, match="asked to wait 60 s"):
+    with pytest.raises(TransientError, match="requested a pause of 60 s"):
         partition.flush(True)
     assert server.times == [0.0]
 
@@ -151,9 +153,9 @@ CONTEXT = WriterInitContext("events", "i" * 16, generation=1, epoch=7, part=None
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (Response(400, {}, b"distance is below nought"), "refused .400.*says 'distance is below nought'"),
-        (Response(403, {}, b"not yours"), "answered 403.*it says 'not yours'"),
-        (Response(503, {}, b"maintenance until noon"), "answered 503, and says 'maintenance until noon'"),
+        (Response(400, {}, b"distance is below nought"), "rejected .400.*message 'distance is below nought'"),
+        (Response(403, {}, b"not yours"), "responded with 403.*the message is 'not yours'"),
+        (Response(503, {}, b"maintenance until noon"), "responded with 503, with the message 'maintenance until noon'"),
         (ExchangeError(Fault.CONFIGURATION, "no such host"), "no such host"),
         (ConfigurationError("no token"), "no token"),
     ],
@@ -176,5 +178,5 @@ def test_a_request_that_may_not_time_out_says_where() -> None:
     partition.submit_request_entries = lambda entries, result: None  # type: ignore[method-assign]
     partition._loop._submit = partition.submit_request_entries
     partition.write_batch(ROWS)
-    with pytest.raises(TransientError, match=r"^\[step 'events', epoch 7\] the destination gave no answer"):
+    with pytest.raises(TransientError, match=r"^\[step 'events', epoch 7\] the destination did not respond"):
         partition.flush(True)

@@ -156,7 +156,7 @@ def test_a_value_stays_one_segment_of_the_path(value: str) -> None:
     [
         ("https://x/{a}", {"a": ".."}, "segment"),
         ("https://x/{a}{b}/y", {"a": ".", "b": "."}, "segment"),
-        ("https://x/{a}", {"a": ""}, "NULL or empty, and the url needs it. it is so in row 0"),
+        ("https://x/{a}", {"a": ""}, "NULL or empty, and the url requires it. row 0 of the batch"),
         ("https://x/{a}/{b}", {"a": "1", "b": None}, "column 'b' is NULL"),
     ],
 )
@@ -194,14 +194,14 @@ def test_keys_are_quoted_as_structured_fields_want_it() -> None:
 def test_a_users_key_is_the_records_and_must_be_there() -> None:
     maker = RecordMaker(options(body="record", idempotency="row", key_column="id"))
     assert [record.key for record in maker.make(batch({"id": 1}, {"id": 2}))] == ["1", "2"]
-    with pytest.raises(ValueRefusedError, match="the idempotency key needs it"):
+    with pytest.raises(ValueRefusedError, match="the idempotency key requires it"):
         maker.make(pa.RecordBatch.from_pylist([{"id": None}], schema=pa.schema([("id", pa.int64())])))
 
 
 def test_an_item_without_a_name_is_refused() -> None:
     maker = RecordMaker(options(idempotency="item", key_column="id"))
     assert [record.key for record in maker.make(batch({"id": "a"}))] == [None]
-    with pytest.raises(ValueRefusedError, match="the name of an item"):
+    with pytest.raises(ValueRefusedError, match="the id of an item"):
         maker.make(batch({"id": ""}))
 
 

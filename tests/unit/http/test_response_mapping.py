@@ -42,12 +42,12 @@ def test_a_poisoned_request_is_split(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "do"), [(401, "credentials"), (403, "right"), (404, "url"), (501, "statuses="), (207, "per_item=")]
+    ("status", "do"), [(401, "credentials"), (403, "permission"), (404, "url"), (501, "statuses="), (207, "per_item=")]
 )
 def test_what_every_request_would_meet_stops_the_query(status: int, do: str) -> None:
     outcome = read(status, b"no such luck")
     assert isinstance(outcome.error, TargetError)
-    assert f"answered {status}" in str(outcome.error)
+    assert f"responded with {status}" in str(outcome.error)
     assert do in str(outcome.error)
 
 
@@ -57,8 +57,8 @@ def test_items_are_taken_one_by_one() -> None:
 
     outcome = read(207, b"201 429 400", {"retry-after": "3"}, per_item=statuses)
     assert outcome.retry == [RECORDS[1]]
-    assert outcome.dead == [RefusedEntry(RECORDS[2], f"{URL} answered 400 for this record", "400")]
-    assert (outcome.reason, outcome.code) == (f"{URL} answered 429 for this record", "429")
+    assert outcome.dead == [RefusedEntry(RECORDS[2], f"{URL} responded with 400 for this record", "400")]
+    assert (outcome.reason, outcome.code) == (f"{URL} responded with 429 for this record", "429")
     assert (outcome.after, outcome.together) == (3.0, False)
     assert read(200, b"200 200 200", per_item=statuses) == RequestOutcome(retry=[], dead=[])
     assert isinstance(read(200, b"200 401 200", per_item=statuses).error, TargetError)
@@ -115,8 +115,8 @@ def test_answers_that_have_no_body_by_their_status_are_not_asked_for_items() -> 
 def test_a_per_item_that_raises_is_named_with_what_it_could_not_read() -> None:
     error = read(200, b"<html>hunter2", per_item=lambda answer, count: json.loads(answer.body)).error
     assert isinstance(error, TargetError)
-    assert "per_item cannot read what https://api.example/events answered with 200" in str(error)
-    assert "it says '<html>" in str(error)
+    assert "per_item cannot read the response of https://api.example/events with status 200" in str(error)
+    assert "the message is '<html>" in str(error)
     assert "JSONDecodeError in test_response_mapping.py, line" in str(error)
     assert error.__cause__ is None, "its text may quote what the server says"
 

@@ -16,7 +16,7 @@ from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.kinesis.aws import AwsSink
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s"
-NOT_SENT = "was not tried: any record would stay"
+NOT_SENT = "was not tested: a test record would stay"
 
 
 def stubbed(service: str) -> Stubber:
@@ -64,7 +64,7 @@ def test_a_stream_is_described_with_its_shards(kinesis: Stubber, stream: str, ar
     kinesis.add_response("describe_stream_summary", summary(), {argument: stream})
     found = KinesisSink(stream).check_connection()
     assert found == [
-        f"the data stream {stream} is ACTIVE; open shards: 3 (on-demand)", f"whether PutRecords is granted {NOT_SENT}"
+        f"the data stream {stream} is ACTIVE; open shards: 3 (on-demand)", f"permission for PutRecords {NOT_SENT}"
     ]  # fmt: skip
 
 
@@ -83,8 +83,8 @@ def test_a_stream_that_takes_no_records_is_an_error(kinesis: Stubber, status: st
 def test_a_delivery_stream_is_described(firehose: Stubber) -> None:
     firehose.add_response("describe_delivery_stream", description(), {"DeliveryStreamName": "d"})
     assert FirehoseSink("d").check_connection() == [
-        "the delivery stream d is ACTIVE and takes records by PutRecordBatch",
-        f"whether PutRecordBatch is granted {NOT_SENT}",
+        "the delivery stream d is ACTIVE and accepts records by PutRecordBatch",
+        f"permission for PutRecordBatch {NOT_SENT}",
     ]
 
 
@@ -92,7 +92,7 @@ def test_a_delivery_stream_is_described(firehose: Stubber) -> None:
     ("changes", "text"),
     [
         ({"DeliveryStreamStatus": "CREATING_FAILED"}, "is CREATING_FAILED"),
-        ({"DeliveryStreamType": "KinesisStreamAsSource"}, "takes no records.*write to its source"),
+        ({"DeliveryStreamType": "KinesisStreamAsSource"}, "accepts no records.*write to its source"),
     ],
 )
 def test_a_delivery_stream_that_takes_no_records_is_an_error(
@@ -116,15 +116,20 @@ def test_without_the_right_to_ask_nothing_is_found_out_and_nothing_failed(
     request.getfixturevalue(sink.kind()).add_client_error(method, "AccessDeniedException", "not you", 400)
     findings = [finding for finding in Examination(lambda: sink, None).run() if finding.about == "connection"]
     assert [finding.result for finding in findings] == ["ok", "ok"]
-    assert f"was not found out: {right} is not granted" in findings[0].text
+    assert f"was not checked: {right} is not granted" in findings[0].text
 
 
 @pytest.mark.parametrize(
     ("code", "status", "error", "text"),
     [
-        ("ResourceNotFoundException", 400, TargetError, "there is no data stream s.*create it, or correct its name"),
-        ("LimitExceededException", 400, TransientError, "cannot be asked for.*try again"),
-        ("InternalFailure", 500, TransientError, "cannot be asked for.*try again"),
+        (
+            "ResourceNotFoundException",
+            400,
+            TargetError,
+            "the data stream s does not exist.*create it, or correct its name",
+        ),
+        ("LimitExceededException", 400, TransientError, "cannot be described.*try again"),
+        ("InternalFailure", 500, TransientError, "cannot be described.*try again"),
         ("UnrecognizedClientException", 400, TargetError, "UnrecognizedClientException.*or the credentials"),
     ],
 )
@@ -148,5 +153,5 @@ def test_what_keeps_a_request_from_aws_says_what_to_do(
             raise raised
 
     monkeypatch.setattr(AwsSink, "client", lambda self: Away())
-    with pytest.raises(error, match=r"endpoint URL.*open the way there|credentials"):
+    with pytest.raises(error, match=r"endpoint URL.*open the network path|credentials"):
         KinesisSink("s").check_connection()

@@ -141,5 +141,5 @@ def test_a_program_for_credentials_that_fails_may_do_so_once(account: Account, m
     write(sink())
     assert (account.keys, failures) == (["KEY0", "KEY1"], [])
     failures.append(CredentialRetrievalError(provider="custom-process", error_msg="exit 1"))
-    with pytest.raises(TransientError, match=r"no client for kinesis:us-east-1/s can be made now.*exit 1"):
+    with pytest.raises(TransientError, match=r"cannot create a client for kinesis:us-east-1/s now.*exit 1"):
         sink().worker.open()
