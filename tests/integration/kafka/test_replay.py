@@ -37,4 +37,4 @@ def test_letters_in_a_topic_are_replayed_once(kafka: str, tmp_path: Path) -> Non
     expected = [-number for number in (*range(1, 900), *range(1001, 1900))]
     assert sorted(json.loads(line)["id"] for line in lines) == sorted(expected)
     nowhere = (command[0], f"kafka://{kafka}/{topic}-not", *command[2:])
-    assert "there is no topic" in failed(*nowhere)
+    assert "does not exist at" in failed(*nowhere)

@@ -99,7 +99,7 @@ def test_a_dry_run_counts_by_reason_and_code_and_writes_nothing(place: Place, tm
 def test_what_is_left_is_named_and_the_exit_code_says_so(place: Place) -> None:
     place.add(letter(10, row='{"id": "ten"}'))
     text = failed(*place.command)
-    assert f"skipped: {place.path}, line 11: column 'id' does not take \"ten\" as int32" in text
+    assert f"skipped: {place.path}, line 11: column 'id' cannot store \"ten\" as int:" in text
     assert "11 dead letters: 0 replayed before, 1 cannot be converted to rows, 10 replayed" in text
     assert place.ids() == list(range(10))
 

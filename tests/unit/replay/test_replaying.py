@@ -247,7 +247,7 @@ def test_rows_are_routed_to_parts_by_the_key() -> None:
     keyed = [letter(n, json.dumps({"id": n, "name": str(n % 3)})) for n in range(6)] + [letter(9)]
     result = LetterReplay(ShelfSink(shelf), recovery, "replay", ROWS, key="name").run(keyed)
     assert sorted(row["id"] for row in values_on(shelf)) == list(range(6))
-    assert [why for _, why in result.reasons] == ["its key 'name' is missing or NULL"]
+    assert [why for _, why in result.reasons] == ["the key 'name' is missing or NULL"]
     assert LetterReplay(ShelfSink(shelf), recovery, "replay", ROWS, key="name").run(keyed).before == 6
 
 
@@ -267,7 +267,7 @@ def test_logs_that_are_not_of_one_copy_are_refused_and_nothing_is_written() -> N
     target = Target()
     replayed(target.sink, target.recovery, letters(1, 2))
     target.recovery.open("replay-letters").erase()
-    with pytest.raises(RecordError, match="not of one copy"):
+    with pytest.raises(RecordError, match="do not belong to the same copy"):
         replayed(target.sink, target.recovery, letters(1, 2, 3))
     assert target.ids() == [1, 2]
 
@@ -348,7 +348,7 @@ def test_tables_say_which_types_their_columns_have(tmp_path: Path) -> None:
     rows = RowMaker(sink.row_schema())
     row = {"id": 1, "day": "2026-11-23", "price": "1.50"}
     result = replayed(sink, MemoryRecoveryConfig(), [letter(1, json.dumps(row)), letter(2, '{"new": 1}')], rows=rows)
-    assert (result.replayed, [why for _, why in result.reasons]) == (1, ["there is no column 'new'"])
+    assert (result.replayed, [why for _, why in result.reasons]) == (1, ["the target has no column 'new'"])
     (found,) = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
     assert found == {"id": 1, "day": date(2026, 11, 23), "price": Decimal("1.50")}
 

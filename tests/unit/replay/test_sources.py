@@ -62,7 +62,7 @@ def test_files_hold_the_letters_that_a_sink_has_written(options: dict[str, Any],
 def test_letters_are_found_in_an_object_store() -> None:
     place = written("memory://bucket/letters", format="parquet")
     assert len(read(place)) == 3
-    with pytest.raises(ConfigurationError, match="there is nothing at memory://bucket/none"):
+    with pytest.raises(ConfigurationError, match="memory://bucket/none does not exist"):
         read("memory://bucket/none")
 
 
@@ -96,12 +96,12 @@ def test_one_file_is_read_with_where_each_letter_lies_and_a_line_without_an_end_
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("a.jsonl", '{"id": 1}\n', "a.jsonl, line 1 holds no dead letter: it has no row, reason, step, time"),
-        ("a.jsonl", "[]\n", "line 1 holds no dead letter"),
-        ("a.jsonl", "{\n", "line 1 is no JSON"),
-        ("a.csv", "a,b\n", "line 1 holds no dead letter. it has 2 fields"),
-        ("a.txt", "a\n", "tells no format"),
-        ("a.jsonl", '{"row": "", "reason": "", "step": "", "time": "soon"}\n', "holds no dead letter"),
+        ("a.jsonl", '{"id": 1}\n', "a.jsonl, line 1 is not a dead letter: it has no row, reason, step, time"),
+        ("a.jsonl", "[]\n", "line 1 is not a dead letter"),
+        ("a.jsonl", "{\n", "line 1 is not valid JSON"),
+        ("a.csv", "a,b\n", "line 1 is not a dead letter. it has 2 fields"),
+        ("a.txt", "a\n", "the format of"),
+        ("a.jsonl", '{"row": "", "reason": "", "step": "", "time": "soon"}\n', "is not a dead letter"),
     ],
 )
 def test_what_is_no_letter_is_refused_with_its_place(name: str, content: str, why: str, tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_what_is_no_letter_is_refused_with_its_place(name: str, content: str, wh
 @pytest.mark.parametrize(
     ("location", "why"),
     [
-        ("postgresql://u:hunter2@h/db?table=t", "holds a password"),
-        ("postgresql://u@h/db?table=t&password=hunter2", "holds a secret: password"),
-        ("postgresql://u@h/db", "names no table"),
-        ("kafka://k:9092/topic?sasl.password=hunter2", "holds a secret"),
+        ("postgresql://u:hunter2@h/db?table=t", "contains a password"),
+        ("postgresql://u@h/db?table=t&password=hunter2", "contains a secret: password"),
+        ("postgresql://u@h/db", "the table is missing"),
+        ("kafka://k:9092/topic?sasl.password=hunter2", "secret: sasl.password"),
         ("ftp://host/letters", "letters are read from files"),
-        ("/nowhere/at/all", "there is nothing at"),
+        ("/nowhere/at/all", "does not exist"),
     ],
 )
 def test_a_place_that_will_not_do_is_refused_and_no_secret_shown(location: str, why: str) -> None:

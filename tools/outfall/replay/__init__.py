@@ -1,14 +1,14 @@
-"""Dead letters come back: they are read wherever a sink has left them, and written into a sink, each once.
+"""Replay of dead letters: reads them from any location and writes their rows into a sink, each exactly once.
 
 ```
-sources   where letters lie: files, a table of PostgreSQL, a topic of Kafka
-letters   one letter: what it is known by, and which are meant
-rows      its text becomes a row again, of given types (`ddl`: as Spark spells them)
-record    which letters were chosen, and the rows of the last ones: the state of a step of its own
-replay    choose · record · write, epoch by epoch
+sources     locations of dead letters: files, PostgreSQL tables, Kafka topics
+letters     one dead letter, its id, and filters
+rows        converts the text of a dead letter to a row with given types (`ddl` parses Spark's DDL)
+record      the selected dead letters and the rows of the last selection, as the state of a separate step
+replaying   select · record · write, epoch by epoch
 ```
 
-Free of Spark. `outfall.cli.commands.replay` is the command.
+Does not use Spark. The command is in `outfall.cli.commands.replay`.
 """
 
 from __future__ import annotations

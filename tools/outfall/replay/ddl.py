@@ -1,4 +1,4 @@
-"""Columns as Spark's DDL spells them, `id int, name string`, without Spark."""
+"""Parser for Spark's DDL schemas, such as `id int, name string`, without Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from outfall.errors import ConfigurationError
 
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\W\d]\w*|\d+)|('(?:[^'\\]|\\.)*')|([<>(),:]))")
-_DO = "write columns as Spark does, for example 'id bigint, name string, tags array<string>, price decimal(10,2)'"
+_DO = "write columns in Spark's DDL, for example 'id bigint, name string, tags array<string>, price decimal(10,2)'"
 
 _TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -30,16 +30,16 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """Return the columns of a DDL string.
+    """Parse a DDL string.
 
     Raises:
-        ConfigurationError: it cannot be read, or names a column twice.
+        ConfigurationError: the string is invalid or has a duplicate column.
     """
     parser = _Parser(text)
     fields = parser.fields(end=None)
     names = [field.name for field in fields]
     if len(set(names)) < len(names):
-        raise ConfigurationError(f"the schema names the column {max(names, key=names.count)!r} twice", do=_DO)
+        raise ConfigurationError(f"the schema has the column {max(names, key=names.count)!r} twice", do=_DO)
     return pa.schema(fields)
 
 
@@ -48,10 +48,10 @@ class _Parser:
         self._text = text
         self._at = 0
         self._quoted = False
-        """Whether the last name stood in backticks."""
+        """Whether the last name was in backticks."""
 
     def fields(self, end: str | None) -> list[pa.Field]:
-        """Read `name type, …` up to a sign, or to the end of the text."""
+        """Parse `name type, …` up to a delimiter or the end of the text."""
         found = []
         while True:
             name = self._name()
@@ -82,7 +82,7 @@ class _Parser:
             self._numbers((0,))
             return pa.string()
         if name not in _TYPES:
-            raise ConfigurationError(f"the schema has the type {name!r}, which is unknown", do=_DO)
+            raise ConfigurationError(f"the schema has the unknown type {name!r}", do=_DO)
         return _TYPES[name]
 
     def _array(self) -> pa.DataType:
@@ -150,5 +150,5 @@ class _Parser:
     def _wrong(self) -> ConfigurationError:
         rest = self._text[self._at :].strip()
         return ConfigurationError(
-            f"the schema cannot be read at {rest[:40]!r}" if rest else "the schema ends too early", do=_DO
+            f"the schema is invalid at {rest[:40]!r}" if rest else "the schema ends too early", do=_DO
         )

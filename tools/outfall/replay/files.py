@@ -1,4 +1,4 @@
-"""Letters in files, as `FileSink` and `S3Sink` write them: JSON lines, CSV and Parquet, at any depth."""
+"""Dead letters in files of `FileSink` and `S3Sink`: JSON lines, CSV and Parquet, at any depth."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from outfall.location import LOCAL, OBJECT_STORES, Location, Purpose
 from outfall.replay.letters import FoundLetter, letter_of
 
 _PLACES = Purpose(
-    "place of letters",
+    "location of dead letters",
     {**OBJECT_STORES, "hdfs": "hdfs"},
-    "letters are read from files, postgresql: and kafka:",
+    "dead letters are read from files, postgresql: and kafka:",
     f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in OBJECT_STORES)}, postgresql:// or kafka://",
 )
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -31,14 +31,14 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FileLetters:
-    """Reads the letters in a file, or in all files of a directory but hidden ones, as those are that are staged.
+    """Reads the dead letters in a file, or in all files of a directory except hidden (staged) files.
 
     Args:
         location: an absolute path, or a URL of an object store or of HDFS.
 
     Raises:
-        ConfigurationError: it is none of these.
-        ImportError: what fsspec needs for it is missing.
+        ConfigurationError: the location is invalid.
+        ImportError: the package for its filesystem is missing.
     """
 
     def __init__(self, location: str) -> None:
@@ -51,21 +51,21 @@ class FileLetters:
         self._shown = place.url()
 
     def __call__(self) -> Iterator[FoundLetter]:
-        """Yield the letters, file by file in the order of their names.
+        """Yield the dead letters, file by file in name order.
 
         Raises:
-            ConfigurationError: there is nothing, or something that is no letter.
+            ConfigurationError: the location does not exist or contains other data.
             TransientError: a file cannot be read.
         """
         try:
             paths = self._paths()
         except FileNotFoundError:
-            raise ConfigurationError(f"there is nothing at {self._shown}", do="correct the path") from None
+            raise ConfigurationError(f"{self._shown} does not exist", do="correct the path") from None
         for path in paths:
             try:
                 yield from self._letters(path)
             except (OSError, pa.ArrowException, UnicodeError) as error:
-                raise TransientError(f"the letters in {path} cannot be read", why=str(error)) from error
+                raise TransientError(f"the dead letters in {path} cannot be read", why=str(error)) from error
 
     def _paths(self) -> list[str]:
         if self._filesystem.isfile(self._root):
@@ -74,7 +74,7 @@ class FileLetters:
             raise FileNotFoundError(self._root)
         found = self._filesystem.find(self._root)
         start = len(self._root.rstrip("/")) + 1
-        # As Spark's readers pass them over.
+        # Spark's readers skip the same names.
         return sorted(path for path in found if not any(name[:1] in "_." for name in path[start:].split("/")))
 
     def _letters(self, path: str) -> Iterator[FoundLetter]:
@@ -84,8 +84,8 @@ class FileLetters:
         readers = {".jsonl": self._json, ".json": self._json, ".csv": self._csv}
         if kind != ".parquet" and kind not in readers:
             raise ConfigurationError(
-                f"{path} has a name that tells no format of letters",
-                do="name files that end in .jsonl, .csv or .parquet",
+                f"the format of {path} is unknown",
+                do="give files that end in .jsonl, .csv or .parquet",
             )
         levels = _levels(path[len(self._root) :])
         with self._filesystem.open(path, "rb") as file:
@@ -102,9 +102,9 @@ class FileLetters:
             try:
                 values = json.loads(line)
             except ValueError as error:
-                raise ConfigurationError(f"{place} is no JSON", why=str(error)) from None
+                raise ConfigurationError(f"{place} is not valid JSON", why=str(error)) from None
             if not isinstance(values, dict):
-                raise ConfigurationError(f"{place} holds no dead letter", why="it is no JSON object")
+                raise ConfigurationError(f"{place} is not a dead letter", why="it is not a JSON object")
             yield values, place
 
     def _csv(self, lines: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
@@ -114,14 +114,14 @@ class FileLetters:
             if set(fields) <= set(names) and "row" in fields:
                 names = [field or "" for field in fields]  # a header
             elif len(fields) != len(names):
-                raise ConfigurationError(f"{place} holds no dead letter", why=f"it has {len(fields)} fields")
+                raise ConfigurationError(f"{place} is not a dead letter", why=f"it has {len(fields)} fields")
             else:
-                # CSV has one text for NULL and for nothing at all.
+                # CSV does not distinguish NULL from an empty string.
                 yield {name: field or _NOTHING[name] for name, field in zip(names, fields, strict=True)}, place
 
 
 def _lines(stream: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield each line with its place. One that has no end yet is not there yet: it may be taken back."""
+    """Yield each complete line with its location. An incomplete line may still be rolled back."""
     for number, line in enumerate(stream, 1):
         if line.endswith(b"\n") and line.strip():
             yield f"{path}, line {number}", line.decode().rstrip("\r\n")
@@ -136,7 +136,7 @@ def _parquet(file: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _levels(path: str) -> dict[str, Any]:
-    """Return the columns that stand in directories' names (`step=flights`) and not in the files."""
+    """Return the columns in directory names (`step=flights`), which the files do not contain."""
     levels: dict[str, Any] = {}
     for level in path.split("/")[:-1]:
         name, sign, value = level.partition("=")
@@ -146,7 +146,7 @@ def _levels(path: str) -> dict[str, Any]:
 
 
 def _csv_fields(line: str) -> list[str | None]:
-    """Split a line as `FileSink` writes it by default: a backslash escapes within quotes only, nothing is NULL."""
+    """Split a line in `FileSink`'s default format: a backslash escapes only within quotes, an empty field is NULL."""
     fields: list[str | None] = []
     at = 0
     while at <= len(line):

@@ -1,4 +1,4 @@
-"""One dead letter as it is found: what it is known by, and whether it is meant."""
+"""A dead letter in a source: its id, and filters."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter
 from outfall.errors import ConfigurationError
 
 ID_BYTES = 16
-"""Of a letter's id: two letters of other contents never share one, as far as a hash can promise it."""
+"""Size of the id, a hash of the contents."""
 
 _NEEDED = [field.name for field in DEAD_LETTER_SCHEMA if not field.nullable]
 
 
 @dataclass(frozen=True)
 class FoundLetter:
-    """A letter, and where it lies."""
+    """A dead letter and its location."""
 
     letter: DeadLetter
     place: str
-    """For texts: a file and its line, a table, a partition and its offset."""
+    """For messages: file and line, table, or partition and offset."""
 
     @property
     def id(self) -> bytes:
-        """What the letter is known by: a hash of its contents, wherever it lies and in whatever order it is read."""
+        """Hash of the contents, independent of location and read order."""
         letter = self.letter
         time = letter.time.isoformat(timespec="microseconds")
         parts = [letter.row, letter.reason, letter.code, letter.excerpt, letter.step, letter.epoch, letter.part, time]
@@ -37,16 +37,16 @@ class FoundLetter:
 
 
 def letter_of(values: Mapping[str, Any], place: str) -> FoundLetter:
-    """Make a letter of a record with the columns of `DEAD_LETTER_SCHEMA`, in whatever types a format has for them.
+    """Create a dead letter from a record with the columns of `DEAD_LETTER_SCHEMA`, in the types of any format.
 
     Raises:
-        ConfigurationError: it is none; names the place.
+        ConfigurationError: the record is not a dead letter; the text has the location.
     """
     missing = [name for name in _NEEDED if values.get(name) is None]
     if missing:
         raise ConfigurationError(
-            f"{place} holds no dead letter: it has no {', '.join(missing)}",
-            do="name a place that holds dead letters alone (their columns: docs/dead-letters.md)",
+            f"{place} is not a dead letter: it has no {', '.join(missing)}",
+            do="give a location that contains only dead letters (columns: docs/dead-letters.md)",
         )
     try:
         epoch = values.get("epoch")
@@ -61,7 +61,7 @@ def letter_of(values: Mapping[str, Any], place: str) -> FoundLetter:
             time=_time(values["time"]),
         )
     except ValueError as error:
-        raise ConfigurationError(f"{place} holds no dead letter", why=str(error)) from None
+        raise ConfigurationError(f"{place} is not a dead letter", why=str(error)) from None
     return FoundLetter(letter, place)
 
 
@@ -72,10 +72,10 @@ def _time(value: Any) -> datetime:
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """Which letters are meant: those for which all that is given holds."""
+    """Selects dead letters that match all given conditions."""
 
     reason: re.Pattern[str] | None = None
-    """Is found in the reason."""
+    """Must occur in the reason."""
     codes: frozenset[str] = frozenset()
     steps: frozenset[str] = frozenset()
     parts: frozenset[str] = frozenset()
@@ -86,7 +86,7 @@ class LetterFilter:
     """Exclusive."""
 
     def takes(self, letter: DeadLetter) -> bool:
-        """Whether a letter is meant."""
+        """Whether a dead letter matches."""
         return (
             (self.reason is None or self.reason.search(letter.reason) is not None)
             and (not self.codes or letter.code in self.codes)

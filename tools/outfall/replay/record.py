@@ -1,8 +1,8 @@
-"""What is kept of a replay: which letters were chosen, and the rows of those that are written last.
+"""The record of a replay: all selected dead letters, and the rows of the last selection.
 
-It is the state of a step of its own beside the one that writes, `replay-letters` beside `replay`. An epoch of it
-chooses letters: when it is completed, the choice stands, whoever goes on. So the epoch that writes them has the same
-rows in each try, and a letter that was chosen is never chosen again.
+The record is the state of a separate step, `replay-letters` for the writing step `replay`. Each epoch of it selects
+dead letters. A completed selection is final, also after a crash. Therefore each attempt of the writing epoch has the
+same rows, and a dead letter is never selected again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PART = "letters"
 
 @dataclass(frozen=True)
 class Choice:
-    """Letters that are written in one epoch."""
+    """Dead letters that are written in one epoch."""
 
     ids: Sequence[bytes]
     rows: pa.RecordBatch
@@ -40,29 +40,29 @@ class Choice:
 
 @dataclass(frozen=True)
 class ReplayRecord:
-    """All letters that were chosen so far."""
+    """All dead letters selected so far."""
 
     batch: int = -1
-    """The number of the last choice, which the writing step has as its batch; -1 before the first."""
+    """Number of the last selection, which is its batch in the writing step; -1 before the first."""
     ids: Counter[bytes] = field(default_factory=Counter)
-    """How often each letter was chosen: equal ones are letters of their own."""
+    """Id → number of selections. Equal dead letters are counted separately."""
     rows: pa.RecordBatch | None = None
-    """The rows of the last choice; `None` once they are written."""
+    """Rows of the last selection; `None` after they are written."""
 
     def with_choice(self, choice: Choice | None) -> ReplayRecord:
-        """Return the record after a choice; or without rows, when there is none."""
+        """Return the record with a new selection, or without rows for `None`."""
         if choice is None:
             return ReplayRecord(self.batch, self.ids)
         return ReplayRecord(self.batch + 1, self.ids + Counter(choice.ids), choice.rows)
 
 
 def letters_step(step_id: str) -> str:
-    """Return the id of the step that chooses for another one."""
+    """Return the id of the selecting step for a writing step."""
     return f"{step_id}-letters"
 
 
 def read_record(recovery: RecoveryConfig, step_id: str) -> ReplayRecord:
-    """Return what was chosen, as the log of the choosing step has it. Writes nothing.
+    """Read the record from the log of the selecting step. Writes nothing.
 
     Raises:
         TransientError, RecordError: the log cannot be read.
@@ -74,7 +74,7 @@ def read_record(recovery: RecoveryConfig, step_id: str) -> ReplayRecord:
 
 
 def record_in(states: Mapping[str, Any]) -> ReplayRecord:
-    """Return the record that stands in the states of the choosing step."""
+    """Return the record from the states of the selecting step."""
     found: ReplayRecord = states.get(_PART, ReplayRecord())
     return found
 
@@ -84,10 +84,10 @@ class RecordSink(
     SupportsTarget[ReplayRecord],
     SupportsStateSerializer[ReplayRecord],
 ):
-    """Writes nowhere: what it is given goes into its state. Gets one item per epoch.
+    """Stores its input in its state and has no target. Receives one item per epoch.
 
     Args:
-        step_id: the step that writes.
+        step_id: the writing step.
     """
 
     def __init__(self, step_id: str) -> None:
@@ -125,7 +125,7 @@ class _RecordPartition(StatefulSinkPartition[Choice | None, ReplayRecord]):
 
 
 class _RecordSerializer(SimpleVersionedSerializer[ReplayRecord]):
-    """A line of JSON, the ids one after the other, and the rows as Arrow's stream format has them."""
+    """A line of JSON, the concatenated ids, and the rows in Arrow's stream format."""
 
     @property
     def version(self) -> int:
@@ -142,14 +142,14 @@ class _RecordSerializer(SimpleVersionedSerializer[ReplayRecord]):
         try:
             sizes = json.loads(head)
             if len(body) != sizes["ids"] + sizes["rows"] or sizes["ids"] % ID_BYTES:
-                raise ValueError(f"it has {len(body)} bytes")
+                raise ValueError(f"its size is {len(body)} bytes")
             ids = body[: sizes["ids"]]
             rows = _from_stream(body[sizes["ids"] :]) if sizes["rows"] else None
             found = Counter(ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES))
             return ReplayRecord(int(sizes["batch"]), found, rows)
         except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
             raise SerializationError(
-                "the record of replayed letters is damaged", why=str(error), do="restore the recovery data"
+                "the record of replayed dead letters is damaged", why=str(error), do="restore the recovery data"
             ) from error
 
 

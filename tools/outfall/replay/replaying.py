@@ -1,13 +1,13 @@
-"""Letters are chosen, recorded and written, epoch by epoch.
+"""Selects, records and writes dead letters, epoch by epoch.
 
 ```
-choose   an epoch of the step `replay-letters`: its state has the ids of the letters, and their rows
-write    an epoch of the step `replay`: these rows into the sink
+select   an epoch of the step `replay-letters`; its state has the ids of the dead letters and their rows
+write    an epoch of the step `replay`; writes these rows into the sink
 ```
 
-A choice is made once the one before it is written. Whoever comes after a crash finds a choice, and writes it first:
-the same rows under the same number, which the sink's own protocol has once. Of two that run at once one is fenced,
-wherever both are.
+A selection starts after the previous one is written. After a crash, the next run finds the recorded selection and
+writes it first: the same rows under the same number, which the sink's protocol applies exactly once. If two runs
+overlap, one is fenced at any point.
 """
 
 from __future__ import annotations
@@ -53,52 +53,52 @@ from outfall.trace_points import reached
 _log = logging.getLogger(__name__)
 
 LETTERS_PER_EPOCH = 20_000
-"""Whose rows are in memory at a time."""
+"""Dead letters per epoch; their rows are in memory at the same time."""
 
 _NAMED = 100
-"""Letters that are left, and named."""
+"""Maximum number of skipped dead letters with a reason."""
 
 
 @dataclass
 class ReplayResult:
-    """What a replay has done."""
+    """The result of a replay."""
 
     found: int = 0
-    """Letters that are meant."""
+    """Dead letters that match the filters."""
     before: int = 0
-    """Those of them that were replayed before."""
+    """Dead letters replayed by earlier runs."""
     replayed: int = 0
-    """Letters whose rows were handed to the sink and published, those that it refused again among them."""
+    """Dead letters whose rows were written, including rows that the sink rejected again."""
     epochs: list[int] = field(default_factory=list)
     refused: int = 0
-    """Letters that the sink refused again, and kept as dead letters."""
+    """Rows that the sink rejected again and wrote as dead letters."""
     left: int = 0
-    """Letters that cannot be turned back into rows."""
+    """Dead letters that cannot be converted to rows."""
     reasons: list[tuple[str, str]] = field(default_factory=list)
-    """Of the first of these: the place, and why."""
+    """Location and reason of the first of these."""
 
     def leave(self, place: str, why: str) -> None:
-        """Note a letter that stays where it is."""
+        """Count a skipped dead letter."""
         self.left += 1
         if len(self.reasons) < _NAMED:
             self.reasons.append((place, why))
 
 
 class LetterReplay:
-    """Replays letters into one sink. Used by one thread; two processes may do it at once.
+    """Replays dead letters into one sink. Not thread-safe; concurrent processes fence each other.
 
     Args:
-        sink: where the rows go.
-        recovery: where the logs of both steps are.
-        step_id: the step that writes.
-        rows: makes rows of letters.
-        key: for a sink with parts: the column that says which part a row belongs to.
-        commit: how committing is tried.
-        most: how many letters go into one epoch.
+        sink: the sink for the rows.
+        recovery: location of the logs of both steps.
+        step_id: the writing step.
+        rows: converts dead letters to rows.
+        key: the routing column, for a sink with parts.
+        commit: the commit policy.
+        most: maximum number of dead letters per epoch.
 
     Raises:
-        CapabilityError: the sink cannot be written without Spark.
-        ConfigurationError: it has parts, and there is no key.
+        CapabilityError: the sink requires Spark.
+        ConfigurationError: the sink has parts, and the key is missing.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class LetterReplay:
             raise CapabilityError(
                 f"a {type(sink).__name__} with these options changes the DataFrame before it is written",
                 why="a replay runs without Spark",
-                do="replay into the sink with other options",
+                do="use the sink with other options",
             )
         self._key = key or routing_key_of(sink)
         if is_fixed(sink) and self._key is None and len(sink.list_parts()) > 1:
             raise ConfigurationError(
-                "the sink has parts, and rows are routed to them by a key", do="name its column with --key"
+                "the sink has parts, and the routing column is missing", do="give the column with --key"
             )
         self._sink = sink
         self._recovery = recovery
@@ -137,18 +137,18 @@ class LetterReplay:
         )
 
     def run(self, letters: Iterable[FoundLetter]) -> ReplayResult:
-        """Replay the letters that were not replayed before.
+        """Replay all dead letters that were not replayed before.
 
-        What the sink refuses again, and keeps in the place that is read, waits for the next run.
+        New dead letters of this run are left for the next run.
 
         Raises:
-            OutfallError: what was chosen is written by the next run, the others are chosen by it.
+            OutfallError: the replay failed. The next run first writes the recorded selection, then selects the rest.
         """
         result = ReplayResult()
         record = read_record(self._recovery, self._step_id)
         started = datetime.now(UTC)
         self._write(record, result)
-        # Of this run, all of whose tasks go by this clock. What is found is read before more is written.
+        # Excludes dead letters of this run: its tasks use the same clock, and all input is read before the first write.
         letters = (each for each in letters if each.letter.step != self._step_id or each.letter.time < started)
         with closing(_Spool()) as spool:
             for row, entry in self._new(letters, record, result):
@@ -161,7 +161,7 @@ class LetterReplay:
         return result
 
     def preview(self, letters: Iterable[FoundLetter]) -> ReplayResult:
-        """Return what `run` would find. Writes nothing."""
+        """Return the counts that `run` would return. Writes nothing."""
         result = ReplayResult()
         record = read_record(self._recovery, self._step_id)
         for _ in self._new(letters, record, result):
@@ -171,7 +171,7 @@ class LetterReplay:
     def _new(
         self, letters: Iterable[FoundLetter], record: ReplayRecord, result: ReplayResult
     ) -> Iterator[tuple[dict[str, Any], _Entry]]:
-        """Yield the rows of letters that are not in the record."""
+        """Yield the rows of dead letters that are not in the record."""
         seen: Counter[bytes] = Counter()
         for found in letters:
             result.found += 1
@@ -183,14 +183,14 @@ class LetterReplay:
             try:
                 row = self._rows.row(found.letter.row)
                 if is_fixed(self._sink) and self._key is not None and row.get(self._key) is None:
-                    raise ValueError(f"its key {self._key!r} is missing or NULL")
+                    raise ValueError(f"the key {self._key!r} is missing or NULL")
             except ValueError as error:
                 result.leave(found.place, str(error))
             else:
                 yield row, _Entry(name, seen[name], found.letter.row)
 
     def _replay(self, entries: Iterator[_Entry], result: ReplayResult) -> None:
-        """Choose and write letters whose rows have the same columns."""
+        """Select and write dead letters whose rows have the same columns."""
         waiting: list[_Entry] = []
         while True:
             waiting += islice(entries, self._most - len(waiting))
@@ -199,15 +199,15 @@ class LetterReplay:
             waiting = self._choose(waiting, result)
 
     def _choose(self, waiting: list[_Entry], result: ReplayResult) -> list[_Entry]:
-        """Choose letters and write them; return those that are still to be chosen."""
+        """Select dead letters and write them; return those that are not yet selected."""
         rows = self._rows.batch([self._rows.row(entry.text) for entry in waiting])
         if supports(self._sink, SupportsTarget):
-            # Before they are chosen: afterwards they go into this sink and no other.
+            # Checked before the selection, which binds the rows to this sink.
             self._sink.check_schema(rows.schema)
         with closing(self._choosing()) as coordinator:
             ticket = self._begun(coordinator, self._next_epoch())
             record = self._recorded(ticket.states)
-            # Skipped where a choice was recorded that nobody had finished.
+            # The epoch is skipped if an unfinished selection was recorded.
             if ticket.skips(ticket.epoch or 0) or self._is_unwritten(record):
                 pending = record
             else:
@@ -221,7 +221,7 @@ class LetterReplay:
         return waiting
 
     def _forget_rows(self) -> None:
-        """Keep the ids alone: the rows are in the sink."""
+        """Keep only the ids, because the rows are in the sink."""
         with closing(self._choosing()) as coordinator:
             ticket = self._begun(coordinator, self._next_epoch())
             if not (ticket.skips(ticket.epoch or 0) or self._is_unwritten(self._recorded(ticket.states))):
@@ -241,10 +241,10 @@ class LetterReplay:
             return coordinator.begin(epoch)
         except UnexpectedEpochError as error:
             raise FencedError(
-                "another replay of this step has gone on",
+                "another replay of this step is running or has run",
                 step=self._step_id,
                 why=error.what,
-                do="wait for it, or run the command again",
+                do="wait for the other replay, or run the command again",
             ) from error
 
     def _view(self, step_id: str) -> JournalView:
@@ -260,10 +260,10 @@ class LetterReplay:
         return EpochTask(sink, ticket, identity).run([(sink.list_parts()[0], [choice])])
 
     def _is_unwritten(self, record: ReplayRecord) -> bool:
-        """Whether the last choice is not written.
+        """Whether the last selection is not yet written.
 
         Raises:
-            RecordError: the two logs are not of one copy.
+            RecordError: the two logs do not belong to the same copy.
         """
         view = self._view(self._step_id)
         done = -1 if view.completed is None else view.completed - view.drains
@@ -271,33 +271,33 @@ class LetterReplay:
             return True
         if done != record.batch:
             raise RecordError(
-                f"letters were chosen up to batch {record.batch}, and batch {done} is the last that was written",
+                f"the last selection is batch {record.batch}, but the last written batch is {done}",
                 step=self._step_id,
-                why=f"the log of this step and that of {letters_step(self._step_id)} are not of one copy",
-                do="restore both from one copy, and with outfall copy move both",
+                why=f"the logs of this step and of {letters_step(self._step_id)} do not belong to the same copy",
+                do="restore both logs from the same copy; with outfall copy, move both",
             )
         return False
 
     def _write(self, record: ReplayRecord, result: ReplayResult) -> None:
-        """Write the last choice, unless it is written."""
+        """Write the last selection, unless it is already written."""
         rows = record.rows
-        # Without a choice the logs are compared all the same.
+        # The logs are compared even without a selection.
         if not self._is_unwritten(record) or rows is None:
             return
         if supports(self._sink, SupportsTarget):
             self._sink.check_schema(rows.schema)
-        written = self._tried_anew(record.batch, rows)
+        written = self._run_with_rewrites(record.batch, rows)
         result.epochs.append(written.epoch)
         result.replayed += rows.num_rows
         result.refused += written.counts.get("dead_letters", 0)
         reached("replay: letters written")
 
-    def _tried_anew(self, batch: int, rows: pa.RecordBatch) -> EpochResult:
+    def _run_with_rewrites(self, batch: int, rows: pa.RecordBatch) -> EpochResult:
         for _ in range(REWRITES):
             try:
                 return self._run_epoch(batch, rows)
             except EpochAbandonedError as error:
-                _log.warning("%s Writing the letters anew.", error)
+                _log.warning("%s Writing the dead letters again.", error)
         return self._run_epoch(batch, rows)
 
     def _run_epoch(self, batch: int, rows: pa.RecordBatch) -> EpochResult:
@@ -323,16 +323,16 @@ class LetterReplay:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A letter that is to be chosen."""
+    """A dead letter that is not yet selected."""
 
     id: bytes
     occurrence: int
-    """Which of the letters with this id it is, from 1."""
+    """Number among dead letters with the same id, from 1."""
     text: str
 
 
 class _Spool:
-    """Letters in files of this process, by the columns of their rows: an epoch's rows have the same ones."""
+    """Dead letters in temporary files, grouped by columns, because the rows of an epoch have the same columns."""
 
     _SCHEMA = pa.schema([("id", pa.binary()), ("occurrence", pa.int64()), ("text", pa.large_string())])
     _BATCH = 1000
@@ -343,7 +343,7 @@ class _Spool:
         self._pending: dict[tuple[str, ...], list[_Entry]] = {}
 
     def add(self, row: dict[str, Any], entry: _Entry) -> None:
-        """Add a letter."""
+        """Add a dead letter."""
         columns = tuple(sorted(row))
         pending = self._pending.setdefault(columns, [])
         pending.append(entry)
@@ -351,11 +351,11 @@ class _Spool:
             self._flush(columns)
 
     def columns(self) -> list[tuple[str, ...]]:
-        """Return which columns rows have."""
+        """Return the groups of columns."""
         return list(self._pending)
 
     def entries(self, columns: tuple[str, ...]) -> Iterator[_Entry]:
-        """Yield the letters whose rows have these columns, in the order in which they came."""
+        """Yield the dead letters with these columns, in input order."""
         if columns in self._files:
             self._writers.pop(columns).close()
             self._files[columns].seek(0)

@@ -1,4 +1,4 @@
-"""A letter's text becomes a row again, with the types of the columns it is to go into."""
+"""Converts the text of a dead letter to a row with the types of the target columns."""
 
 from __future__ import annotations
 
@@ -18,57 +18,57 @@ from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.values import rows_to_batch, spark_type
 
 AS_JSON = "json"
-"""In place of columns: each value is of the type that JSON has for it."""
+"""Instead of columns: each value has its JSON type."""
 
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Turns letters' texts into rows.
+    """Converts texts of dead letters to rows.
 
     Args:
-        schema: the columns that rows may have; `None` for those of the text, in JSON's own types.
-        column: the column that takes the whole text, for letters whose text is a record and no row; `None` for none.
+        schema: the allowed columns; `None` for the columns of the text with JSON's own types.
+        column: the column for the whole text, if the text is not a row; else `None`.
     """
 
     schema: pa.Schema | None
     column: str | None = None
 
     def row(self, text: str) -> dict[str, Any]:
-        """Return the row, its values as Arrow takes them.
+        """Return the row, with values for Arrow.
 
         Raises:
-            ValueError: the text is no row of these columns; says why.
+            ValueError: the text does not match the columns; the message has the reason.
         """
         row = {self.column: text} if self.column is not None else self._parsed(text)
         if self.schema is None:
             return row
         unknown = [name for name in row if name not in self.schema.names]
         if unknown:
-            raise ValueError(f"there is no column {unknown[0]!r}")
+            raise ValueError(f"the target has no column {unknown[0]!r}")
         made = {}
         for name, value in row.items():
             kind = self.schema.field(name).type
             try:
                 made[name] = _value(value, kind)
                 if made[name] is not None and (pa.types.is_decimal(kind) or pa.types.is_nested(kind)):
-                    pa.scalar(made[name], kind)  # its digits, and those of what is in it
+                    pa.scalar(made[name], kind)  # checks precision, also of nested values
             except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException) as error:
                 raise ValueError(
-                    f"column {name!r} does not take {_excerpt(value)} as {spark_type(kind)}: {error}"
+                    f"column {name!r} cannot store {_excerpt(value)} as {spark_type(kind)}: {error}"
                 ) from None
         return made
 
     def batch(self, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-        """Make a batch of rows that have the same columns.
+        """Return a batch of rows with the same columns.
 
         Raises:
-            ConfigurationError: without a schema, the values of a column are of several types.
+            ConfigurationError: without a schema, a column has values of several types.
         """
         if self.schema is None:
             try:
                 return rows_to_batch(rows)
             except ValueRefusedError as error:
-                raise ConfigurationError.because_of(error, "the rows have no types in common") from error
+                raise ConfigurationError.because_of(error, "the rows have no common schema") from error
         names = list(rows[0])
         schema = pa.schema([self.schema.field(name).with_nullable(True) for name in names])
         arrays = [pa.array([row[name] for row in rows], field.type) for name, field in zip(names, schema, strict=True)]
@@ -76,17 +76,17 @@ class RowMaker:
 
     def _parsed(self, text: str) -> dict[str, Any]:
         try:
-            # A float would lose digits of a decimal; without types JSON's own are wanted.
+            # A float would lose digits of a decimal. Without a schema, JSON's own types apply.
             found = json.loads(text) if self.schema is None else json.loads(text, parse_float=Decimal)
         except ValueError as error:
-            raise ValueError(f"its text is no JSON ({error})") from None
+            raise ValueError(f"the text is not valid JSON ({error})") from None
         if not isinstance(found, dict):
-            raise ValueError("its text is no JSON object")
+            raise ValueError("the text is not a JSON object")
         return found
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """Return a value of JSON as Arrow takes it for a type."""
+    """Convert a JSON value to a value for an Arrow type."""
     if value is None:
         return None
     types = pa.types
@@ -119,18 +119,18 @@ def _nested(value: Any, kind: pa.DataType) -> Any:
         fields = {kind.field(index).name: kind.field(index).type for index in range(kind.num_fields)}
         unknown = [name for name in _of(value, dict) if name not in fields]
         if unknown:
-            raise ValueError(f"it has no field {unknown[0]!r}")
+            raise ValueError(f"the struct has no field {unknown[0]!r}")
         return {name: _value(value.get(name), inner) for name, inner in fields.items()}
     if types.is_map(kind):
         pairs = value.items() if isinstance(value, dict) else [(pair["key"], pair["value"]) for pair in value]
         return [(_value(key, kind.key_type), _value(item, kind.item_type)) for key, item in pairs]
-    raise ValueError("a letter's text does not carry this type there and back")
+    raise ValueError("dead letters do not support this type")
 
 
 def _of(value: Any, *kinds: type) -> Any:
-    # To Python True is an integer.
+    # In Python, True is an integer.
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise ValueError("it is of another type")
+        raise ValueError("the value has another type")
     return value
 
 
@@ -138,7 +138,7 @@ def _integer(value: Any, bits: int) -> int:
     whole = isinstance(value, Decimal) and value == value.to_integral_value()
     made = int(value) if whole else int(_of(value, int))
     if not -(1 << bits - 1) <= made < 1 << bits - 1:
-        raise ValueError("it is too large")
+        raise ValueError("the value is too large")
     return made
 
 
@@ -147,29 +147,29 @@ def _float(value: Any) -> float:
         return float(value)
     made = float(_of(value, int, Decimal))
     if math.isinf(made):
-        raise ValueError("it is too large")
+        raise ValueError("the value is too large")
     return made
 
 
 def _bytes(text: str) -> bytes:
-    # As PostgreSQL writes bytes, and as the format jsonl does: base64 has no backslash.
+    # PostgreSQL writes bytes as \\x…, the format jsonl as Base64, which has no backslash.
     if text.startswith("\\x"):
         return bytes.fromhex(text[2:])
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"no base64: {error}") from None
+        raise ValueError(f"invalid Base64: {error}") from None
 
 
 def _timestamp(text: str, kind: Any) -> datetime:
     made = datetime.fromisoformat(text)
     if (made.tzinfo is None) != (kind.tz is None):
-        raise ValueError("it has no time zone" if kind.tz is not None else "it has a time zone")
+        raise ValueError("the value has no time zone" if kind.tz is not None else "the value has a time zone")
     return made
 
 
 def _json_text(value: Any) -> str:
-    """Write JSON again, its numbers as they were."""
+    """Format a value as JSON with unchanged numbers."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, dict):

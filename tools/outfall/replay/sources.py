@@ -1,4 +1,4 @@
-"""Where dead letters lie, by the scheme of a location: each gives the letters that are there when it is asked."""
+"""Sources of dead letters by URL scheme. Each call reads the current dead letters."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from outfall.kafka.client import KafkaClients
 
 Source = Callable[[], Iterator[FoundLetter]]
-"""Reads a place once, from its beginning to what was its end when the reading began."""
+"""Reads a location once, from its beginning to its end at the start of the read."""
 
 _BROKERS_WAIT = 60.0
-"""Seconds for which brokers are waited for."""
+"""Timeout for brokers in seconds."""
 
 
 def letters_at(location: str) -> Source:
-    """Return what reads the letters at a location. Nothing is asked before it is called.
+    """Return a source for the dead letters at a location. It connects when it is called.
 
     Args:
-        location: a path or URL of a file or a directory; `postgresql://user@host/database?table=schema.name`, with
-            libpq's other parameters beside `table`; or `kafka://host:9092/topic`, with librdkafka's properties behind
-            it as for recovery locations. Passwords as `env:NAME` or `file:PATH`.
+        location: a path or URL of a file or a directory; `postgresql://user@host/database?table=schema.name`, plus
+            libpq parameters; or `kafka://host:9092/topic`, plus librdkafka properties as in recovery locations.
+            Passwords as `env:NAME` or `file:PATH`.
 
     Raises:
-        ConfigurationError: it is none of these, or holds a secret.
+        ConfigurationError: the location is invalid or contains a secret.
         ImportError: an extra is missing.
     """
     scheme = urlsplit(location).scheme.lower()
@@ -49,14 +49,14 @@ def letters_at(location: str) -> Source:
 
 
 def _refused(location: str, why: str, do: str) -> ConfigurationError:
-    return ConfigurationError(f"the place of letters {masked(location)!r} will not do", why=why, do=do)
+    return ConfigurationError(f"the location of dead letters {masked(location)!r} is invalid", why=why, do=do)
 
 
 def _reference(location: str, name: str, value: str) -> str:
-    """Return the secret that a parameter refers to."""
+    """Resolve the secret of a parameter."""
     if not value.startswith(("env:", "file:")):
-        do = f"write {name}=env:NAME or {name}=file:PATH: a command line can be seen by others"
-        raise _refused(location, f"it holds a secret: {name}", do)
+        do = f"write {name}=env:NAME or {name}=file:PATH, because other users can see command lines"
+        raise _refused(location, f"it contains a secret: {name}", do)
     return resolve_secret(SecretStr(value))
 
 
@@ -73,9 +73,9 @@ def _postgres(location: str) -> Source:
     split = urlsplit(location)
     given = dict(parse_qsl(split.query, keep_blank_values=True))
     if split.password is not None:
-        raise _refused(location, "it holds a password", "write ?password=env:NAME or ?password=file:PATH behind it")
+        raise _refused(location, "it contains a password", "append ?password=env:NAME or ?password=file:PATH instead")
     if "table" not in given:
-        raise _refused(location, "it names no table", "write postgresql://host/database?table=schema.name")
+        raise _refused(location, "the table is missing", "write postgresql://host/database?table=schema.name")
     table = TableName.parse(given.pop("table"))
     for name in ("password", "sslpassword"):
         if name in given:
@@ -91,10 +91,13 @@ def _postgres(location: str) -> Source:
                 for row in cursor:
                     yield letter_of(dict(zip(DEAD_LETTER_SCHEMA.names, row, strict=True)), f"the table {table}")
         except psycopg.OperationalError as error:
-            raise TransientError(f"the letters in {table} cannot be read", why=_said(error, given)) from None
+            raise TransientError(f"the dead letters in {table} cannot be read", why=_said(error, given)) from None
         except psycopg.Error as error:
-            do = "name a table of dead letters, and a user who may read it"
-            raise ConfigurationError(f"the letters in {table} cannot be read", why=_said(error, given), do=do) from None
+            raise ConfigurationError(
+                f"the dead letters in {table} cannot be read",
+                why=_said(error, given),
+                do="give a table of dead letters and a user with read permission",
+            ) from None
 
     return read
 
@@ -114,7 +117,7 @@ def _kafka(location: str) -> Source:
     except ImportError as error:
         raise missing_extra("confluent-kafka", "kafka") from error
 
-    # The spelling, and its checks, are those of recovery locations, with a topic in place of the prefix.
+    # Parsed like a recovery location, with a topic instead of the prefix.
     config = recovery_from_url(location)
     topic = config.topic_prefix
 
@@ -136,7 +139,7 @@ def _kafka(location: str) -> Source:
                     found = None
                 if not isinstance(found, dict):
                     raise ConfigurationError(
-                        f"{place} holds no JSON object", do='write letters to Kafka with value_format="json"'
+                        f"{place} is not a JSON object", do='write dead letters to Kafka with value_format="json"'
                     )
                 yield letter_of(found, place)
 
@@ -144,14 +147,14 @@ def _kafka(location: str) -> Source:
 
 
 def _records(clients: KafkaClients, topic: str) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield partition, offset and value of what is committed, of each partition up to its end when it is reached."""
+    """Yield partition, offset and value of committed records, up to the end of each partition when its read starts."""
     from confluent_kafka import KafkaError, TopicPartition
 
     from outfall.kafka.topics import Topics
 
     count = Topics(clients).partitions(topic)
     if count is None:
-        raise ConfigurationError(f"there is no topic {topic} at {clients.where}", do="correct the name")
+        raise ConfigurationError(f"the topic {topic} does not exist at {clients.where}", do="correct the name")
     consumer = clients.consumer()
     for partition in range(count):
         here = TopicPartition(topic, partition)
