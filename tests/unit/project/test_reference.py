@@ -20,6 +20,8 @@ import pytest
 from outfall import errors
 from tests.documents import DOCS
 
+pytest.importorskip("pyspark")
+
 PAGES = sorted(path for path in (DOCS / "reference").glob("*.md") if path.name != "index.md")
 _DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 _PARAMETER = re.compile(r"^\*{0,2}(\w+):", re.MULTILINE)
