@@ -1,4 +1,4 @@
-"""Recovery data beside Spark's checkpoint, or in a directory of its own: the default."""
+"""Recovery data next to Spark's checkpoint, or in another directory: the default store."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id, is_
 
 @dataclass(frozen=True)
 class CheckpointRecoveryConfig(RecoveryConfig):
-    """One file per entry under `<location>/outfall/<step_id>/`: recovery data and checkpoint cannot drift apart.
+    """One file per entry under `<location>/outfall/<step_id>/`. Recovery data and checkpoint are copied together.
 
     Args:
         location: Spark's `checkpointLocation`, or a directory for `recovery=`: an absolute path, `file:///path`, or a
-            URL with one of the schemes memory (for tests), s3, s3a, gs, gcs, abfs, abfss, az. A path needs hard links
-            and, on more than one host, a filesystem they share; it is made on the first append. Credentials are the
-            filesystem's own business and refused here.
+            URL with one of the schemes memory (for tests), s3, s3a, gs, gcs, abfs, abfss, az. A path requires hard
+            links and, on more than one host, a shared filesystem. It is created on the first append. Credentials come
+            from the environment of the filesystem and are rejected here.
 
     Raises:
-        ConfigurationError: the location is relative, holds credentials, or its scheme is not one of these.
+        ConfigurationError: The location is relative, contains credentials, or has another scheme.
     """
 
     location: str
@@ -33,12 +33,12 @@ class CheckpointRecoveryConfig(RecoveryConfig):
     def open(self, step_id: str) -> RecoveryLog:
         """Open the log of one step.
 
-        An object store is asked before the first append of a process to prove that it creates exclusively: tasks and
-        `history` open the log too, often without the right to write.
+        Only the first append of a process checks that an object store creates exclusively, because tasks and `history`
+        open the log too, often without write permission.
 
         Raises:
-            ConfigurationError: the step id will not do.
-            ImportError: the store's package is missing; the text names it.
+            ConfigurationError: The step id is not valid.
+            ImportError: The package of the store is missing. The text names it.
         """
         location = recovery_location(self.location)
         directory = location.child("outfall", check_step_id(step_id))

@@ -1,13 +1,13 @@
-"""Copies a step's recovery data from one store to another, so that its query goes on there.
+"""Copies a step's recovery data from one store to another, where its query then continues.
 
 ```
-check    the target holds nothing, or what a copy that failed has left; it can be written, and is not the source
-MOVED    the source's last entry: whoever goes on from the source is fenced, a query that runs included
-copy     states, then entries under their own numbers: all at once, or the newest first, so that whoever reads a torn
-         copy refuses it
-verify   everything read back and compared
+check    the target is empty or has the data of a failed copy; it is writable, and is not the source
+MOVED    the last entry of the source: a driver that continues from the source is fenced, also in a running query
+copy     states, then entries with their numbers: all at once, or the newest first, so that readers reject an
+         incomplete copy
+verify   all data is read back and compared
 ```
-A crash after MOVED leaves a step that goes on nowhere until the same copy is made again.
+After a crash after MOVED, the step cannot continue anywhere until the same copy is repeated.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class CopiedStep:
-    """What was copied, and found the same when it was read back."""
+    """The extent of a verified copy."""
 
     entries: int
     states: int
-    """Large ones, beside the log."""
+    """The number of large states next to the log."""
     bytes: int
 
 
 def copy_step(source: str | RecoveryConfig, target: str | RecoveryConfig, step_id: str = "sink") -> CopiedStep:
-    """Copy a step's recovery data to another store, and let it go on only there.
+    """Copy a step's recovery data to another store, where alone it then continues.
 
-    Stop the query first: one that runs is fenced and fails. Then start it with `recovery=` of the target; its sink, its
-    checkpoint and its batch ids stay. A copy that failed is made again with the same arguments.
+    Stop the query first: a running query is fenced and fails. Then start it with `recovery=` of the target. Sink,
+    checkpoint and batch ids do not change. Repeat a failed copy with the same arguments.
 
     Args:
-        source: where the step's recovery data is.
-        target: where it shall be.
-        step_id: the step's id.
+        source: The location of the step's recovery data.
+        target: The new location.
+        step_id: The step id.
 
     Returns:
-        What was copied.
+        The extent of the copy.
 
     Raises:
-        ConfigurationError: there is nothing to copy, the target holds something else, or both are the same.
-        RecordError: the source is damaged, or what was read back differs.
-        TransientError: a store failed.
+        ConfigurationError: There is nothing to copy, the target contains other data, or both are the same.
+        RecordError: The source is damaged, or the data that was read back differs.
+        TransientError: A store failed.
     """
     there, here = recovery_config(source), recovery_config(target)
     if there.url() == here.url():
@@ -72,20 +72,22 @@ def copy_step(source: str | RecoveryConfig, target: str | RecoveryConfig, step_i
 
 def _check_target(log: RecoveryLog, entries: Sequence[LogEntry], url: str, step_id: str) -> None:
     if not entries:
-        raise ConfigurationError("there is no recovery data to copy", step=step_id, do="name the store that has it")
+        raise ConfigurationError(
+            "there is no recovery data to copy", step=step_id, do="name the store that contains it"
+        )
     known = {entry.number: entry.data for entry in entries}
     strange = [entry.number for entry in log.read() if known.get(entry.number) != entry.data]
     if strange:
         raise ConfigurationError(
-            f"{url} already holds recovery data of this step, with other entries: {strange[:5]}",
+            f"{url} already contains recovery data of this step, with other entries: {strange[:5]}",
             step=step_id,
             why="a copy over it would mix two logs",
-            do="remove it if it is of no use, or name another target",
+            do="remove it if it is obsolete, or name another target",
         )
 
 
 def _try_target(old: RecoveryLog, new: RecoveryLog, names: str, step_id: str) -> None:
-    """Write to the target before MOVED is, which would close the log for good where both names mean one store."""
+    """Write to the target before MOVED, which would close the log permanently if both names mean one store."""
     probe = new.write_state("copy", b"", generation=0)
     try:
         old.read_state(probe)
@@ -93,19 +95,19 @@ def _try_target(old: RecoveryLog, new: RecoveryLog, names: str, step_id: str) ->
         return
     new.clean_up(keep=[], states=[], generation=1)
     raise ConfigurationError(
-        f"{names} are one store", step=step_id, why="what is written to one is in the other", do="name two stores"
+        f"{names} are one store", step=step_id, why="data written to one is in the other", do="name two stores"
     )
 
 
 def _moved(log: RecoveryLog, step_id: str, url: str) -> list[LogEntry]:
-    """The entries before MOVED, which is appended if it is not there."""
+    """Return the entries before MOVED, and append MOVED if it does not exist."""
     for _ in range(_ATTEMPTS):
         found = log.read()
         newest = decode_entry(found[-1], step_id)
         if isinstance(newest, Moved):
             if newest.to != url:
                 raise ConfigurationError(
-                    f"this step was moved to {newest.to} already", step=step_id, do="copy it from there"
+                    f"this step was already moved to {newest.to}", step=step_id, do="copy it from there"
                 )
             return found[:-1]
         moved = Moved(step=step_id, incarnation=newest.incarnation, to=url)
@@ -118,7 +120,7 @@ def _moved(log: RecoveryLog, step_id: str, url: str) -> list[LogEntry]:
 
 
 def _large_states(log: RecoveryLog, entries: Sequence[LogEntry], step_id: str) -> dict[str, bytes]:
-    """The content of all states beside the log that still count; entries of older epochs may name some that do not."""
+    """Return all required states next to the log. Entries of older epochs may name states that no longer exist."""
     decoded = [(raw.number, decode_entry(raw, step_id)) for raw in entries]
     needed_from = max((entry.generation for _, entry in decoded if isinstance(entry, Completed)), default=0)
     found: dict[str, bytes] = {}
@@ -150,7 +152,7 @@ def _verify(log: RecoveryLog, entries: Sequence[LogEntry], states: Mapping[str, 
     lost = [name for name, data in states.items() if log.read_state(name) != data]
     if wrong or lost or len(found) != len(entries):
         raise RecordError(
-            f"the copy is not what was copied: entries {wrong[:5]}, states {lost[:5]} differ",
+            f"the copy differs from the source: entries {wrong[:5]}, states {lost[:5]}",
             step=step_id,
-            do="remove the target's data of this step and copy again",
+            do="remove the data of this step in the target and copy again",
         )

@@ -1,9 +1,9 @@
-"""The entries of a step's log: format 1, JSON, one object each; and the serialized values that they hold.
+"""The entries of a step's log: format 1, one JSON object each, with serialized values.
 
-A large state or committable lies beside the log, and its entry holds its name and digest. A task that cannot reach the
-log gets its states whole, with its ticket.
-Every entry holds `format`, `kind`, `step`, `incarnation` and `time` (UTC, ISO 8601). `docs/recovery-format.md`
-describes all fields. A release reads every format since 1.
+A large state or committable is stored next to the log, and its entry contains its name and digest. If tasks cannot
+reach the log, their ticket contains the states.
+Every entry has `format`, `kind`, `step`, `incarnation` and `time` (UTC, ISO 8601). `docs/recovery-format.md` describes
+all fields. A release reads every format since 1.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from outfall.serde import SimpleVersionedSerializer
 FORMAT = 1
 
 LARGE = 64 * 1024
-"""Bytes above which a state or a committable is stored beside the log."""
+"""Size in bytes above which a state or a committable is stored next to the log."""
 
 CARRIED = 64 * 1024 * 1024
-"""Bytes of all states of a step together, where tasks cannot reach the log and every ticket carries them."""
+"""Maximum size in bytes of all states of a step if tasks cannot reach the log and every ticket contains the states."""
 
 T = TypeVar("T")
 
 
 class StoredModel(BaseModel):
-    """Base of everything that is stored: unknown fields are refused, since dropping one may drop data."""
+    """Base of all stored models. Unknown fields are rejected, because an ignored field may be lost data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class BlobRef(StoredModel):
-    """A large state or committable that lies beside the log."""
+    """A large state or committable next to the log."""
 
     name: str
     length: int
@@ -47,39 +47,39 @@ class BlobRef(StoredModel):
 
 
 class HeldRecord(StoredModel):
-    """Rows that a state holds and the target does not."""
+    """Rows in a state that are not in the target."""
 
     rows: int
     oldest: datetime | None = None
 
 
 class StoredValue(StoredModel):
-    """A serialized value: its serializer's version, and its bytes as text, as base64 or beside the log."""
+    """A serialized value: the version of its serializer, and its bytes as text, as base64 or next to the log."""
 
     version: int
     text: str | None = None
     base64: str | None = None
     blob: BlobRef | None = None
     held: HeldRecord | None = None
-    """Of a state that holds rows back."""
+    """For a state with buffered rows."""
 
     @classmethod
     def of(cls, version: int, data: bytes) -> StoredValue:
-        """Hold bytes in the record itself, readable where they are UTF-8."""
+        """Store bytes in the record itself, readable if they are UTF-8."""
         try:
             return cls(version=version, text=data.decode())
         except UnicodeDecodeError:
             return cls(version=version, base64=base64.b64encode(data).decode())
 
     def inline(self) -> bytes | None:
-        """Return the bytes, or `None` when they lie beside the log."""
+        """Return the bytes, or `None` if they are stored next to the log."""
         if self.text is not None:
             return self.text.encode()
         return None if self.base64 is None else base64.b64decode(self.base64)
 
 
 class StoredCommittable(StoredModel):
-    """A committable with where it comes from."""
+    """A committable with its origin."""
 
     value: StoredValue
     worker_index: int
@@ -102,44 +102,44 @@ class _Entry(StoredModel):
 
 
 class ChildRecord(StoredModel):
-    """One of the sinks that a sink consists of."""
+    """One of the sinks in a composite sink."""
 
     sink: str
     target: str | None
     since: int = 0
-    """The first epoch that it could get: 0, unless it was added later."""
+    """The first epoch that it could receive: 0, unless it was added later."""
 
 
 class Begin(_Entry):
-    """A driver takes the step over. The entry's number is its generation."""
+    """A driver takes over the step. The number of the entry is its generation."""
 
     kind: Literal["begin"] = "begin"
     epoch: int | None
-    """`None` where the API learns it only in the tasks and any would do."""
+    """`None` if the API learns it only in the tasks, and any is valid."""
     outfall: str
-    """The version that wrote it."""
+    """The version that wrote the entry."""
     sink: str
     target: str | None
     query_id: str | None
     driver: str
-    """Host and process id, for people."""
+    """Host and process id; informative."""
     nonce: str = Field(default_factory=lambda: secrets.token_hex(8))
-    """The token: makes two drivers' entries differ, so that a store can tell its own from another's after a lost reply,
-    and a target the drivers of two copies of a log."""
+    """The token. It makes the entries of two drivers differ. A store recognizes its own entry by it after a lost
+    response, and a target recognizes the drivers of two copies of a log."""
     bases: dict[str, StoredValue] = {}
-    """Where parts start that had data before their first epoch."""
+    """The start of parts that had data before their first epoch."""
     writer_states: list[StoredValue] = []
-    """States adopted from other steps, once."""
+    """States adopted from other steps."""
     drain: bool = False
-    """Whether this epoch has no batch, and delivers what former ones held back."""
+    """Whether this epoch has no batch and delivers the buffered rows of earlier epochs."""
     drains: int = 0
-    """How many drains came before: the epoch's number is the batch id and this."""
+    """The number of earlier drains: the epoch's number is the batch id plus this number."""
     children: dict[str, ChildRecord] = {}
-    """The sinks that the sink consists of, by name; those of a child that consists of others as `child.grandchild`."""
+    """The sinks in a composite sink by name; those of an inner composite sink as `child.grandchild`."""
 
 
 class Prepared(_Entry):
-    """All tasks answered; what they wrote is durable. From here the epoch is finished by what is recorded."""
+    """All tasks returned their results, and their data is durable. The epoch is finished from this record."""
 
     kind: Literal["prepared"] = "prepared"
     epoch: int
@@ -153,7 +153,7 @@ class Prepared(_Entry):
 
 
 class Committing(_Entry):
-    """From here committables of the epoch may be published."""
+    """From here on, committables of the epoch may be published."""
 
     kind: Literal["committing"] = "committing"
     epoch: int
@@ -161,7 +161,7 @@ class Committing(_Entry):
 
 
 class Committed(_Entry):
-    """All committables of one child are published; they are not offered again."""
+    """All committables of one child are published and not committed again."""
 
     kind: Literal["committed"] = "committed"
     epoch: int
@@ -176,26 +176,26 @@ class Completed(_Entry):
     epoch: int
     generation: int
     prepared: int
-    """The number of its PREPARED entry."""
+    """The number of the PREPARED entry."""
     counts: dict[str, int] = {}
     seconds: float = 0.0
     task_seconds: float = 0.0
-    """From BEGIN to PREPARED; what is left of `seconds` is committing."""
+    """The duration from BEGIN to PREPARED; the rest of `seconds` is the commit."""
     guarantee: str = ""
     drain: bool = False
     drains: int = 0
     held_since: datetime | None = None
-    """When the oldest row was written that is still held back."""
+    """The write time of the oldest row that is still buffered."""
     published: dict[str, int] = {}
-    """The newest epoch that was published to each target, carried forward: by the name of a child, as `children` in
-    BEGIN has it; by the empty name for a sink that consists of no others."""
+    """The newest epoch that was published to each target, carried forward. The keys are the names of children, as in
+    `Begin.children`, or the empty name for a sink that is not composite."""
     totals: dict[str, int] = {}
-    """The sums of `counts` since the step's first epoch, carried forward, but for peaks and `rows_held`. Beside them
-    `epochs`, `restarts` (how often an epoch had to be begun again), and the milliseconds `task_ms` and `commit_ms`."""
+    """The sums of `counts` since the step's first epoch, carried forward, except peaks and `rows_held`. Also `epochs`,
+    `restarts` (how often an epoch began again), and the milliseconds `task_ms` and `commit_ms`."""
 
 
 class Abandoned(_Entry):
-    """The epoch's data was lost before any of it was published; nothing of it can be published any more."""
+    """Data of the epoch was lost before any was published, and none of it can be published any more."""
 
     kind: Literal["abandoned"] = "abandoned"
     epoch: int
@@ -204,7 +204,7 @@ class Abandoned(_Entry):
 
 
 class Skipped(_Entry):
-    """Spark brought a completed epoch again; its rows were read and dropped."""
+    """Spark replayed a completed epoch. Its rows were read and dropped."""
 
     kind: Literal["skipped"] = "skipped"
     epoch: int
@@ -213,7 +213,7 @@ class Skipped(_Entry):
 
 
 class Moved(_Entry):
-    """The step goes on in another store; whoever goes on here is fenced."""
+    """The step continues in another store. A driver that continues here is fenced."""
 
     kind: Literal["moved"] = "moved"
     to: str
@@ -221,17 +221,17 @@ class Moved(_Entry):
 
 
 class Repaired(_Entry):
-    """`outfall repair` moves files of Spark's checkpoint aside; a driver that still runs is fenced.
+    """`outfall repair` moves files of Spark's checkpoint away. A driver that still runs is fenced.
 
-    One is appended before the first file is moved, and one when all are.
+    One entry is appended before the first file is moved, and one after the last.
     """
 
     kind: Literal["repaired"] = "repaired"
     checkpoint: str
     files: list[str]
-    """Below the checkpoint, without their checksums."""
+    """Paths relative to the checkpoint, without checksum files."""
     aside: str
-    """The directory that they are moved to, below the checkpoint."""
+    """The directory that they are moved to, relative to the checkpoint."""
     done: bool
 
 
@@ -244,15 +244,15 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 
 
 def encode_entry(entry: Any) -> bytes:
-    """Turn an entry into the bytes that a log stores."""
+    """Return the bytes of an entry for a log."""
     return str(entry.model_dump_json(exclude_none=False)).encode()
 
 
 def decode_entry(raw: LogEntry, step_id: str) -> Entry:
-    """Turn a log's bytes into an entry.
+    """Return the entry in the bytes of a log.
 
     Raises:
-        RecordError: the bytes are no entry, of a newer format, or of another step.
+        RecordError: The bytes are not an entry, or the entry is of a newer format or another step.
     """
     do = "restore the recovery data from a copy, or start the query with a new checkpoint"
     try:
@@ -266,7 +266,7 @@ def decode_entry(raw: LogEntry, step_id: str) -> Entry:
         raise RecordError(
             f"recovery entry {raw.number} has format {found}; this version reads format {FORMAT}",
             step=step_id,
-            do="run the release that wrote it, or a newer one",
+            do="run the release that wrote the entry, or a newer one",
         )
     try:
         entry = _ENTRY.validate_python(document)
@@ -282,7 +282,7 @@ def store_value(serializer: SimpleVersionedSerializer[T], value: T) -> StoredVal
     """Serialize a value into a record.
 
     Raises:
-        SerializationError: the value cannot be stored.
+        SerializationError: The value cannot be serialized.
     """
     return StoredValue.of(serializer.version, serializer.serialize(value))
 
@@ -290,9 +290,9 @@ def store_value(serializer: SimpleVersionedSerializer[T], value: T) -> StoredVal
 def store_state(
     serializer: SimpleVersionedSerializer[T], value: T, *, log: RecoveryLog | None, name: str, generation: int
 ) -> StoredValue:
-    """Serialize a state; one of more than 64 KiB is written beside the log at once, and recorded by name and digest.
+    """Serialize a state. One of more than 64 KiB is written next to the log, and recorded by name and digest.
 
-    Without a log it is held in the value, whatever its size.
+    Without a log, the record contains a state of any size.
     """
     data = serializer.serialize(value)
     if log is None or len(data) <= LARGE:
@@ -302,7 +302,7 @@ def store_state(
 
 
 def carry_out(stored: StoredValue, log: RecoveryLog) -> StoredValue:
-    """Return the value with its bytes in it, and where they lie beside the log, for a task that cannot reach it."""
+    """Return the value with its content, and its reference if it has one, for a task that cannot reach the log."""
     if stored.blob is None:
         return stored
     data = _read_blob(stored, log)
@@ -310,7 +310,7 @@ def carry_out(stored: StoredValue, log: RecoveryLog) -> StoredValue:
 
 
 def carry_in(stored: StoredValue, log: RecoveryLog, *, name: str, generation: int) -> StoredValue:
-    """Return the value as the log records it, after it travelled: a large one lies beside the log."""
+    """Return the value as the log records it: a large one is written next to the log."""
     if stored.blob is None:
         data = stored.inline() or b""
         if len(data) <= LARGE:
@@ -327,7 +327,7 @@ def _write_blob(data: bytes, log: RecoveryLog, name: str, generation: int) -> Bl
 def copy_value(
     stored: StoredValue, *, source: RecoveryLog, target: RecoveryLog, name: str, generation: int
 ) -> StoredValue:
-    """Return the value as a record of another log can hold it: a large one is copied beside that log."""
+    """Return the value as a record of another log. A large one is copied next to that log."""
     if stored.inline() is not None:
         return stored
     blob = _write_blob(_read_blob(stored, source), target, name, generation)
@@ -335,11 +335,11 @@ def copy_value(
 
 
 def load_value(serializer: SimpleVersionedSerializer[T], stored: StoredValue, *, log: RecoveryLog | None = None) -> T:
-    """Give back the value of a record.
+    """Return the deserialized value of a record.
 
     Raises:
-        SerializationError: the version is unknown, or the bytes are damaged.
-        RecordError: what lies beside the log is missing, or not what was recorded.
+        SerializationError: The version is unknown, or the bytes are damaged.
+        RecordError: The data next to the log is missing, or is not the recorded data.
     """
     data = stored.inline()
     if data is None:
@@ -355,7 +355,7 @@ def _read_blob(stored: StoredValue, log: RecoveryLog | None) -> bytes:
     if len(data) != blob.length or hashlib.sha256(data).hexdigest() != blob.sha256:
         raise RecordError(
             f"the value {blob.name} is not the one that was recorded",
-            why=f"{blob.length} bytes were recorded, {len(data)} are there",
+            why=f"{blob.length} bytes were recorded, {len(data)} were found",
             do="restore the recovery data from a copy",
         )
     return data

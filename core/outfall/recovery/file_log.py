@@ -1,4 +1,4 @@
-"""A log of one file per entry: what holds on every filesystem."""
+"""A log with one file per entry, for all filesystems."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _ROUNDS = 20
 
 
 class FileLog(RecoveryLog):
-    """The layout, and what it stands on.
+    """Implements a log with files. Subclasses provide the operations of a filesystem.
 
     ```
     <location>/outfall/<step_id>/00000000000000000007.json       entry 7
-                                 .tmp-…                          an entry that is not whole yet; local only
+                                 .tmp-…                          an incomplete entry; local filesystems only
                                  states/g5-<label>-<random>.state
-                                 states/g5-task-3.heartbeat      who tries again; nothing is decided by it
+                                 states/g5-task-3.heartbeat      retries of a task; no decision depends on it
     ```
-    Three facts: an entry is created whole and exclusively, or not at all; a listing holds every file that was there
-    before it began and is not removed meanwhile; nobody ever removes the newest entry, but for `erase`.
+    Requirements: an entry is created completely and exclusively, or not at all; a listing contains every file that
+    existed before it began and is not removed meanwhile; the newest entry is never removed, except by `erase`.
     """
 
     def __init__(self, directory: str, step_id: str, where: str | None = None) -> None:
-        """Say where, and how to call it in texts; nothing is made or read."""
+        """Set the directory, and its name in error texts. Creates and reads nothing."""
         self._directory = directory
         self._where = where or directory
         self._step_id = step_id
         self._may_have_states = True
-        """Whether the last listing of the log showed their directory, so that an idle step costs one listing."""
+        """Whether the last listing of the log contained its directory, so that an idle step costs one listing."""
 
     def read(self, *, last: int | None = None) -> list[LogEntry]:
         if last is not None and last < 0:
@@ -130,47 +130,47 @@ class FileLog(RecoveryLog):
                     self._remove(self._state_path(name))
             self._remove_directories()
 
-    # What a filesystem has to say. A file that is not there is no error to any of these.
+    # Operations of a filesystem. A missing file is not an error.
 
     @abstractmethod
     def _list(self, directory: str) -> list[str]:
-        """Return the names in a directory; none when it is missing."""
+        """Return the names in a directory; none if it does not exist."""
 
     @abstractmethod
     def _load(self, path: str) -> bytes | None:
-        """Return a file's content; `None` when it is gone."""
+        """Return the content of a file; `None` if it does not exist."""
 
     def _load_all(self, paths: Collection[str]) -> list[bytes | None]:
-        """Return the content of each file, as `_load` does."""
+        """Return the content of each file, as in `_load`."""
         return [self._load(path) for path in paths]
 
     @abstractmethod
     def _create_entry(self, number: int, data: bytes) -> None:
-        """Create an entry's file: whole, durable, exclusive.
+        """Create the file of an entry, completely, durably and exclusively.
 
         Raises:
-            EntryExistsError: the number is taken.
+            EntryExistsError: The number is taken.
         """
 
     @abstractmethod
     def _create_state(self, name: str, data: bytes) -> None:
-        """Create a state's file durably. The name is new."""
+        """Create the file of a state durably. The name is new."""
 
     @abstractmethod
     def _replace(self, path: str, data: bytes) -> None:
-        """Write a state's directory's file whole in place of the one that is there. It need not be durable."""
+        """Replace a file in the directory of states completely. It need not be durable."""
 
     @abstractmethod
     def _remove(self, path: str) -> None:
-        """Remove a file, or find it gone."""
+        """Remove a file if it exists."""
 
     def _remove_directories(self) -> None:
-        """Remove the log's directories where a filesystem has such, if they are empty."""
+        """Remove the directories of the log if they are empty and the filesystem has directories."""
 
     def _make_durable(self) -> None:
-        """Return when what a listing showed will survive the host."""
+        """Make the files of the last listing durable."""
 
-    # What every filesystem has in common.
+    # Common to all filesystems.
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
@@ -184,10 +184,10 @@ class FileLog(RecoveryLog):
         return _sorted_numbers(entry_number, listed)
 
     def _consistent(self, last: int | None) -> list[LogEntry]:
-        """Read entries that were all there at one moment; entries that a clean-up takes away meanwhile are left out.
+        """Read entries that all existed at one moment. Entries that a clean-up removes meanwhile are omitted.
 
-        When one is gone, somebody appended, so the listing is out of date too. Entries never change, so each is read
-        once and the second round has little to do.
+        If an entry is missing, another writer has appended, and the listing is outdated too. Entries never change, so
+        each is read only once.
         """
         found: dict[int, bytes] = {}
         for _ in range(_ROUNDS):
@@ -197,22 +197,22 @@ class FileLog(RecoveryLog):
             loaded = self._load_all([self._path(entry_name(number)) for number in missing])
             found |= {number: data for number, data in zip(missing, loaded, strict=True) if data is not None}
             if all(number in found for number in numbers):
-                # A writer may have died before it made its entry durable. Whoever acts on the entry must not see it
-                # vanish afterwards.
+                # A writer may have died before its entry was durable. The entry must not disappear after a reader
+                # has acted on it.
                 self._make_durable()
                 return [LogEntry(number, found[number]) for number in numbers]
         raise TransientError(
             f"the recovery log in {self._where!r} changed {_ROUNDS} times while it was read",
             step=self._step_id,
-            do="see whether another query uses this recovery location",
+            do="check whether another query uses this recovery location",
         )
 
     def _refuse_if_passed(self, number: int) -> None:
-        """Fence a writer that slept between its look and its creation: a clean-up may have freed the number meanwhile.
+        """Fence a writer that was suspended between check and creation, while a clean-up may have freed the number.
 
-        The entry stays, because it may count: it may have been the newest for a moment, and whoever passed it has then
-        read it and goes on from it. If its number had been cleaned up, it is a stray. That is harmless: a clean-up
-        frees only numbers below all that count, readers take nothing from there, and a later clean-up removes it.
+        The entry stays, because it may be valid: it may have been the newest for a moment, and the next writer may have
+        continued from it. If a clean-up had freed its number, the entry is ignored. A clean-up frees only numbers
+        below all valid ones, readers start after them, and a later clean-up removes the entry.
         """
         if max(self._numbers(), default=0) > number:
             raise EntryExistsError(number)
@@ -225,7 +225,7 @@ class FileLog(RecoveryLog):
                 self._remove(self._path(entry_name(number)))
                 reached("log: entry cleaned up")
         for name in listed:
-            # Their writers died, or wake up fenced: the number is taken, or was and is cleaned up.
+            # Their writers died, or are fenced when they resume: the number is taken, or was and is cleaned up.
             meant = _temporary_number(name)
             if meant is not None and meant <= max(numbers, default=0):
                 self._remove(self._path(name))
@@ -246,22 +246,22 @@ def _sorted_numbers(number_of: Callable[[str], int | None], listed: Iterable[str
 
 
 def entry_name(number: int) -> str:
-    """Name the file of an entry. Names sort as their numbers do."""
+    """Return the file name of an entry. Names sort in the order of their numbers."""
     return f"{number:020d}.json"
 
 
 def entry_number(name: str) -> int | None:
-    """Return the number of an entry's file; `None` for any other file."""
+    """Return the number in the file name of an entry; `None` for any other file."""
     return _number(_ENTRY, name)
 
 
 def temporary_name(number: int) -> str:
-    """Name a file that becomes entry `number` when it is whole."""
+    """Return the name of the temporary file of entry `number`."""
     return f".tmp-{number:020d}-{uuid.uuid4().hex}"
 
 
 def _temporary_number(name: str) -> int | None:
-    """Return the number of the entry that a file was to become; `None` for any other file."""
+    """Return the entry number in the name of a temporary file; `None` for any other file."""
     return _number(_TEMPORARY, name)
 
 

@@ -1,4 +1,4 @@
-"""What a step's last epochs counted, and how that is shown in notebooks."""
+"""The counts of a step's last epochs, and their display in notebooks."""
 
 from __future__ import annotations
 
@@ -16,47 +16,46 @@ from outfall.recovery.plots import BarSeries, bar_plot
 from outfall.recovery.url import recovery_config
 
 KEPT_EPOCHS = 100
-"""Epochs whose counts are kept."""
+"""The number of epochs whose counts are kept."""
 
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """The counts of one epoch, or of one time that Spark brought a completed epoch again."""
+    """The counts of one epoch, or of one replay of a completed epoch."""
 
     epoch: int
     batch: int | None
-    """Spark's batch id, or a batch job's own number: the epoch's less the drains before it. `None` for a drain."""
+    """Spark's batch id, or the number of a batch job: the epoch without the earlier drains. `None` for a drain."""
     completed_at: datetime
     """UTC."""
     seconds: float
-    """From BEGIN to COMPLETED."""
+    """The duration from BEGIN to COMPLETED."""
     task_seconds: float
-    """From BEGIN to PREPARED: what the tasks took. The rest of `seconds` is committing."""
+    """The duration from BEGIN to PREPARED, of the tasks. The rest of `seconds` is the commit."""
     rows: int
     bytes: int
     retries: int
-    """Requests and commits that were sent again after a failure. Failed attempts of tasks are `task_retries` in
-    `counts`."""
+    """Requests and commits that were retried after a failure. Failed task attempts are `task_retries` in `counts`."""
     dead_letters: int
     skipped: int
-    """Rows that were read again and dropped, since their epoch was completed."""
+    """Rows that were read again and dropped, because their epoch was completed."""
     dropped: int
-    """Rows among `rows` that the target refused and that were thrown away, as the query's `CommitPolicy` said."""
+    """Rows among `rows` that the target rejected and that were dropped, according to the query's `CommitPolicy`."""
     rows_held: int
-    """Rows that the sink holds back after this epoch."""
+    """Rows that are buffered after this epoch."""
     held_since: datetime | None
-    """When the oldest of them was written, where the sink says so."""
+    """The write time of the oldest of them, if the sink reports it."""
     counts: dict[str, int]
-    """All counters of the epoch, those of the sink among them."""
+    """All counters of the epoch, those of the sink included."""
 
     @property
     def commit_seconds(self) -> float:
-        """From PREPARED to COMPLETED."""
+        """The duration from PREPARED to COMPLETED."""
         return max(0.0, self.seconds - self.task_seconds)
 
 
 class History(Sequence[EpochSummary]):
-    """The last epochs of a step, oldest first; a list that cannot be changed, and that notebooks show with plots."""
+    """The last epochs of a step, oldest first: an immutable sequence that notebooks display with plots."""
 
     def __init__(self, epochs: Iterable[EpochSummary] = ()) -> None:
         self._epochs = list(epochs)
@@ -85,7 +84,7 @@ class History(Sequence[EpochSummary]):
         return f"History({self._epochs!r})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: plots and a table, in the colours of the notebook."""
+        """Return plots and a table for a notebook, in the colors of the notebook."""
         if not self._epochs:
             return "<p>No epochs.</p>"
         plots = "".join(f'<div style="flex:1 1 300px;max-width:420px">{plot}</div>' for plot in epoch_plots(self))
@@ -96,21 +95,21 @@ class History(Sequence[EpochSummary]):
 
 
 def history(recovery: str | RecoveryConfig, step_id: str = "sink") -> History:
-    """Return the last hundred epochs of a step, oldest first. Reads only; safe while the query runs.
+    """Return the last hundred epochs of a step, oldest first. Reads only, and is safe while the query runs.
 
     Args:
-        recovery: where the log is: the query's checkpoint location, or what was given as `recovery`.
-        step_id: the step's id.
+        recovery: The location of the log: the query's checkpoint location, or its `recovery`.
+        step_id: The step id.
 
     Raises:
-        RecordError: an entry is damaged or of a newer format.
+        RecordError: An entry is damaged or of a newer format.
     """
     with closing(recovery_config(recovery).open_read_only(step_id)) as log:
         return History(summaries(decode_entry(raw, step_id) for raw in log.read()))
 
 
 def summaries(entries: Iterable[Entry]) -> list[EpochSummary]:
-    """Return the counts in a log's entries, of the last hundred epochs, oldest first."""
+    """Return the counts in the entries of a log, for the last hundred epochs, oldest first."""
     return [_summary(entry) for entry in entries if isinstance(entry, Completed | Skipped)][-KEPT_EPOCHS:]
 
 
@@ -135,12 +134,12 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
 
 
 def written_epochs(epochs: Iterable[EpochSummary]) -> list[EpochSummary]:
-    """Return those that wrote, without the times that a completed epoch was brought again."""
+    """Return the epochs that wrote data, without replays of completed epochs."""
     return [epoch for epoch in epochs if epoch.seconds > 0]
 
 
 def rows_per_second(epoch: EpochSummary) -> float:
-    """How many rows an epoch wrote in each second, from BEGIN to COMPLETED."""
+    """Return the rows per second of an epoch, from BEGIN to COMPLETED."""
     return epoch.rows / epoch.seconds if epoch.seconds > 0 else 0.0
 
 
@@ -151,11 +150,11 @@ _COUNTERS: dict[str, tuple[str, Callable[[EpochSummary], int]]] = {
     "skipped": ("rows", lambda epoch: epoch.skipped),
     "buffered": ("rows", lambda epoch: epoch.rows_held),
 }
-"""What is shown only where it is not zero throughout: its unit, and how it is found."""
+"""Counters that are shown only if one of them is not zero: their unit, and a function that returns them."""
 
 
 def epoch_plots(epochs: Sequence[EpochSummary]) -> list[str]:
-    """Draw what the epochs counted: plots of HTML, without those of what is zero throughout."""
+    """Return the plots of the epochs as HTML, without those whose values are all zero."""
     written = written_epochs(epochs)
     names = [str(epoch.epoch) for epoch in written]
     speed = BarSeries("rows", [rows_per_second(epoch) for epoch in written])
@@ -179,7 +178,7 @@ _TABLE = "border-collapse:collapse;text-align:right;white-space:nowrap;font-vari
 
 
 def epoch_table(epochs: Sequence[EpochSummary]) -> str:
-    """Return a table of HTML with a line for each epoch, newest first, without columns that say nothing."""
+    """Return an HTML table with a row per epoch, newest first, without columns whose values are all zero."""
     columns: dict[str, Callable[[EpochSummary], str]] = {"epoch": lambda epoch: str(epoch.epoch)}
     if any(epoch.batch != epoch.epoch for epoch in epochs):
         columns["batch"] = lambda epoch: "drain" if epoch.batch is None else str(epoch.batch)
@@ -199,7 +198,7 @@ def epoch_table(epochs: Sequence[EpochSummary]) -> str:
         f"<tr>{''.join(f'<td>{escape(text(epoch))}</td>' for text in columns.values())}</tr>"
         for epoch in reversed(epochs)
     )
-    # By an attribute, so that the style sheet of a page or a notebook goes before.
+    # As an attribute, so that the style sheet of a page or a notebook takes precedence.
     return f'<table style="{_TABLE}" cellpadding="4"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
 
 

@@ -1,4 +1,4 @@
-"""A log on a POSIX filesystem, shared or not."""
+"""A log on a POSIX filesystem, local or shared."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class LocalLog(FileLog):
-    """Entries are written aside, made durable, and then given their name by `link`, which fails when it is taken.
+    """Writes an entry to a temporary file, syncs it, and names it with `link`, which fails if the name is taken.
 
-    A failed fsync is reported and never tried again: the kernel may have dropped the pages and call the second one
-    a success.
+    A failed fsync is reported and never retried: the kernel may have dropped the pages and report success the second
+    time.
     """
 
     def __init__(self, directory: str, step_id: str) -> None:
@@ -55,7 +55,7 @@ class LocalLog(FileLog):
             sync_directory(self._directory)
             reached("log: directory synced")
         finally:
-            # One that stays behind is cleaned up; it must not hide the error that matters.
+            # A remaining temporary file is cleaned up later. It must not hide the original error.
             with suppress(OSError):
                 os.unlink(temporary)
         reached("log: temporary removed")
@@ -65,11 +65,11 @@ class LocalLog(FileLog):
         try:
             os.link(temporary, final)
         except FileExistsError:
-            # On NFS a link whose reply was lost is sent again, and finds itself.
+            # On NFS, a link with a lost response is retried and finds itself.
             if not _same_file(temporary, final):
                 raise EntryExistsError(number) from None
         except FileNotFoundError:
-            # A clean-up took the temporary, which it does only when the number is behind the newest.
+            # A clean-up removed the temporary file, which happens only if the number is below the newest.
             if max(self._numbers(), default=0) >= number:
                 raise EntryExistsError(number) from None
             raise
@@ -80,9 +80,9 @@ class LocalLog(FileLog):
 
     def _no_hard_links(self, error: OSError) -> ConfigurationError:
         return ConfigurationError(
-            f"the filesystem of {self._directory!r} refuses hard links",
+            f"the filesystem of {self._directory!r} does not support hard links",
             step=self._step_id,
-            why=f"a recovery entry is created exclusively by linking it, and that gave {error.strerror!r}",
+            why=f"a recovery entry is created exclusively with a hard link, which failed with {error.strerror!r}",
             do=USE_INSTEAD,
         )
 
@@ -93,7 +93,7 @@ class LocalLog(FileLog):
         try:
             _write_durably(path, data)
         except OSError:
-            # Or each try on a full disk would make it fuller.
+            # Otherwise each retry would use more space of a full disk.
             with suppress(OSError):
                 os.unlink(path)
             raise
@@ -112,7 +112,7 @@ class LocalLog(FileLog):
     def _remove_directories(self) -> None:
         for directory in (self._path(STATES), self._directory):
             self._made.discard(directory)
-            # Somebody else's file in it, or a writer that comes in between, keeps it.
+            # Fails if another writer's file is in it, or if a writer creates one meanwhile.
             with suppress(OSError):
                 os.rmdir(directory)
         with suppress(FileNotFoundError):
@@ -126,7 +126,7 @@ class LocalLog(FileLog):
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Put a file in place of another at once, which a crash of the host may undo."""
+    """Replace a file atomically, but not durably."""
     new = f"{path}.new"
     with open(new, "wb") as file:
         file.write(data)

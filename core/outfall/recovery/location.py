@@ -1,4 +1,4 @@
-"""Where a log can lie, and what the errors of such a place mean."""
+"""Locations that can store a log, and explanations of their errors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from outfall.location import OBJECT_STORES, Location, Purpose
 from outfall.plugins import RECOVERY
 
 USE_INSTEAD = (
-    "give recovery= an absolute path on a POSIX filesystem that driver and executors share and that has hard links"
-    " (NFS does), or a URL of an object store: "
+    "set recovery= to an absolute path on a POSIX filesystem that driver and executors share and that has hard links"
+    " (NFS does), or to a URL of an object store: "
     f"{', '.join(f'{scheme}://' for scheme in OBJECT_STORES if scheme != 'memory')}"
 )
 
@@ -22,37 +22,37 @@ _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.
 _RECOVERY = Purpose(
     "recovery location",
     OBJECT_STORES,
-    "is not known for creating a file exclusively, which all safety stands on; no installed distribution registers a"
+    "is not known to create files exclusively, which all guarantees require; no installed distribution registers a"
     f" store for it in {RECOVERY}",
     USE_INSTEAD,
 )
 
 
 def recovery_location(text: str) -> Location:
-    """Understand an absolute path or a URL.
+    """Parse an absolute path or a URL.
 
     Raises:
-        ConfigurationError: it is relative, carries credentials, or no log can lie there.
+        ConfigurationError: The location is relative, contains credentials, or cannot store a log.
     """
     return Location.parse(text, _RECOVERY)
 
 
 class StoreClientError(Exception):
-    """A store's own client failed, and not with an OSError. For `explained`."""
+    """An error of a store's client that is not an OSError. For `explained`."""
 
     def __init__(self, error: Exception) -> None:
-        """Remember what it raised."""
+        """Keep the error of the client."""
         super().__init__(str(error))
         self.error = error
 
 
 @contextmanager
 def explained(doing: str, step_id: str | None, where: str) -> Iterator[None]:
-    """Turn an error of the block into one that says what was being done, where, why, and what to do.
+    """Convert an error of the block into one that states operation, location, cause and remedy.
 
     Raises:
-        ConfigurationError: the place will not do until somebody changes it or its rights, or gives credentials.
-        TransientError: anything else. What was being written may or may not be there.
+        ConfigurationError: The location or its permissions must be changed, or credentials are missing.
+        TransientError: Any other error. The written data may or may not exist.
     """
     try:
         yield
@@ -65,9 +65,9 @@ def explained(doing: str, step_id: str | None, where: str) -> Iterator[None]:
 def _explanation(error: OSError, what: str, step_id: str | None) -> OutfallError:
     why = f"{type(error).__name__}: {error}"
     if error.errno in _PLACE_IS_WRONG or isinstance(error, PermissionError):
-        do = f"make every level of it a directory that driver and executors may write to, or {USE_INSTEAD}"
+        do = f"make every level of the path a directory that driver and executors can write, or {USE_INSTEAD}"
         return ConfigurationError(what, step=step_id, why=why, do=do)
-    do = f"{remedy(error)}; the next run goes on from what the log holds"
+    do = f"{remedy(error)}; the next run continues from the recorded state"
     return TransientError(what, step=step_id, why=why, do=do)
 
 
@@ -76,5 +76,5 @@ def _client_explanation(error: Exception, what: str, step_id: str | None) -> Out
     if is_unset(error):
         do = "provide credentials and region in the environment of that client, on driver and executors"
         return ConfigurationError(what, step=step_id, why=why, do=do)
-    do = "see that the store is up and reachable; the next run goes on from what the log holds"
+    do = "check that the store is up and reachable; the next run continues from the recorded state"
     return TransientError(what, step=step_id, why=why, do=do)

@@ -1,4 +1,4 @@
-"""A log in an object store, through fsspec reduced to what a log needs of it."""
+"""A log in an object store, through a minimal subset of fsspec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _proved: set[str] = set()
 
 
 class ObjectLog(FileLog):
-    """Entries are objects, created with the store's own condition that there be none; durable when created."""
+    """Stores entries as objects, created with the store's condition that no object of the name exists."""
 
     def __init__(self, store: ObjectStore, directory: str, step_id: str) -> None:
         super().__init__(directory, step_id, f"{store.scheme}://{directory}")
@@ -57,34 +57,34 @@ class ObjectLog(FileLog):
 
 
 class ObjectStore:
-    """Lists, reads, removes, and creates exclusively. What is missing is no error.
+    """Lists, reads, removes, and creates objects exclusively. A missing object is not an error.
 
-    A failure is an OSError, or a `StoreClientError`: what a client raises by itself depends on the store.
+    Failures are raised as OSError or `StoreClientError`, because the errors of a client depend on the store.
     """
 
     def __init__(self, location: Location) -> None:
-        """Open the filesystem of a location; credentials come from its own environment and fsspec's configuration.
+        """Open the filesystem of a location, with credentials from its own environment or fsspec's configuration.
 
         Raises:
-            ImportError: a package is missing; the text names it.
-            ConfigurationError: its client cannot be made, as without credentials.
+            ImportError: A package is missing. The text names it.
+            ConfigurationError: The client cannot be created, for example without credentials.
         """
         self._location = location
         self._fs, _ = open_filesystem(location, "recovery in")
-        # fsspec's memory looks and then writes; it lives in this process, so that a lock makes one step of it.
+        # fsspec's memory filesystem checks and then writes. It is local to the process, so a lock makes this atomic.
         self._guard: AbstractContextManager[Any] = _memory if location.scheme == "memory" else nullcontext()
 
     @property
     def scheme(self) -> str:
-        """What URLs of its objects begin with."""
+        """The scheme in the URLs of its objects."""
         return self._location.scheme
 
     def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, as they are now."""
+        """Return the current names in a directory."""
         return [name for name, _ in self._listed(directory)]
 
     def directories(self, directory: str) -> list[str]:
-        """Return the names of what has something below it in a directory, as they are now."""
+        """Return the current names of subdirectories in a directory."""
         return [name for name, kind in self._listed(directory) if kind == "directory"]
 
     def _listed(self, directory: str) -> list[tuple[str, str]]:
@@ -97,7 +97,7 @@ class ObjectStore:
         return [(posixpath.basename(item["name"].rstrip("/")), item["type"]) for item in found]
 
     def load(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return the content of each object, `None` for one that is gone."""
+        """Return the content of each object, `None` for a missing one."""
         with self._calling():
             found = self._fs.cat_ranges(list(paths), None, None, on_error="return") if paths else []
             return [_content(result) for result in found]
@@ -105,11 +105,11 @@ class ObjectStore:
     def create(self, path: str, data: bytes) -> bool:
         """Create an object exclusively.
 
-        A client that hears no answer sends its request again and is then refused because of itself. So a refusal is
-        believed only when something else lies there; no two callers may bring the same bytes.
+        A client that receives no response retries its request, and the retry is then rejected because of the first one.
+        A rejection therefore counts only if the object has other content. Two callers must not pass the same bytes.
 
         Returns:
-            Whether it lies there now because of this call.
+            Whether this call has created the object.
         """
         with self._calling():
             return self._create(path, data)
@@ -125,28 +125,28 @@ class ObjectStore:
         return True
 
     def put(self, path: str, data: bytes) -> None:
-        """Write an object, in place of one of the same name."""
+        """Write an object, and replace one of the same name."""
         with self._calling():
             self._fs.pipe_file(path, data)
 
     def remove(self, path: str) -> None:
-        """Remove an object, or find it gone."""
+        """Remove an object if it exists."""
         with self._calling(), self._guard, suppress(FileNotFoundError):
             self._fs.rm_file(path)
 
     def prove_exclusive_create(self) -> None:
-        """Create an object twice, once per process and location: the second must be refused.
+        """Create an object twice, once per process and location, and check that the second attempt is rejected.
 
         Older releases of the packages and some servers accept the condition and ignore it.
 
         Raises:
-            ConfigurationError: it was not refused.
+            ConfigurationError: The second attempt was not rejected.
         """
         if self._location.url() in _proved:
             return
-        # fsspec's default passes a probe, but looks first and writes later.
+        # fsspec's default implementation passes the probe, but checks first and writes later.
         if not self._fs.async_impl and type(self._fs).pipe_file is AbstractFileSystem.pipe_file:
-            raise self._no_exclusive_create("it looks first and writes later")
+            raise self._no_exclusive_create("it checks first and writes later")
         probe = self._location.child("outfall", f".probe-{uuid.uuid4().hex}")
         try:
             with self._calling():
@@ -187,8 +187,8 @@ class ObjectStore:
 
 
 def _is_taken(error: Exception) -> bool:
-    """Whether an object was refused because there is one."""
-    # Where the server's answer does not name the condition that failed (MinIO), s3fs raises a plain OSError.
+    """Return whether an object was rejected because one of the name exists."""
+    # If the server's response does not name the failed condition (MinIO), s3fs raises a plain OSError.
     answer = getattr(error.__cause__, "response", None)
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(answer, dict) else None
     return isinstance(error, FileExistsError) or status == 412

@@ -1,14 +1,14 @@
-"""Spark's checkpoint of a query on a local disk: which of its files are whole, and how they are made durable.
+"""Spark's checkpoint of a query on a local disk: detects damaged files, and syncs files before BEGIN.
 
 ```
-metadata                 the query's id                       written once
-sources/<source>/<n>     what a source notes for itself       before offsets; `<n>.compact` holds those before it too
-offsets/<batch>          where each source's batch ends       before the batch runs, so before BEGIN
-state/<operator>/…       version n+1 is made by batch n       while the batch runs
-commits/<batch>          the batch is done                    after the batch, so after COMPLETED
+metadata                 the query id                         written once
+sources/<source>/<n>     the notes of a source                before offsets; `<n>.compact` includes earlier ones
+offsets/<batch>          the end offset of each source        before the batch runs, and therefore before BEGIN
+state/<operator>/…       batch n creates version n+1          while the batch runs
+commits/<batch>          the batch is done                    after the batch, and therefore after COMPLETED
 ```
-Each has a checksum beside it, `.<name>.crc`. Spark syncs none of them, so a loss of power can leave any of them empty,
-cut short or gone, as long as nobody else has made them durable. Free of Spark.
+Each file has a checksum next to it, `.<name>.crc`. Spark syncs none of them. After a power loss, any of them may be
+empty, truncated or missing, unless they were synced by another program. This module does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERED = re.compile(r"([0-9]+)(\.compact)?")
 _STATE_FILE = re.compile(r"([0-9]+)(?:_[0-9a-fA-F-]+)?\.(delta|snapshot|zip|changelog)")
 _CRC_HEADER = 8
 _AT_ONCE = 8
-"""Files that are synced side by side: a disk takes a flush for several of them at the time of one."""
+"""The number of files that are synced in parallel: a disk flushes several of them in the time of one."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class StateFile:
     """A file in `state`."""
 
     path: str
-    """Below the checkpoint."""
+    """Relative to the checkpoint."""
     version: int | None
-    """The version it is of; `None` for what is of no single version, such as a schema."""
+    """The version of the file; `None` if it belongs to no single version, such as a schema."""
     kind: str
-    """`delta`, `snapshot`, `zip`, `changelog`; empty for what has no version."""
+    """`delta`, `snapshot`, `zip`, `changelog`; empty for a file without a version."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SparkCheckpoint:
 
     @classmethod
     def at(cls, location: str | os.PathLike[str] | None) -> SparkCheckpoint | None:
-        """Return the checkpoint at a location; `None` where there is none, or not on a local disk."""
+        """Return the checkpoint at a location; `None` if there is none, or not on a local disk."""
         if location is None:
             return None
         try:
@@ -70,26 +70,26 @@ class SparkCheckpoint:
     # --- before BEGIN
 
     def make_durable(self, batch: int | None, everything: bool) -> None:
-        """Make durable what a batch stands on: nothing that Spark needs to run it again may be lost after BEGIN.
+        """Sync the files that a batch depends on, so that Spark can run it again after any crash after BEGIN.
 
-        Called on the driver, right before BEGIN.
+        Called on the driver, immediately before BEGIN.
 
         Args:
-            batch: the batch that begins; the newest one that is planned when `None`.
-            everything: whether nobody has done this for the batches before.
+            batch: The batch that begins; the newest planned one if `None`.
+            everything: Whether the files of earlier batches were never synced.
 
         Raises:
-            RecordError: the batch is not in the checkpoint, or its state is damaged already.
-            TransientError, ConfigurationError: the disk failed, or may not be read.
+            RecordError: The batch is not in the checkpoint, or its state is already damaged.
+            TransientError, ConfigurationError: The disk failed, or cannot be read.
         """
         with explained("syncing Spark's checkpoint", None, self.root):
             planned = self.numbered("offsets")
             number = max(planned, default=0) if batch is None else batch
             if number not in planned:
                 raise RecordError(
-                    f"Spark brings batch {number}, and offsets/{number} is not in its checkpoint {self.root}",
+                    f"Spark runs batch {number}, but offsets/{number} is not in its checkpoint {self.root}",
                     why="files of the checkpoint were moved while the query runs, or Spark writes it asynchronously"
-                    " (asyncProgressTrackingEnabled), so that after a crash it would bring other batches",
+                    " (asyncProgressTrackingEnabled) and would run other batches after a crash",
                     do="stop the query and start it again, without asynchronous progress tracking",
                 )
             self._refuse_lost_state(number)
@@ -99,7 +99,7 @@ class SparkCheckpoint:
             _sync([*self._stands_on(number), *(_levels(self.root) if everything else [])])
 
     def _stands_on(self, batch: int) -> Iterator[str]:
-        """The files and directories by name that are new since the batch before began."""
+        """Yield the new files and directories, by name, since the previous batch began."""
         yield from self._with_checksum("metadata")
         for directory, oldest in (("offsets", batch), ("commits", batch - 1)):
             found = self.numbered(directory)
@@ -122,39 +122,39 @@ class SparkCheckpoint:
         yield self.path(checksum_of(name))
 
     def _refuse_lost_state(self, version: int) -> None:
-        """Refuse a batch whose state is lost, before BEGIN: after it there is no way back to the batch before."""
+        """Reject a batch whose state is lost, before BEGIN. After it, Spark cannot return to the batch before."""
         lost = self.lost_state(version)
         if lost:
             raise RecordError(
                 f"Spark's state of version {version} is damaged in its checkpoint {self.root}:"
                 f" {lost[0]} {self.damage(lost[0]) or 'is missing'}",
-                why="the machine lost its power, or the disk failed, before it was on the disk",
+                why="the machine lost its power, or the disk failed, before the file was on the disk",
                 do=f"stop the query, run `outfall repair {self.root}`, and start it again",
             )
 
-    # --- what is there
+    # --- content
 
     def path(self, name: str) -> str:
         """Return the path of a file or directory of the checkpoint."""
         return f"{self.root}/{name}"
 
     def numbered(self, directory: str) -> dict[int, str]:
-        """Return the numbers that a directory holds, ascending, each with its file's name."""
+        """Return the numbers in a directory in ascending order, with their file names."""
         found = ((_NUMBERED.fullmatch(name), name) for name in _names(self.path(directory)))
         return dict(sorted((int(match[1]), name) for match, name in found if match))
 
     def strange(self, directory: str) -> list[str]:
-        """Return the names in a directory of numbered files that are not Spark's, as far as known."""
+        """Return the names in a directory of numbered files that are not known to be Spark's."""
         return [name for name in _names(self.path(directory)) if not (name[0] == "." or _NUMBERED.fullmatch(name))]
 
     def sources(self) -> list[str]:
-        """Return the names of the sources that note something."""
+        """Return the names of the sources with notes."""
         return sorted(name for name in _names(self.path("sources")) if os.path.isdir(self.path(f"sources/{name}")))
 
     def source_ends(self, batch: int) -> dict[str, int]:
-        """Return the newest entry of each source that a batch reads; of sources only that number their entries so.
+        """Return the newest entry of each source that a batch reads, for sources whose offset is its number.
 
-        Those are Spark's own sources of files. Others (Kafka) note where the query began, once.
+        These are Spark's own file sources. Other sources (Kafka) write one note with the start of the query.
         """
         try:
             lines = [json.loads(line) for line in self._lines(f"offsets/{batch}")[2:]]
@@ -167,7 +167,7 @@ class SparkCheckpoint:
         }
 
     def query_id(self) -> str | None:
-        """Return the query's id; `None` where it cannot be read."""
+        """Return the query id; `None` if it cannot be read."""
         try:
             with open(self.path("metadata"), encoding="utf-8") as file:
                 return str(json.load(file)["id"])
@@ -175,11 +175,11 @@ class SparkCheckpoint:
             return None
 
     def damage(self, name: str, *, thoroughly: bool = False) -> str | None:
-        """Say what is wrong with a file, as the end of a sentence; `None` for one that is whole.
+        """Return the damage of a file as the end of a sentence; `None` if it is complete.
 
         Args:
-            name: below the checkpoint.
-            thoroughly: whether its bytes are compared with their checksum, and not only their number.
+            name: Relative to the checkpoint.
+            thoroughly: Whether to compare the bytes with their checksum, and not only the size.
         """
         path = self.path(name)
         try:
@@ -191,7 +191,7 @@ class SparkCheckpoint:
         return _mismatch(path, self.path(checksum_of(name)), size, thoroughly=thoroughly)
 
     def format_of(self, name: str) -> str:
-        """Return the version in a file's first line, `v1`; empty where there is none."""
+        """Return the version in the first line of a file, `v1`; empty if there is none."""
         try:
             with open(self.path(name), encoding="utf-8") as file:
                 found = file.readline().strip()
@@ -200,7 +200,7 @@ class SparkCheckpoint:
         return found if re.fullmatch(r"v[0-9]+", found) else ""
 
     def log_damage(self, name: str) -> str | None:
-        """As `damage`, of a file of `offsets`, `commits` or a source of files, whose text is looked at as well."""
+        """As `damage`, for a file of `offsets`, `commits` or a file source, whose text is checked too."""
         wrong = self.damage(name, thoroughly=True)
         if wrong is not None:
             return wrong
@@ -212,10 +212,10 @@ class SparkCheckpoint:
                     json.loads(line)
         except ValueError:
             whole = False
-        return None if whole else "is cut short"
+        return None if whole else "is truncated"
 
     def state_files(self) -> Iterator[StateFile]:
-        """Yield all files in `state` but checksums and what is not finished."""
+        """Yield all files in `state` except checksums and temporary files."""
         for directory, _, names in os.walk(self.path("state")):
             for name in names:
                 if name[0] != ".":
@@ -224,18 +224,18 @@ class SparkCheckpoint:
                     yield StateFile(path, int(match[1]), match[2]) if match else StateFile(path, None, "")
 
     def lost_state(self, version: int, *, thoroughly: bool = False) -> list[str]:
-        """Return what a version of the state lacks.
+        """Return the missing and damaged files of a version of the state.
 
         Args:
-            version: that which the batch of this number reads, and the one before it makes.
-            thoroughly: whether bytes are compared with checksums, and files that are gone are missed.
+            version: The version, which the batch of this number reads and the previous batch created.
+            thoroughly: Whether to compare bytes with checksums, and to detect missing files.
         """
         if version < 1:
             return []
         return [name for store in self._stores() for name in self._lost_in(store, version, thoroughly)]
 
     def shared_state(self, through: int) -> set[str]:
-        """Return the files that versions of RocksDB's state up to one consist of, beside those of their own."""
+        """Return the shared files of the versions of RocksDB's state up to this one."""
         zips = (file for file in self.state_files() if file.kind == "zip" and (file.version or 0) <= through)
         return {name for file in zips for name, _ in self._members(file.path)}
 
@@ -245,14 +245,14 @@ class SparkCheckpoint:
         lost = [name for name in there if self.damage(name, thoroughly=thoroughly)]
         zips = (name for name in there if name.endswith(".zip"))
         lost += [member for name in zips for member, size in self._members(name) if self._size(member) != size]
-        # Spark's own provider writes a delta for each version, of whichever partition.
+        # Spark's own provider writes a delta for each version in each partition.
         before, now = f"{store}/{version - 1}.delta", f"{store}/{version}.delta"
         if thoroughly and os.path.exists(self.path(before)) and now not in there:
             lost.append(now)
         return lost
 
     def _members(self, name: str) -> Iterator[tuple[str, int]]:
-        """The files of RocksDB that a version consists of, with their sizes; none of a version that is damaged."""
+        """Yield the RocksDB files of a version with their sizes; nothing if the version is damaged."""
         store = os.path.dirname(name)
         try:
             with zipfile.ZipFile(self.path(name)) as archive:
@@ -271,7 +271,7 @@ class SparkCheckpoint:
             return -1
 
     def _stores(self) -> Iterator[str]:
-        """The directories that hold versions: of a partition, or of its named stores."""
+        """Yield the directories with versions: those of partitions and of their named stores."""
         for operator in _names(self.path("state")):
             for partition in _names(self.path(f"state/{operator}")):
                 if partition.isdecimal():
@@ -286,24 +286,24 @@ class SparkCheckpoint:
 
 
 def has_open_batch(checkpoint: str) -> bool | None:
-    """Tell whether Spark has begun a micro-batch in its checkpoint that it has not committed; `None` where unknown.
+    """Return whether Spark has begun and not committed a micro-batch; `None` if unknown.
 
-    Before it plans a micro-batch Spark writes `offsets/N`, and after it `commits/N`. Of a continuous query both have
+    Spark writes `offsets/N` before it plans a micro-batch, and `commits/N` after it. In a continuous query, both have
     the same newest number while it is planned.
     """
     try:
         location = recovery_location(checkpoint)
     except ConfigurationError:
         return None
-    with explained("looking at Spark's checkpoint", None, checkpoint):
+    with explained("reading Spark's checkpoint", None, checkpoint):
         if _newest(location, "offsets") > _newest(location, "commits"):
             return True
-        # Spark's idea of a path without a scheme may be another filesystem than ours.
+        # Spark may interpret a path without a scheme as a path on another filesystem.
         return False if "metadata" in _log_names(location) else None
 
 
 def checksum_of(name: str) -> str:
-    """Return the name of the checksum beside a file."""
+    """Return the name of the checksum of a file."""
     directory, slash, base = name.rpartition("/")
     return f"{directory}{slash}.{base}.crc"
 
@@ -327,7 +327,7 @@ def _mismatch(path: str, checksum: str, size: int, *, thoroughly: bool) -> str |
     if sums[:4] != b"crc\0" or chunk < 1:
         return "has a damaged checksum"
     if len(sums) != _CRC_HEADER + 4 * -(-size // chunk):
-        return "is cut short, or its checksum is"
+        return "is truncated, or its checksum is"
     if thoroughly:
         with open(path, "rb") as file:
             for at in range(_CRC_HEADER, len(sums), 4):
@@ -337,14 +337,14 @@ def _mismatch(path: str, checksum: str, size: int, *, thoroughly: bool) -> str |
 
 
 def _levels(directory: str) -> Iterator[str]:
-    """The directories above, which somebody may have made just now."""
+    """Yield the parent directories, which another process may have just created."""
     while (above := os.path.dirname(directory)) != directory:
         yield above
         directory = above
 
 
 def _sync(paths: Iterable[str]) -> None:
-    """Make files and directories durable; what is not there is passed over, and so is what only its owner may read."""
+    """Sync files and directories. Missing ones are skipped, and directories that only their owner may read."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for _ in pool.map(_sync_one, paths):
             pass
@@ -356,7 +356,7 @@ def _sync_one(path: str) -> None:
             descriptor = os.open(path, os.O_RDONLY)
         except PermissionError:
             if os.path.isdir(path):
-                return  # who may not read a level above did not make it
+                return  # a process that may not read a parent directory has not created it
             raise
         try:
             os.fsync(descriptor)
@@ -365,7 +365,7 @@ def _sync_one(path: str) -> None:
 
 
 def _sync_filesystem(path: str) -> None:
-    """Make durable everything on the filesystem of a directory."""
+    """Sync the whole filesystem of a directory."""
     syncfs: Any = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if syncfs is None:
         os.sync()

@@ -1,4 +1,4 @@
-"""Recovery data in SQLite databases on the driver's own disk."""
+"""Recovery data in SQLite databases on a disk of the driver."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ if TYPE_CHECKING:
 SCHEME = "sqlite"
 _SUFFIX = ".sqlite"
 _WAL_BYTES = 4 * 1024 * 1024
-"""What the WAL may hold before a clean-up moves it over."""
+"""Size of the WAL above which a clean-up runs a checkpoint."""
 
 _DIRECTORY = Purpose(
     "directory of SQLite databases",
     {},
-    "SQLite needs a disk of the driver's own",
-    "give the absolute path of a directory on the driver's durable local disk",
+    "SQLite requires a disk of the driver's own",
+    "pass the absolute path of a directory on a durable local disk of the driver",
 )
 
 
 @dataclass(frozen=True)
 class SqliteRecoveryConfig(RecoveryConfig):
-    """One database per step, `<db_dir>/<step_id>.sqlite`: for drivers that keep a durable local disk.
+    """One database per step, `<db_dir>/<step_id>.sqlite`, for drivers with a durable local disk.
 
-    WAL mode, `synchronous=FULL`: what `append` returned survives the host. The directory must not be on a network
+    WAL mode, `synchronous=FULL`: an appended entry survives a crash of the host. The directory must not be on a network
     filesystem, whose locks and shared memory SQLite does not trust (https://www.sqlite.org/wal.html). Only the driver
-    opens a database. States travel to and from the tasks with the ticket and the responses, so all states of a step
-    together are limited to 64 MiB: larger ones need a store that tasks reach too.
+    opens a database. States travel with the ticket and the task results, so all states of a step together are limited
+    to 64 MiB. Larger states require a store that tasks reach.
 
     Args:
-        db_dir: an absolute path; made on the first append.
-        deadline: seconds for which a database that somebody else holds locked is waited for.
+        db_dir: An absolute path, created on the first append.
+        deadline: Seconds to wait for a database that another process has locked.
 
     Raises:
-        ConfigurationError: the path is relative or a URL of something else, or the deadline is not positive.
+        ConfigurationError: The path is relative or another kind of URL, or the deadline is not positive.
     """
 
     db_dir: str
@@ -70,16 +70,16 @@ class SqliteRecoveryConfig(RecoveryConfig):
     def __post_init__(self) -> None:
         location = Location.parse(os.fspath(self.db_dir), _DIRECTORY)
         if location.scheme != LOCAL:
-            raise ConfigurationError(f"{self.db_dir!r} is no directory", do=_DIRECTORY.use_instead)
+            raise ConfigurationError(f"{self.db_dir!r} is not a directory", do=_DIRECTORY.use_instead)
         object.__setattr__(self, "db_dir", location.path)
         if self.deadline <= 0:
-            raise ConfigurationError(f"deadline is {self.deadline}", do="give a positive number of seconds")
+            raise ConfigurationError(f"deadline is {self.deadline}", do="pass a positive number of seconds")
 
     def open(self, step_id: str) -> RecoveryLog:
-        """Open the log of one step. Nothing is made before the first append.
+        """Open the log of one step. Creates nothing before the first append.
 
         Raises:
-            ConfigurationError: the step id will not do.
+            ConfigurationError: The step id is not valid.
         """
         return SqliteLog(f"{self.db_dir}/{check_step_id(step_id)}{_SUFFIX}", step_id, self.deadline)
 
@@ -103,10 +103,10 @@ def _listed(directory: str) -> list[str]:
 
 
 class SqliteLog(RecoveryLog):
-    """Entries whose number is the primary key. The database is opened on first use, and made on the first write."""
+    """Stores entries with their number as primary key. Opens the database on first use, creates it on first write."""
 
     def __init__(self, path: str, step_id: str, deadline: float, *, read_only: bool = False) -> None:
-        """Say where; nothing is made or read."""
+        """Set the path. Creates and reads nothing."""
         self._read_only = read_only
         self._path = path
         self._heartbeats = f"{path}-heartbeats"
@@ -175,7 +175,7 @@ class SqliteLog(RecoveryLog):
             raise missing_state(name, where=repr(self._path), step_id=self._step_id)
         return bytes(row[0])
 
-    # Files beside the database: who looks at them must not lock it, nor bring its tables up to date.
+    # Heartbeats are files next to the database, because their readers must not lock or migrate it.
 
     def set_heartbeat(self, name: str, data: bytes | None) -> None:
         path = os.path.join(self._heartbeats, name)
@@ -190,7 +190,7 @@ class SqliteLog(RecoveryLog):
         with self._explained("reading heartbeats"):
             found = []
             for name in _listed(self._heartbeats):
-                # One may be removed meanwhile: the others are there all the same.
+                # One file may be removed meanwhile; the others must still be returned.
                 with suppress(FileNotFoundError):
                     if name.endswith(".heartbeat"):
                         found.append(Path(self._heartbeats, name).read_bytes())
@@ -228,7 +228,7 @@ class SqliteLog(RecoveryLog):
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
-        # Here and not above: some builds of Python have no SQLite, and may hold the code.
+        # Imported here because some builds of Python have no SQLite.
         from outfall.recovery.sqlite_database import explained
 
         with explained(doing, self._step_id, self._path, self._deadline):
@@ -236,7 +236,7 @@ class SqliteLog(RecoveryLog):
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[SqliteDatabase | None]:
-        """The database, `None` when nobody has made it."""
+        """Yield the database, or `None` if it does not exist."""
         with self._explained(doing):
             if self._open is None and not os.path.exists(self._path):
                 yield None
@@ -245,7 +245,7 @@ class SqliteLog(RecoveryLog):
             try:
                 yield database
             finally:
-                # What was read of a file that changed meanwhile may be wrong, or look damaged.
+                # Data that was read from a changing file may be wrong or look damaged.
                 if self._read_only:
                     database.require_same_file()
 

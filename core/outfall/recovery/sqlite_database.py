@@ -1,13 +1,12 @@
-"""One SQLite database: opened, migrated, checked, safe against being copied without its WAL, its errors explained.
+"""One SQLite database: opens, migrates and checks it, detects copies without the WAL, and explains its errors.
 
-A commit lies in the `-wal` file until a checkpoint moves it, so that a copy of the main file alone lacks the newest
-entries and looks whole. The table `main_file` tells: `behind` is 1 in the main file whenever there are commits that
-only the WAL has, and 0 in the WAL's own view of it. So whoever opens a database whose main file says 1 must find a WAL
-with content. SQLite's own checkpoint when the last connection is closed, also by the end of a process, moves the 0
-over.
+A commit is in the `-wal` file until a checkpoint copies it to the main file. A copy of only the main file lacks the
+newest entries, but looks complete. The table `main_file` shows this: `behind` is 1 in the main file while commits are
+only in the WAL, and 0 in the WAL's own version. If the main file of a database has 1, it must therefore have a WAL with
+content. When the last connection is closed, also by the end of a process, SQLite's own checkpoint copies the 0.
 
-Beside a reader whose transaction is older no checkpoint comes to its end, and the main file cannot be marked. Writing
-goes on then, with a warning, and each write tries again.
+While a reader has an older transaction open, no checkpoint can finish, and the main file cannot be marked. Writes then
+continue with a warning, and each write retries.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _PLACE_IS_WRONG = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQL
 _RESTORE = "restore the database from a copy that was made with its -wal file, or start the query with a new checkpoint"
 
 _PATIENCE = 1.0
-"""Seconds for which the marking of an open database waits for who is in its way; once they are over, for nobody."""
+"""Seconds to wait for other connections while an open database is marked. After a timeout, the wait is 0."""
 
 _PAUSE = 0.005
 
@@ -46,7 +45,7 @@ _APPLICATION_ID = 0x4F757466
 """`Outf`, in the header of every database."""
 
 SYNCHRONOUS = "FULL"
-"""Every commit is synced. Tests that do not ask what survives a power loss may switch it off."""
+"""Every commit is synced. Tests that do not test power losses may disable it."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -56,18 +55,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO main_file VALUES (0)",
     ),
 )
-"""What leads from each version to the next; a database's version is how many of these it has seen."""
+"""The statements from each version to the next. The version of a database is the number of applied migrations."""
 
 
 class SqliteDatabase:
     """An open connection to a step's database."""
 
     def __init__(self, path: str, step_id: str, deadline: float) -> None:
-        """Open the database, or make it.
+        """Open the database, or create it.
 
         Raises:
-            RecordError: it is damaged, of something else, of a newer release, or was copied without its WAL.
-            sqlite3.Error: SQLite's own.
+            RecordError: The database is damaged, foreign, of a newer release, or was copied without its WAL.
+            sqlite3.Error: An error of SQLite.
         """
         make_durably(os.path.dirname(path))
         self._path = path
@@ -75,7 +74,7 @@ class SqliteDatabase:
         self._deadline = deadline
         self._marked = False
         self._patience = min(_PATIENCE, deadline)
-        # Looked at before SQLite makes an empty one.
+        # Checked before SQLite creates an empty one.
         self._had_wal = _wal_size(path) > 0
         uri = f"{Path(path).as_uri()}?mode=rwc"
         self._connection = sqlite3.connect(
@@ -91,14 +90,14 @@ class SqliteDatabase:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """SQLite's own connection, in autocommit mode."""
+        """SQLite's connection, in autocommit mode."""
         return self._connection
 
     def require_same_file(self) -> None:
-        """Refuse to go on with a file that has lost its name: nobody would find what is written.
+        """Reject a file that was unlinked, because later readers would not find its entries.
 
         Raises:
-            RecordError: the file was removed or replaced.
+            RecordError: The file was removed or replaced.
         """
         try:
             same = os.path.samestat(os.stat(self._path), self._file)
@@ -109,7 +108,7 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a block in a transaction that nobody else writes beside; it is durable afterwards."""
+        """Run a block in an exclusive write transaction, which is durable afterwards."""
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -123,12 +122,12 @@ class SqliteDatabase:
         reached("log: committed")
 
     def mark_behind(self) -> None:
-        """Let the main file say that it is behind, before anything is committed that only the WAL will have."""
+        """Mark the main file as behind, before a commit that only the WAL will have."""
         if self._marked:
             return
         try:
             behind = False
-            # Again where somebody who opened it meanwhile has taken the mark for one that was left behind.
+            # Repeated if another process has opened the database meanwhile and removed the mark as left behind.
             while not behind:
                 self._set_behind(1)
                 if not self._moved_over():
@@ -140,16 +139,17 @@ class SqliteDatabase:
             self._set_behind(0)
 
     def checkpoint(self, above: int) -> None:
-        """Move the WAL's content over once it has more than `above` bytes, or it would grow for as long as we live."""
+        """Run a checkpoint if the WAL has more than `above` bytes. Otherwise it would grow without limit."""
         if _wal_size(self._path) > above:
             self._marked = False
             self.mark_behind()
 
     def sync(self) -> None:
-        """Make durable what was read: whoever committed it may have died before its fsync.
+        """Make the read data durable, because its writer may have died before its fsync.
 
-        Once is enough. What others commit while the database is open is seen only after their fsync; what somebody left
-        who died before his is seen only by whoever opens the database next (Write-Ahead Logging, sqlite.org/wal.html).
+        Once is sufficient. While the database is open, commits of others are visible only after their fsync. Commits of
+        a writer that died before its fsync are visible only to the next process that opens the database (Write-Ahead
+        Logging, sqlite.org/wal.html).
         """
         if self._synced:
             return
@@ -158,36 +158,37 @@ class SqliteDatabase:
         self._synced = True
 
     def close(self) -> None:
-        """Close the connection. The last one to be closed moves the WAL over and removes it."""
+        """Close the connection. Closing the last one runs a checkpoint and removes the WAL."""
         try:
-            # Only after an error in the middle of marking; moved over as it is, it would be taken for a lost WAL.
+            # True only after an error during marking. A checkpoint in this state would look like a lost WAL.
             if self._is_behind():
                 self._set_behind(0)
         finally:
             self._connection.close()
 
     def _moved_over(self) -> bool:
-        """Move the WAL's content over, unless somebody is in the way for longer than we have patience."""
+        """Run a checkpoint of the whole WAL, unless other connections block it until the timeout."""
         end = time.monotonic() + self._patience
         while not self._checkpoint(end - time.monotonic()):
             if time.monotonic() >= end:
                 if self._patience:
                     _log.warning(
-                        "The recovery database %r is read in a transaction that stays open. Until that ends, a copy of"
-                        " it without its -wal file is an older log that looks whole. What to do: end what reads it.",
+                        "The recovery database %r is read in a transaction that stays open. Until that ends, a copy"
+                        " without its -wal file is an older log that looks complete. What to do: end the process that"
+                        " reads it.",
                         self._path,
                     )
                 self._patience = 0.0
                 return False
-            # SQLite waits for readers itself, but not for another checkpoint.
+            # SQLite itself waits for readers, but not for another checkpoint.
             time.sleep(_PAUSE)
         return True
 
     def _checkpoint(self, seconds: float) -> bool:
-        """Whether all content of the WAL could be moved over within so many seconds."""
+        """Return whether the whole WAL was copied to the main file within this time."""
         self._wait_for_locks(max(0.0, seconds))
         try:
-            # Not TRUNCATE: a WAL without content beside a file that is behind means that the WAL was lost.
+            # Not TRUNCATE: an empty WAL next to a file that is behind means that the WAL was lost.
             ((busy, there, moved),) = self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
         finally:
             self._wait_for_locks(self._deadline)
@@ -207,7 +208,7 @@ class SqliteDatabase:
     def _prepare(self, deadline: float) -> None:
         reached("log: database opened")
         connection = self._connection
-        # In one transaction: another process may be making the database just now.
+        # In one transaction, because another process may be creating the database.
         connection.execute("BEGIN")
         try:
             version = self._checked_version()
@@ -232,13 +233,13 @@ class SqliteDatabase:
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if (version or tables) and application != _APPLICATION_ID:
-            raise damaged(self._path, self._step_id, "it is not a database of Outfall's")
+            raise damaged(self._path, self._step_id, "it is not a database of Outfall")
         if version > len(MIGRATIONS):
             raise RecordError(
                 f"the recovery database {self._path!r} has version {version}; this release reads up to"
                 f" {len(MIGRATIONS)}",
                 step=self._step_id,
-                do="run the release that wrote it, or a newer one",
+                do="run the release that wrote the database, or a newer one",
             )
         return int(version)
 
@@ -254,31 +255,31 @@ class SqliteDatabase:
     def _check_whole(self) -> None:
         found = [row[0] for row in self._connection.execute("PRAGMA quick_check(1)")]
         if found != ["ok"]:
-            raise damaged(self._path, self._step_id, f"SQLite's check says: {found[0]}")
+            raise damaged(self._path, self._step_id, f"SQLite's check reports: {found[0]}")
         behind = self._is_behind()
-        # A WAL that has come since we looked is that of another process, which marks the file just now.
+        # A WAL that appeared since the first check belongs to another process, which is marking the file.
         if behind and not self._had_wal and _wal_size(self._path) == 0:
             raise _without_wal(self._path, self._step_id)
         if behind:
-            # Its writer died while it marked the file; the WAL is there.
+            # Its writer died while it marked the file, but the WAL exists.
             self._set_behind(0)
 
 
 class ReadOnlyDatabase(SqliteDatabase):
-    """A connection for who only looks on: it makes and changes no file and holds no lock that a driver waits for.
+    """A connection for monitoring: creates and changes no file, and takes no lock for which a driver waits.
 
-    Where there is a WAL, it is read with what the driver keeps beside it. Without one all is in the main file, which
-    only a checkpoint changes: that is noticed afterwards. A WAL without its index lies in a copy that no driver has
-    opened yet; SQLite would have to make the index, so it is made beside another copy.
+    If there is a WAL, it is read with the driver's index (`-shm`). Without a WAL, all data is in the main file, which
+    only a checkpoint changes; `require_same_file` detects that afterwards. A WAL without an index is in a copy that no
+    driver has opened yet. SQLite would have to create the index, so it is created next to another copy.
     """
 
     def __init__(self, path: str, step_id: str, deadline: float) -> None:
         """Open the database.
 
         Raises:
-            RecordError: it is damaged, of something else, of a newer release, or was copied without its WAL.
-            TransientError: it has no tables yet, or not yet those of this release.
-            sqlite3.Error: SQLite's own.
+            RecordError: The database is damaged, foreign, of a newer release, or was copied without its WAL.
+            TransientError: The database does not have the tables of this release yet.
+            sqlite3.Error: An error of SQLite.
         """
         self._path = path
         self._step_id = step_id
@@ -287,8 +288,8 @@ class ReadOnlyDatabase(SqliteDatabase):
         self._file = os.stat(path)
         opened, how = path, "mode=ro&readonly_shm=1" if self._had_wal else "mode=ro&immutable=1"
         if self._had_wal and not os.path.exists(f"{path}-shm"):
-            # Whoever has it open keeps an index. In a driver's own process a copy would be worse than wrong: to close a
-            # file drops all POSIX locks that the process has on it (fcntl(2)); SQLite's own connections see to that.
+            # A process that has the database open keeps an index. In a driver's own process, a copy would be harmful:
+            # closing a file drops all POSIX locks of the process on it (fcntl(2)). SQLite's connections avoid that.
             self._aside = TemporaryDirectory(prefix="outfall-")
             opened, how = f"{self._aside.name}/copy", "mode=rw"
             for end in ("", "-wal"):
@@ -304,10 +305,10 @@ class ReadOnlyDatabase(SqliteDatabase):
             raise
 
     def require_same_file(self) -> None:
-        """Refuse what was read of a file that changed meanwhile.
+        """Reject data that was read from a file which changed meanwhile.
 
         Raises:
-            TransientError: a driver has opened the database since.
+            TransientError: A driver has opened the database meanwhile.
         """
         now = os.stat(self._path)
         same = (now.st_ino, now.st_size, now.st_mtime_ns) == (
@@ -319,11 +320,11 @@ class ReadOnlyDatabase(SqliteDatabase):
             raise TransientError(
                 f"the recovery database {self._path!r} changed while it was read",
                 step=self._step_id,
-                do="look again",
+                do="retry",
             )
 
     def sync(self) -> None:
-        """Leave it as it is: nothing is done that stands on what was read."""
+        """Do nothing, because no write depends on the read data."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -338,18 +339,18 @@ class ReadOnlyDatabase(SqliteDatabase):
             raise TransientError(
                 f"the recovery database {self._path!r} does not have the tables of this release yet",
                 step=self._step_id,
-                do="nothing: its query makes them at its next start",
+                do="nothing: its query creates them at its next start",
             )
         if not self._had_wal and self._is_behind():
             raise _without_wal(self._path, self._step_id)
 
 
 def _without_wal(path: str, step_id: str) -> RecordError:
-    return damaged(path, step_id, "its newest entries were in the -wal file beside it, which is not there")
+    return damaged(path, step_id, "its newest entries were in its -wal file, which does not exist")
 
 
 def _wal_size(path: str) -> int:
-    """Return the length of a database's WAL; 0 when there is none."""
+    """Return the size of a database's WAL; 0 if it does not exist."""
     try:
         return os.stat(f"{path}-wal").st_size
     except FileNotFoundError:
@@ -357,9 +358,9 @@ def _wal_size(path: str) -> int:
 
 
 def waiting(deadline: float) -> Retrying:
-    """Return what calls again while another process is in the way, for so many seconds: for what SQLite does not wait.
+    """Return an object that retries a call while another process blocks it, up to this many seconds.
 
-    It waits for a lock itself, but not for the one that a change of the journal's mode needs while others read.
+    SQLite itself waits for locks, except for the lock to change the journal mode while others read.
     """
     return Retrying(
         retry=retry_if_exception(_is_busy),
@@ -371,12 +372,12 @@ def waiting(deadline: float) -> Retrying:
 
 @contextmanager
 def explained(doing: str, step_id: str, path: str, deadline: float) -> Iterator[None]:
-    """Turn SQLite's error of the block, or its disk's, into one that says what was done, where, why, and what to do.
+    """Convert an error of SQLite or its disk in the block into one that states operation, path, cause and remedy.
 
     Raises:
-        RecordError: the database is damaged.
-        ConfigurationError: it cannot be opened or written where it is.
-        TransientError: it is locked or its disk full, or anything else.
+        RecordError: The database is damaged.
+        ConfigurationError: The database cannot be opened or written at this path.
+        TransientError: The database is locked, its disk is full, or any other error.
     """
     try:
         with disk_explained(doing, step_id, path):
@@ -386,21 +387,23 @@ def explained(doing: str, step_id: str, path: str, deadline: float) -> Iterator[
 
 
 def _explanation(error: sqlite3.Error, what: str, step_id: str, deadline: float) -> OutfallError:
-    # The extended code's low byte is the primary one (https://www.sqlite.org/rescode.html).
+    # The primary code is the low byte of the extended code (https://www.sqlite.org/rescode.html).
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     why = f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}"
     if code in _BUSY:
-        why = f"{why}; it was waited for {deadline:g} seconds"
-        return TransientError(what, step=step_id, why=why, do="end the process that holds the database locked")
+        why = f"{why}; the driver waited {deadline:g} seconds"
+        return TransientError(what, step=step_id, why=why, do="end the process that has locked the database")
     if code in _DAMAGED:
         return RecordError(what, step=step_id, why=why, do=_RESTORE)
     if code in _PLACE_IS_WRONG:
-        do = "make the database, its directory and the -wal and -shm files beside it writable for the driver"
+        do = "make the database, its directory and its -wal and -shm files writable for the driver"
         return ConfigurationError(what, step=step_id, why=why, do=do)
     if code == sqlite3.SQLITE_FULL:
-        do = "free space there; the next run goes on from what the log holds"
+        do = "free space there; the next run continues from the recorded state"
         return TransientError(what, step=step_id, why=why, do=do)
-    return TransientError(what, step=step_id, why=why, do="look at that disk; the next run goes on from what it holds")
+    return TransientError(
+        what, step=step_id, why=why, do="check that disk; the next run continues from the recorded state"
+    )
 
 
 def _is_busy(error: BaseException) -> bool:
@@ -408,5 +411,5 @@ def _is_busy(error: BaseException) -> bool:
 
 
 def damaged(path: str, step_id: str, why: str) -> RecordError:
-    """Make the error for a database that must not be gone on from."""
+    """Return the error for a database from which no driver may continue."""
     return RecordError(f"the recovery database {path!r} is damaged", step=step_id, why=why, do=_RESTORE)

@@ -1,4 +1,4 @@
-"""Recovery locations as URLs: the stores that come along, and those that installed distributions bring."""
+"""Resolves URLs of recovery locations: the built-in stores, and those of installed distributions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
 
 
 def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
-    """Make a configuration from its URL, or return the one given. Called on the driver: tasks get the configuration.
+    """Return the configuration for a URL, or the given one. Called on the driver: tasks get the configuration.
 
-    A URL is an absolute path, `file:///…`, `scheme://…` of a filesystem that fsspec knows and
-    `outfall.recovery.location` lists, `sqlite:///directory`, or one whose scheme an installed distribution registers
-    in the group `outfall.recovery`, as Outfall does for `kafka://host:9092/prefix`.
+    A URL is an absolute path, `file:///…`, `scheme://…` of a filesystem in fsspec that `outfall.recovery.location`
+    lists, `sqlite:///directory`, or a URL whose scheme an installed distribution registers in the group
+    `outfall.recovery`, as Outfall does for `kafka://host:9092/prefix`.
 
     Raises:
-        ConfigurationError: the URL is relative, or its scheme is not known.
-        ImportError: the extra that the store needs is not installed; the text names it.
+        ConfigurationError: The URL is relative, or its scheme is unknown.
+        ImportError: The extra of the store is not installed. The text names it.
     """
     if isinstance(location, RecoveryConfig):
         return location
     if not isinstance(location, str) or not location.strip():
         raise ConfigurationError(
-            f"a recovery location is a URL or a RecoveryConfig, not {location!r}", do="give an absolute path or a URL"
+            f"a recovery location is a URL or a RecoveryConfig, not {location!r}", do="pass an absolute path or a URL"
         )
     scheme = urlsplit(location).scheme
     if scheme == SCHEME:
@@ -42,18 +42,18 @@ def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
 def _checked(made: object, scheme: str) -> RecoveryConfig:
     if not isinstance(made, RecoveryConfig):
         raise ConfigurationError(
-            f"what is registered for {scheme}: in {plugins.RECOVERY} returns {type(made).__name__}",
+            f"the entry point for {scheme}: in {plugins.RECOVERY} returns {type(made).__name__}",
             why="a recovery store is a RecoveryConfig",
-            do="register a function of a URL that returns one",
+            do="register a function that takes a URL and returns a RecoveryConfig",
         )
     return made
 
 
 def _directory(url: str) -> str:
-    """Return the path in `sqlite:///path`; taken literally, as in every other location."""
+    """Return the path in `sqlite:///path`, taken literally as in every other location."""
     rest = url.partition(":")[2]
     if not rest.startswith("///"):
         raise ConfigurationError(
-            f"{masked(url)!r} names no absolute path", do=f"write {SCHEME}:///directory, with three slashes"
+            f"{masked(url)!r} has no absolute path", do=f"write {SCHEME}:///directory, with three slashes"
         )
     return rest[2:]

@@ -181,7 +181,7 @@ def test_a_target_that_is_read_only_is_refused_before_anything_is_recorded(
 def test_a_log_that_turns_read_only_fails_the_epoch(memory: Memory, tmp_path: Path, mode: str, step: str) -> None:
     files = FileEpochs(mode, tmp_path / "out", memory.path / "chk")
     files.run(0, "a")
-    with at(step, lambda: memory.remount("ro")), pytest.raises(ConfigurationError, match="may write to") as caught:
+    with at(step, lambda: memory.remount("ro")), pytest.raises(ConfigurationError, match="can write") as caught:
         files.run(1, "a")
     assert str(memory.path) in str(caught.value)
     assert files.recorded(1) == (step == "before COMPLETED")
@@ -217,7 +217,7 @@ def test_a_user_who_may_not_write_is_told_so(open_place: Path, mode: str) -> Non
         files.run(1, "a")
     with (
         write_protected(files.recovery / "outfall" / "sink"),
-        pytest.raises(ConfigurationError, match=r"/chk/outfall/sink.*may write to"),
+        pytest.raises(ConfigurationError, match=r"/chk/outfall/sink.*can write"),
     ):
         files.recovery_log().append(b"{}", after=len(before))
     assert files.entries() == before

@@ -76,7 +76,7 @@ def test_a_scheme_that_nobody_registers_is_refused() -> None:
 
 def test_what_is_no_recovery_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     another(tmp_path / "b", monkeypatch, entry_points={"outfall.recovery": {"letterbox": "builtins:len"}})
-    with pytest.raises(ConfigurationError, match=r"registered for letterbox: in outfall\.recovery returns int"):
+    with pytest.raises(ConfigurationError, match=r"entry point for letterbox: in outfall\.recovery returns int"):
         recovery_config("letterbox:///log")
 
 

@@ -125,7 +125,7 @@ def test_a_step_is_copied_and_compared(step: FileStep, tmp_path: Path) -> None:
     assert f"recovery='{target}'" in text
     assert [epoch.epoch for epoch in history(target)] == [0, 1]
     assert parsed("copy", step.recovery, target, "sink")["states"] == 0, "a copy can be made again"
-    assert "was moved to" in failed("copy", step.recovery, tmp_path / "third", "sink")
+    assert "was already moved to" in failed("copy", step.recovery, tmp_path / "third", "sink")
 
 
 def test_a_copy_of_nothing_or_onto_itself_is_refused(step: FileStep, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_damaged_log_can_be_reset(step: FileStep, tmp_path: Path) -> None:
         (["status", "http://host/x"], "is not supported"),
         (["status", "s3://key:geheim@bucket/x"], "contains credentials"),
         (["status", "/r", "--last", "101"], "not in the range"),
-        (["show", "/r", "no step", "1"], "cannot be a step id"),
+        (["show", "/r", "no step", "1"], "is not a valid step id"),
         (["drain", "/r", "sink"], "Missing option '--sink'"),
         (["drain", "/r", "sink", "--sink", "file", "-o", "geheim"], "write each option as name=value"),
         (["drain", "/r", "sink", "--options-file", "/nowhere.toml"], "does not exist"),

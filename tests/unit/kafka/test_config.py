@@ -125,7 +125,7 @@ def test_a_url_that_will_not_do_is_refused_without_its_secret(url: str) -> None:
 
 
 def test_a_step_that_cannot_be_a_name_is_refused_before_a_broker_is_asked() -> None:
-    with pytest.raises(ConfigurationError, match="cannot be a step id"):
+    with pytest.raises(ConfigurationError, match="is not a valid step id"):
         KafkaRecoveryConfig("host:9092", "prefix").open("a/b")
 
 

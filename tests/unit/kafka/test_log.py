@@ -244,7 +244,7 @@ def test_states_are_cleaned_up_by_generation(topic: Topic, states: Topic) -> Non
 
 @pytest.mark.parametrize("name", ["", "..", "../x.state", f"g1-p-{'0' * 32}.state.1", f"g1-../x-{'0' * 32}.state.0-1"])
 def test_a_name_that_is_no_state_is_refused(topic: Topic, name: str) -> None:
-    with pytest.raises(RecordError, match="not the name of a state"):
+    with pytest.raises(RecordError, match="not a valid name of a state"):
         memory_log(topic).read_state(name)
 
 

@@ -282,5 +282,5 @@ def test_a_part_of_a_holding_sink_needs_flush() -> None:
 def test_held_rows_are_checked() -> None:
     with pytest.raises(ValueError, match="is -1"):
         BufferedRows(-1)
-    with pytest.raises(ValueError, match="no zone"):
+    with pytest.raises(ValueError, match="no time zone"):
         BufferedRows(1, OLDEST.replace(tzinfo=None))

@@ -145,7 +145,7 @@ def test_a_step_id_is_the_name_of_its_directory(step_id: str, tmp_path: Path) ->
     "step_id", ["", ".", "..", ".x", "-x", "_x", "a/b", "a b", "ä", "a\n", "a\0", "x" * 201, None, 1]
 )
 def test_other_step_ids_are_refused(step_id: object, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot be a step id.*letters, digits"):
+    with pytest.raises(ConfigurationError, match=r"is not a valid step id.*letters, digits"):
         CheckpointRecoveryConfig(str(tmp_path)).open(step_id)  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == []
 

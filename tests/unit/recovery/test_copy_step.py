@@ -111,7 +111,7 @@ def test_a_copy_that_died_is_not_taken_for_a_log_and_can_be_made_again(target: s
 def test_a_target_that_holds_something_is_refused_and_the_source_goes_on(tmp_path: Path) -> None:
     old, new = STORES["checkpoint"](tmp_path), STORES["sqlite"](tmp_path)
     step, other = Step(old), Step(new)
-    with pytest.raises(ConfigurationError, match="already holds recovery data of this step"):
+    with pytest.raises(ConfigurationError, match="already contains recovery data of this step"):
         copy_step(old, new)
     step.check(old)
     other.check(new)
@@ -121,7 +121,7 @@ def test_what_was_moved_elsewhere_is_copied_from_there(tmp_path: Path) -> None:
     old, new = STORES["checkpoint"](tmp_path), STORES["sqlite"](tmp_path)
     step = Step(old)
     copy_step(old, new)
-    with pytest.raises(ConfigurationError, match=r"was moved to sqlite:.* already"):
+    with pytest.raises(ConfigurationError, match=r"was already moved to sqlite:"):
         copy_step(old, MemoryRecoveryConfig())
     third = MemoryRecoveryConfig()
     copy_step(new, third)

@@ -92,7 +92,7 @@ def test_read_refuses_a_negative_count(location: str) -> None:
 
 def test_an_append_that_would_leave_a_hole_is_refused(location: str) -> None:
     log = filled(location, 2)
-    with pytest.raises(RecordError, match=r"entry 3 is gone .* newest is now 2"):
+    with pytest.raises(RecordError, match=r"entry 3 is missing .* newest one is now 2"):
         log.append(b"x", after=3)
     assert numbers(log) == [1, 2]
 
@@ -243,7 +243,7 @@ def test_a_missing_state_is_an_error_that_says_so(location: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../x.state", "/etc/passwd", f"g1-../../x-{'0' * 32}.state", "g1-p.state"])
 def test_a_state_cannot_be_read_from_elsewhere(location: str, name: str) -> None:
-    with pytest.raises(RecordError, match="not the name of a state"):
+    with pytest.raises(RecordError, match="not a valid name of a state"):
         opened(location).read_state(name)
 
 

@@ -149,7 +149,7 @@ def test_a_filesystem_without_hard_links_is_refused_with_what_to_use_instead(
     local: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "link", code)
-    with pytest.raises(ConfigurationError, match=r"refuses hard links.*\[?recovery=.*s3://"):
+    with pytest.raises(ConfigurationError, match=r"does not support hard links.*\[?recovery=.*s3://"):
         opened(local).append(b"{}", after=0)
     assert files(local) == []
 

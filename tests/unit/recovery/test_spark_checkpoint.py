@@ -107,7 +107,7 @@ def test_at_first_everything_is_synced_the_directories_above_too(
 
 
 def test_a_batch_that_is_not_planned_is_refused(checkpoint: MadeCheckpoint) -> None:
-    with pytest.raises(RecordError, match=r"Spark brings batch 8, and offsets/8 is not in its checkpoint .*/chk"):
+    with pytest.raises(RecordError, match=r"Spark runs batch 8, but offsets/8 is not in its checkpoint .*/chk"):
         at(checkpoint).make_durable(8, False)
 
 
