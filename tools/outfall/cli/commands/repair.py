@@ -104,7 +104,7 @@ class _Examination:
     def _check_layout(self) -> None:
         wrong = self._files.damage("metadata", thoroughly=True)
         if wrong is not None or self._files.query_id() is None:
-            self._note("metadata", wrong or "is cut short")
+            self._note("metadata", wrong or "is truncated")
             self._refuse("metadata has the query id, and no other file in the checkpoint has it")
         for directory in ("offsets", "commits"):
             numbers = list(self._files.numbered(directory))
