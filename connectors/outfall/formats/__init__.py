@@ -1,13 +1,13 @@
-"""Formats: Arrow batches in, bytes out. Shared by every sink that writes bytes.
+"""Formats: encode Arrow batches as bytes. Shared by all sinks that write bytes.
 
 ```
-options             format, compression and how values are written, under the names of Spark's writers
-stream              the formats by name; the bytes of one file as they come about
-base                what a format must do, and compression in whole members
+options             format, compression and how values are written, with the names of Spark's writers
+stream              the formats by name, and the bytes of one file as a stream
+base                the interface of a format, and compression in complete members
 csv jsonl parquet text   one format each
-types strings patterns   what formats of text share: types and their text, Arrow's strings, patterns of times
-row_text            rows as JSON for people and dead letters
-partition_paths     the directory that each row goes to
+types strings patterns   shared by text formats: types and their text, Arrow strings, time patterns
+row_text            rows as JSON for users and dead letters
+partition_paths     the partition directory of each row
 ```
 """
 

@@ -1,4 +1,4 @@
-"""What a format must do, and compression in whole members: a compressed file may end after any, and grow by more."""
+"""The interface of a format, and compression in complete members, so that a file can end or grow after any member."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from outfall.formats.options import Compression, FormatOptions
 
 SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zstd": ".zst"}
-"""What readers, Spark's among them, know the compression of a file of text by."""
+"""The suffixes by which readers such as Spark recognize the compression of text files."""
 
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
@@ -20,24 +20,24 @@ _GZIP_WINDOW = 31
 
 
 class Encoder(ABC):
-    """Turns the record batches of one file into its bytes. One encoder per file and attempt.
+    """Encodes the record batches of one file. There is one encoder per file and attempt.
 
-    The bytes of successive batches, then those of `finish`, are the file. No row becomes a Python object on the way.
+    The file consists of the bytes of all batches and of `finish`. Rows are not converted to Python objects.
 
     Args:
         options: how values are written.
         schema: the schema of every batch.
-        start: whether the file is empty so far, so that what belongs at its beginning is still to be written.
+        start: whether the file is empty, so that the encoder must write its beginning.
 
     Raises:
-        ConfigurationError: a column has a type that the format does not carry unchanged, or there are too many columns.
+        ConfigurationError: a column has a type that the format cannot preserve, or there are too many columns.
     """
 
     one_schema: ClassVar[bool] = False
     """Whether all rows of a file must have the same columns."""
 
     growing: ClassVar[bool] = True
-    """Whether a file may be appended to, and cut where a batch ended."""
+    """Whether a file can be appended to, and truncated at the end of a batch."""
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         self.check_schema(schema)
@@ -45,32 +45,32 @@ class Encoder(ABC):
 
     @classmethod
     def suffix(cls, options: FormatOptions) -> str:
-        """Return the end of the names of files, from which readers take the compression."""
+        """Return the suffix of file names, from which readers derive the compression."""
         return f".{options.format}{SUFFIXES[options.codec]}"
 
     @classmethod
     @abstractmethod
     def check_schema(cls, schema: pa.Schema) -> None:
-        """Refuse a schema that would not come back unchanged from `spark.read` with the same schema.
+        """Reject a schema whose values `spark.read` with the same schema would not return unchanged.
 
         Raises:
-            ConfigurationError: naming the column and its type.
+            ConfigurationError: names the column and its type.
         """
 
     @classmethod
     def check_options(cls, options: FormatOptions, schema: pa.Schema) -> None:
-        """Refuse a schema that the format carries, but not with these options.
+        """Reject a schema that the format supports, but not with these options.
 
         Raises:
-            ConfigurationError: naming the column.
+            ConfigurationError: names the column.
         """
 
     @classmethod
     def shape(cls, options: FormatOptions, schema: pa.Schema) -> str | None:
-        """Return a short text that is equal where rows may follow each other in one file, to be kept from run to run.
+        """Return a short string that is equal if rows may be in the same file. It is recorded between runs.
 
         Returns:
-            `None` when all rows may.
+            `None` if all rows may be in the same file.
         """
         return None
 
@@ -82,35 +82,35 @@ class Encoder(ABC):
             batch: of the schema given to the constructor; never changed.
 
         Returns:
-            The bytes, which end where a record ends. A format whose files cannot grow may keep rows for later.
+            The bytes, which end at the end of a record. A format whose files cannot grow may buffer rows.
 
         Raises:
-            ValueRefusedError: a value cannot be written in this format, naming its column and its row in the batch.
+            ValueRefusedError: a value cannot be written in this format; names its column and its row in the batch.
         """
 
     @property
     def kept(self) -> int:
-        """Bytes of memory that rows take which are kept for later."""
+        """The memory of buffered rows, in bytes."""
         return 0
 
     @property
     def expected(self) -> int:
-        """Bytes that those rows will take in the file, as far as that can be told."""
+        """The estimated size of buffered rows in the file, in bytes."""
         return 0
 
     def spill(self) -> pa.Buffer:
-        """Encode the rows that are kept for later, although they would be better off together with more."""
+        """Encode the buffered rows now, although a larger group would be more efficient."""
         return pa.py_buffer(b"")
 
     def finish(self) -> pa.Buffer:
-        """Return the bytes that close the file. Called once, after the last batch."""
+        """Return the bytes that end the file. Called once, after the last batch."""
         return pa.py_buffer(b"")
 
 
 def member(codec: Compression, buffers: Sequence[pa.Buffer]) -> list[pa.Buffer]:
-    """Compress bytes into one gzip member or zstd frame, at the level that Spark takes by default.
+    """Compress bytes into one gzip member or zstd frame, at Spark's default level.
 
-    Members in a row are one file for every reader, so nothing has to be kept from one call to the next.
+    All readers accept concatenated members as one file, so no state is kept between calls.
     """
     if codec == "none":
         return list(buffers)
@@ -121,10 +121,10 @@ def member(codec: Compression, buffers: Sequence[pa.Buffer]) -> list[pa.Buffer]:
 
 
 def last_byte(path: str, codec: Compression) -> bytes:
-    """Return the last byte of what a file of text holds, decompressed.
+    """Return the last byte of the decompressed contents of a text file.
 
     Raises:
-        OSError: a compressed file is not whole.
+        OSError: a compressed file is incomplete.
     """
     if codec == "none":
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""CSV: one line per row, quoted, escaped and trimmed as Spark's own CSV writer does it."""
+"""CSV: one line per row, quoted, escaped and trimmed like Spark's CSV writer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from outfall.formats.strings import TEXT, check_utf8, concat, data_of, literal, 
 from outfall.formats.types import ColumnText, Scalars, check_csv_type, check_names
 
 _SPACES = "".join(map(chr, range(0x21)))
-"""What Spark's CSV writer takes for white space."""
+"""The characters that Spark's CSV writer treats as white space."""
 
 _MOST_COLUMNS = 20_480
-"""Spark's CSV reader takes no more, unless it is told."""
+"""The default limit of Spark's CSV reader."""
 
 _WRITTEN = frozenset("0123456789+-.:TZEeaIyNrufltins")
-"""What numbers, truth values, dates and timestamps are made of."""
+"""The characters of numbers, booleans, dates and timestamps."""
 
 
 _READ_BY = {
@@ -37,15 +37,15 @@ _READ_BY = {
     "timestamp_format",
     "timestamp_ntz_format",
 }
-"""Options that a file's reader must have as its writer had them."""
+"""Options that must be the same for the reader and the writer of a file."""
 
 
 class CsvEncoder(Encoder):
-    """CSV whose text comes from Arrow's string kernels, a column at a time.
+    """Encodes CSV with Arrow's string kernels, one column at a time.
 
-    Follows Spark: values that hold `sep` or `quote` are quoted, an empty string is `empty_value`, white space around
-    values is dropped unless told otherwise. Unlike Spark's writer it keeps microseconds, and refuses what readers would
-    not give back: values with line breaks, values that look like NULL, rows that leave an empty line.
+    Like Spark's writer, it quotes values that contain `sep` or `quote`, writes an empty string as `empty_value`, and
+    drops white space around values by default. Unlike Spark's writer, it keeps microseconds, and rejects values that
+    readers would not return: values with line breaks, values equal to `null_value`, and rows that become a blank line.
     """
 
     one_schema: ClassVar[bool] = True
@@ -65,8 +65,8 @@ class CsvEncoder(Encoder):
     def check_schema(cls, schema: pa.Schema) -> None:
         if not 0 < len(schema) <= _MOST_COLUMNS:
             raise ConfigurationError(
-                f"CSV does not carry rows of {len(schema)} columns",
-                why=f"Spark's CSV reader takes 1 to {_MOST_COLUMNS}",
+                f"CSV does not support rows of {len(schema)} columns",
+                why=f"Spark's CSV reader accepts 1 to {_MOST_COLUMNS} columns",
                 do='select other columns, or use format="jsonl"',
             )
         check_names(schema, "", "a header has one column per name")
@@ -80,12 +80,14 @@ class CsvEncoder(Encoder):
                 _Quoting.of(options).quoted(pa.array(schema.names, TEXT), "header", first=True)
             except ValueRefusedError as error:
                 raise ConfigurationError(
-                    "a column's name cannot stand in the header", why=str(error), do="rename it, or leave header out"
+                    "a column name cannot be in the header",
+                    why=str(error),
+                    do="rename the column, or leave header out",
                 ) from error
 
     @classmethod
     def shape(cls, options: FormatOptions, schema: pa.Schema) -> str | None:
-        # Options at their defaults are left out, so that one that is added later changes nothing.
+        # Options at their defaults are left out, so that adding an option later does not change existing shapes.
         given = options.model_dump(include=_READ_BY, exclude_defaults=True)
         return hashlib.sha256(json.dumps([schema.names, given], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -112,18 +114,18 @@ class CsvEncoder(Encoder):
             return ColumnText("", self._quoting.quoted(array.cast(TEXT), name, name == self.schema.names[0]), "")
         piece = self._scalars.piece(array, name)
         if self._plain_scalars:
-            # A constant would be written for a NULL, too.
+            # The constants before and after would also be written for a NULL.
             return piece if piece.text.null_count == 0 else ColumnText("", piece.joined(), "")
         return ColumnText("", self._quoting.quoted(piece.joined(), name, name == self.schema.names[0]), "")
 
     def _lines(self, pieces: list[ColumnText]) -> pa.Array:
-        """Join columns to lines; a NULL that is left is an empty `null_value`."""
+        """Join columns to lines. A remaining NULL is written as an empty `null_value`."""
         *others, last = pieces
         ends = concat(last.text, literal(last.after + "\n"), skip_null=True)
         if not others:
             return ends
         columns = [piece.joined() for piece in others]
-        # `sep` costs far less as the kernel's separator than as a column of its own between two others.
+        # The separator of the kernel is much cheaper than a constant column between two columns.
         separator = literal(self._sep)
         return pc.binary_join_element_wise(*columns, ends, separator, null_handling="replace", null_replacement="")
 
@@ -138,7 +140,7 @@ class CsvEncoder(Encoder):
 
 @dataclass(frozen=True)
 class _Quoting:
-    """How values of text are written."""
+    """How string values are written."""
 
     sep: str
     quote: str
@@ -151,7 +153,7 @@ class _Quoting:
 
     @classmethod
     def of(cls, options: FormatOptions) -> Self:
-        """Take what concerns text from options."""
+        """Return the settings for strings from options."""
         return cls(
             options.sep,
             options.quote,
@@ -164,25 +166,23 @@ class _Quoting:
         )
 
     def quoted(self, text: pa.Array, column: str, first: bool) -> pa.Array:
-        """Make values that a reader takes for one value each.
+        """Quote and escape values.
 
         Args:
             text: the values, of type `TEXT`.
-            column: its name, for errors.
-            first: whether it is the first column, where Spark quotes what starts like a comment.
+            column: the column name, for errors.
+            first: whether it is the first column, where Spark quotes values that start like a comment.
 
         Raises:
-            ValueRefusedError: naming column and row of a value that would not come back.
+            ValueRefusedError: names column and row of a value that readers would not return.
         """
         data = data_of(text)
         whole = data.to_pybytes()
-        refuse_breaks(
-            text, whole, column, "readers of CSV take it for the end of a record, and CSV has no escape for it"
-        )
+        refuse_breaks(text, whole, column, "CSV readers treat it as the end of a record, and CSV has no escape for it")
         spaced = data.size > 0 and pc.min(pa.Array.from_buffers(pa.uint8(), data.size, [None, data])).as_py() <= 0x20
         if spaced and self.trims_start:
             text = pc.ascii_ltrim(text, _SPACES)
-        # Spark looks for what needs quotes before it trims the end.
+        # Spark determines which values need quotes before it trims their ends.
         needs = self._needs_quotes(text, whole, first)
         if spaced and self.trims_end:
             text = pc.ascii_rtrim(text, _SPACES)
@@ -227,7 +227,7 @@ class _Quoting:
     def _refuse_null_likes(self, text: pa.Array, column: str) -> None:
         refuse_rows(
             pc.equal(text, literal(self.null)),
-            f"column {column!r} holds a value that looks like null_value {self.null!r}",
-            "it would come back as NULL",
-            "choose a null_value that is no value",
+            f"column {column!r} contains a value equal to null_value {self.null!r}",
+            "it would be read as NULL",
+            "choose a null_value that does not occur as a value",
         )

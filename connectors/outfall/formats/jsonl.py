@@ -1,4 +1,4 @@
-"""NDJSON: one JSON object per line, as Spark's own JSON writer writes it; bytes as base64."""
+"""NDJSON: one JSON object per line, like Spark's JSON writer; binary values as Base64."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ESCAPES = {chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)} | {'
 
 
 class JsonlEncoder(Encoder):
-    """JSON lines whose text comes from Arrow's string kernels, a column at a time.
+    """Encodes JSON lines with Arrow's string kernels, one column at a time.
 
-    Follows Spark: a NULL field is left out, a NULL in an array or a map's value is `null`, a timestamp carries its
-    offset (always UTC here), NaN and the infinities are strings, bytes are base64. Unlike Spark's writer it keeps
-    microseconds.
+    Like Spark's writer, it omits NULL fields, writes `null` for a NULL in an array or as a map value, writes timestamps
+    with their offset (here always UTC), NaN and infinities as strings, and binary values as Base64. Unlike Spark's
+    writer, it keeps microseconds.
     """
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
@@ -43,14 +43,14 @@ class JsonlEncoder(Encoder):
         return data_of(_objects(pieces, batch.num_rows, end="}\n"))
 
     def values(self, array: pa.Array, path: str) -> pa.Array:
-        """Turn a column of any supported type into JSON text, NULL where it is NULL.
+        """Convert a column of any supported type to JSON text; NULL stays NULL.
 
         Args:
             array: the column.
             path: its name, for errors.
 
         Raises:
-            ValueRefusedError: a value has no JSON text that would come back.
+            ValueRefusedError: a value has no JSON text from which it could be read back.
         """
         return self._piece(array, path).joined()
 
@@ -79,7 +79,7 @@ class JsonlEncoder(Encoder):
 
     def _structs(self, array: pa.Array, path: str) -> pa.Array:
         names = [array.type.field(index).name for index in range(array.type.num_fields)]
-        columns = array.flatten()  # unlike field() it hands a NULL struct down to its fields, and minds a slice
+        columns = array.flatten()  # unlike field(), it propagates NULL structs to their fields and respects slices
         pieces = [(name, self._field(column, f"{path}.{name}")) for name, column in zip(names, columns, strict=True)]
         return _null_like(array, _objects(pieces, len(array), end="}"))
 
@@ -93,10 +93,10 @@ class JsonlEncoder(Encoder):
 
 
 def _objects(pieces: list[tuple[str, ColumnText]], rows: int, end: str) -> pa.Array:
-    """Make one object per row from the columns' texts, without the fields that are NULL."""
+    """Build one object per row from the texts of the columns, without NULL fields."""
     line: list[pa.Array | pa.Scalar] = []
     pending = "{"
-    before: pa.Array | bool = False  # where a field stands already, so that a comma must follow
+    before: pa.Array | bool = False  # rows that already have a field, so that a comma must follow
     for name, piece in pieces:
         key = json.dumps(name, ensure_ascii=False) + ":" + piece.before
         if piece.text.null_count == 0 and isinstance(before, bool):
@@ -116,7 +116,7 @@ def _objects(pieces: list[tuple[str, ColumnText]], rows: int, end: str) -> pa.Ar
 
 
 def _stands(before: pa.Array | bool, text: pa.Array) -> pa.Array | bool:
-    """Where a field stands after one more column, `True` for everywhere."""
+    """Return the rows that have a field after one more column; `True` for all rows."""
     if before is True or text.null_count == 0:
         return True
     here = text.is_valid()
@@ -124,7 +124,7 @@ def _stands(before: pa.Array | bool, text: pa.Array) -> pa.Array | bool:
 
 
 def _elements_of(array: pa.Array, *children: pa.Array) -> list[pa.Array]:
-    """What the lists of an array hold: where it is a slice, its children are still those of the whole."""
+    """Return the elements of the lists of an array. The children of a slice are those of the whole array."""
     offsets = array.offsets
     first, last = (offsets[0].as_py(), offsets[-1].as_py()) if len(offsets) else (0, 0)
     return [child.slice(first, last - first) for child in children]
@@ -144,19 +144,19 @@ def _null_like(array: pa.Array, text: pa.Array) -> pa.Array:
 
 
 def _base64_text(array: pa.Array) -> pa.Array:
-    """Encode each value as RFC 4648 base64 with padding; NULL stays NULL."""
+    """Encode each value as RFC 4648 Base64 with padding; NULL stays NULL."""
     array = array.cast(_BINARY)
     sizes = pc.fill_null(pc.binary_length(array), 0)
     missing = pc.choose(_modulo_3(sizes), 0, 2, 1)
     padded = _padded(array, missing)
     groups = pc.divide(pc.add(sizes, missing), 3)
-    # Each value now fills whole groups of three bytes, so that the text of all is the texts of each in a row.
+    # Each value now fills complete groups of three bytes, so one call can encode all values.
     data = binascii.b2a_base64(padded, newline=False)
     ends = pc.cumulative_sum(pc.multiply(groups, 4))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
     text = pa.Array.from_buffers(pa.large_string(), len(array), [None, offsets.buffers()[1], pa.py_buffer(data)])
     for count in (1, 2):
-        # The text of the zero bytes that were added ("A") gives way to padding.
+        # Padding replaces the text of the added zero bytes ("A").
         text = pc.if_else(pc.equal(missing, count), pc.binary_replace_slice(text, -count, _END, "=" * count), text)
     return text if array.null_count == 0 else pc.if_else(array.is_valid(), text, pa.scalar(None, text.type))
 
@@ -179,7 +179,7 @@ def _escaped(array: pa.Array) -> pa.Array:
     data = data_of(array)
     if data.size == 0:
         return array
-    # Most columns need no escape. One look at all bytes costs far less than a kernel that looks at every string.
+    # Most columns need no escape. One scan of all bytes is much cheaper than a kernel over all strings.
     lowest = pc.min(pa.Array.from_buffers(pa.uint8(), data.size, [None, data])).as_py()
     whole = data.to_pybytes()
     if b"\\" in whole:

@@ -1,4 +1,4 @@
-"""Parquet files, as Spark's own writer lays them out."""
+"""Parquet files with the layout of Spark's own writer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from outfall.values import detached
 
 _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 64 << 20
-"""A row group is written when either is reached: it is all that an encoder keeps in memory."""
+"""A row group is written at either limit. It is all that an encoder keeps in memory."""
 
 _NAMES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd"}
 
 
 class RowGroups:
-    """The bytes of one Parquet file: rows are kept until they are a row group. Arrow's columns are written as they are.
+    """Encodes one Parquet file. Rows are buffered until they fill a row group. Arrow columns are written unchanged.
 
     Args:
-        schema: the columns of the file; what metadata its fields carry, as `PARQUET:field_id`, is written.
+        schema: the columns of the file. Metadata of fields, such as `PARQUET:field_id`, is written.
         codec: the compression, by pyarrow's name.
     """
 
@@ -37,7 +37,7 @@ class RowGroups:
             schema,
             compression=codec,
             metadata_collector=self._footers,
-            # Small decimals as integers, and no schema of Arrow's own in the footer: both as Spark writes.
+            # Like Spark: small decimals as integers, and no Arrow schema in the footer.
             store_decimal_as_integer=True,
             store_schema=False,
         )
@@ -47,7 +47,7 @@ class RowGroups:
         self._encoded = 0
 
     def write(self, batch: pa.RecordBatch) -> pa.Buffer:
-        """Take the rows of a batch, and return the bytes that are ready."""
+        """Add the rows of a batch, and return the bytes that are ready."""
         self._batches.append(detached(batch))
         self._rows += batch.num_rows
         self._size += batch.nbytes
@@ -57,21 +57,21 @@ class RowGroups:
 
     @property
     def kept(self) -> int:
-        """Bytes of memory that rows take which are kept for later."""
+        """The memory of buffered rows, in bytes."""
         return self._size
 
     @property
     def expected(self) -> int:
-        """Bytes that those rows will take in the file: as earlier row groups, before the first as in memory."""
+        """The estimated size of buffered rows in the file, from the compression ratio of earlier row groups."""
         return int(self._size * self._bytes.tell() / self._encoded) if self._encoded else self._size
 
     def spill(self) -> pa.Buffer:
-        """Write what is kept as a row group, although it would be better off together with more."""
+        """Write the buffered rows as a row group now, although a larger one would be more efficient."""
         self._write_group()
         return self._bytes.take()
 
     def finish(self) -> tuple[pa.Buffer, pq.FileMetaData]:
-        """Return the rest of the file, and what its footer says."""
+        """Return the rest of the file, and its footer."""
         self._write_group()
         self._writer.close()
         return self._bytes.take(), self._footers[0]
@@ -82,7 +82,7 @@ class RowGroups:
         table = pa.Table.from_batches(self._batches, self._batches[0].schema)
         self._encoded += self._size
         self._batches, self._rows, self._size = [], 0, 0
-        # Only what is kept in another type is cast: Arrow refuses some nested columns that it need not touch.
+        # Cast only columns whose type differs: Arrow cannot cast some nested types even to themselves.
         columns = [
             column if column.type == field.type else column.cast(field.type)
             for field, column in zip(self.schema, table.columns, strict=True)
@@ -91,7 +91,7 @@ class RowGroups:
 
 
 class ParquetEncoder(Encoder):
-    """Row groups as they fill, then the footer. Compression is inside the file, so that readers can skip columns."""
+    """Encodes row groups and the footer. Compression is inside the file, so that readers can skip columns."""
 
     one_schema: ClassVar[bool] = True
     growing: ClassVar[bool] = False
@@ -108,9 +108,9 @@ class ParquetEncoder(Encoder):
     def check_schema(cls, schema: pa.Schema) -> None:
         if len(schema) == 0:
             raise ConfigurationError(
-                "Parquet does not carry rows without columns", do='select a column, or use format="jsonl"'
+                "Parquet does not support rows without columns", do='select a column, or use format="jsonl"'
             )
-        check_names(schema, "", "readers of Parquet find columns by name")
+        check_names(schema, "", "Parquet readers find columns by name")
         for field in schema:
             _check_type(field, field.name)
 
@@ -133,7 +133,7 @@ class ParquetEncoder(Encoder):
 
 
 class _Bytes:
-    """A file that hands its bytes on instead of keeping them."""
+    """A file object that returns its bytes instead of storing them."""
 
     closed = False
 
@@ -161,7 +161,7 @@ class _Bytes:
 
 
 def _stored(kind: Any) -> Any:
-    """The type to write: Spark keeps an interval as the integer of its microseconds."""
+    """Return the type to write: Spark stores an interval as an integer in microseconds."""
     types = pa.types
     if types.is_duration(kind):
         return pa.int64()
@@ -175,7 +175,7 @@ def _stored(kind: Any) -> Any:
 
 
 def _nullable(field: Any) -> Any:
-    # As Spark writes every field; and Arrow writes none that is never NULL below a struct that is.
+    # Spark writes every field as nullable, and Arrow cannot write a required field below a NULL struct.
     return pa.field(field.name, _stored(field.type), True)
 
 
@@ -185,7 +185,7 @@ def _check_type(field: Any, path: str) -> None:
         children = [kind.field(index) for index in range(kind.num_fields)]
         if not children:
             refuse("Parquet", kind, path, "a struct without fields cannot be stored", "leave it out")
-        check_names(children, path, "readers of Parquet find columns by name")
+        check_names(children, path, "Parquet readers find columns by name")
         for child in children:
             _check_type(child, f"{path}.{child.name}")
     elif types.is_map(kind):
@@ -196,13 +196,13 @@ def _check_type(field: Any, path: str) -> None:
     elif types.is_null(kind):
         refuse("Parquet", kind, path, "it has no values that could be stored", "cast it to a type or leave it out")
     elif types.is_timestamp(kind) and kind.unit == "ns":
-        refuse("Parquet", kind, path, "it has nanoseconds, which Spark would cut", "cast it to microseconds")
+        refuse("Parquet", kind, path, "it has nanoseconds, which Spark would truncate", "cast it to microseconds")
     elif not _is_plain(kind):
-        refuse("Parquet", kind, path, "Spark's reader would not give it back", "cast it to a string")
+        refuse("Parquet", kind, path, "Spark's reader does not support the type", "cast it to a string")
 
 
 def _is_plain(kind: Any) -> bool:
-    """What text formats carry too, and what only Parquet has a place for."""
+    """Return whether a type is supported by text formats, or only by Parquet."""
     types = pa.types
     binary = types.is_binary(kind) or types.is_large_binary(kind)
     return bool(is_plain(kind) or binary or (types.is_duration(kind) and kind.unit == "us"))

@@ -1,4 +1,4 @@
-"""Spark's datetime patterns, as far as they are slices of ISO 8601 text, of the years that both write alike."""
+"""Spark's datetime patterns that can be built from slices of ISO 8601 text, for the years 1 to 9999."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats.strings import TEXT, concat, first_row, literal
 
 ISO = "0000-00-00 00:00:00.000000"
-"""The text that patterns are slices of."""
+"""The template from which patterns take slices."""
 
 _DATE_FIELDS = {"yyyy": (0, 4), "uuuu": (0, 4), "MM": (5, 7), "dd": (8, 10)}
 _TIME_FIELDS = {"HH": (11, 13), "mm": (14, 16), "ss": (17, 19)} | {"S" * n: (20, 20 + n) for n in range(1, 7)}
@@ -26,7 +26,7 @@ _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 Piece = tuple[int, int] | str
-"""A slice of ISO text, or text that stands in the pattern; the zone's offset is `XXX`, which no text can be."""
+"""A slice of ISO text, or literal text of the pattern. `XXX` is the zone offset, which is never literal text."""
 
 DATE = frozenset(_DATE_FIELDS)
 TIMESTAMP_NTZ = DATE | frozenset(_TIME_FIELDS)
@@ -35,39 +35,39 @@ TIMESTAMP = TIMESTAMP_NTZ | {"XXX"}
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern as slices and texts; few, since neighbours that are neighbours in ISO text become one slice."""
+    """A pattern as slices and literal texts. Fields that are adjacent in ISO text become one slice."""
 
     pieces: tuple[Piece, ...]
 
     @classmethod
     def parse(cls, pattern: str, allowed: frozenset[str]) -> Self:
-        """Read a pattern.
+        """Parse a pattern.
 
         Raises:
-            ValueError: naming what cannot be written exactly as Spark does.
+            ValueError: names the part that cannot be written exactly like Spark.
         """
         pieces: list[Piece] = []
         for match in _TOKEN.finditer(pattern):
             token = match[0]
             if match[1]:
                 if token not in allowed:
-                    raise ValueError(f"the pattern's {token!r} is not supported; {', '.join(sorted(allowed))} are")
+                    raise ValueError(f"the pattern's {token!r} is not supported; use {', '.join(sorted(allowed))}")
                 _add(pieces, (_DATE_FIELDS | _TIME_FIELDS).get(token, "XXX"))
             else:
                 _add(pieces, _text(token))
         if all(isinstance(piece, str) for piece in pieces):
-            raise ValueError("the pattern holds no part of a date or a time")
+            raise ValueError("the pattern contains no part of a date or a time")
         return cls(tuple(pieces))
 
     def format(self, array: pa.Array, path: str) -> pa.Array:
-        """Format dates or timestamps; those with a zone by its clocks."""
+        """Format dates or timestamps; timestamps with a zone in local time."""
         offsets = None
         if pa.types.is_timestamp(array.type) and array.type.tz is not None:
             local = local_clock(array, path)
             if "XXX" in self.pieces:
                 offsets = _offsets(array, local, path)
             array = local
-            check_years(array, path)  # clocks east of UTC reach the year 10000 before the instants do
+            check_years(array, path)  # east of UTC, local time reaches the year 10000 before UTC
         if pa.types.is_timestamp(array.type):
             array = array.cast(pa.timestamp("us"))
         iso = array.cast(TEXT)
@@ -75,7 +75,7 @@ class Pattern:
 
     def _column(self, piece: Piece, iso: pa.Array, offsets: pa.Array | None) -> pa.Array | pa.Scalar:
         if isinstance(piece, tuple):
-            # As bytes, which ISO text allows: slicing by code point counts them first.
+            # As bytes, because ISO text is ASCII and slicing by code point counts code points first.
             return pc.binary_slice(iso.view(pa.large_binary()), *piece).view(TEXT)
         return offsets if piece == "XXX" else literal(piece)
 
@@ -88,9 +88,9 @@ def _text(part: str) -> str:
     elif part in "'[]{}#":
         raise ValueError(f"the pattern's {part} is not supported outside quotes")
     if any(character in '"\\' or character < " " for character in part):
-        raise ValueError("a pattern's text must hold neither quotes, backslashes nor control characters")
+        raise ValueError("the text of a pattern must not contain quotes, backslashes or control characters")
     if "XXX" in part:
-        raise ValueError("a pattern's text must not hold XXX")
+        raise ValueError("the text of a pattern must not contain XXX")
     return part
 
 
@@ -101,7 +101,7 @@ def _add(pieces: list[Piece], piece: Piece) -> None:
         if isinstance(piece, tuple) and piece[0] == end:
             pieces[-1] = (last[0], piece[1])
             return
-        # Only what separates two fields in ISO text: digits of the template stand for any digit.
+        # Only separators of ISO text: a digit of the template stands for any digit.
         if isinstance(piece, str) and piece in ("-", " ", ":", ".") and ISO[end : end + 1] == piece:
             pieces[-1] = (last[0], end + 1)
             return
@@ -109,7 +109,7 @@ def _add(pieces: list[Piece], piece: Piece) -> None:
 
 
 def local_clock(array: pa.Array, path: str) -> pa.Array:
-    """Turn timestamps with a zone into those that its clocks show.
+    """Convert timestamps with a zone to its local time.
 
     Raises:
         ConfigurationError: the zone is unknown on this host.
@@ -129,14 +129,14 @@ def local_clock(array: pa.Array, path: str) -> pa.Array:
 def _offsets(array: pa.Array, local: pa.Array, path: str) -> pa.Array:
     apart = pc.subtract(local.view(pa.int64()), array.view(pa.int64()))
     seconds = pc.divide(apart, _PER_SECOND[array.type.unit])
-    # A column has a handful of offsets, and only those become Python objects.
+    # A column has few distinct offsets. Only these become Python objects.
     distinct = seconds.dictionary_encode()
     for value in distinct.dictionary.to_pylist():
         if value % 60:
             raise ValueRefusedError(
-                f"column {path!r} holds a time whose offset from UTC has seconds, in row"
+                f"column {path!r} contains a time whose UTC offset has seconds, in row"
                 f" {first_row(pc.equal(seconds, value))} of the batch",
-                why="XXX writes hours and minutes only, and the time would not come back",
+                why="XXX writes only hours and minutes, so the time could not be read back",
                 do="leave XXX out of the pattern, or set spark.sql.session.timeZone to UTC",
             )
     texts = pa.array([_offset_text(value) for value in distinct.dictionary.to_pylist()], TEXT)
@@ -151,10 +151,10 @@ def _offset_text(seconds: int) -> str:
 
 
 def check_years(array: pa.Array, path: str) -> None:
-    """Refuse dates and timestamps of years outside 1 to 9999, which Arrow and Spark write in different ways.
+    """Reject dates and timestamps outside the years 1 to 9999, which Arrow and Spark write differently.
 
     Raises:
-        ValueRefusedError: naming column and row.
+        ValueRefusedError: names column and row.
     """
     counts, per_day = _counts(array)
     first, end = _FIRST_DAY * per_day, _AFTER_LAST_DAY * per_day
@@ -164,8 +164,8 @@ def check_years(array: pa.Array, path: str) -> None:
         return
     row = first_row(pc.or_(pc.less(counts, first), pc.greater_equal(counts, end)))
     raise ValueRefusedError(
-        f"column {path!r} holds a year outside 1 to 9999, in row {row} of the batch",
-        why="such a date is not written in four digits and would not come back",
+        f"column {path!r} contains a year outside 1 to 9999, in row {row} of the batch",
+        why="such a year does not have four digits, so the date could not be read back",
         do="correct the value, or cast the column to a string",
     )
 

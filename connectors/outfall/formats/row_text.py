@@ -1,4 +1,4 @@
-"""Rows as JSON text, for people and for dead letters: of any row, also one that no format takes."""
+"""Rows as JSON text, for users and for dead letters, including rows that no format accepts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def row_text(row: Mapping[str, Any]) -> str:
 
 
 def row_texts(batch: pa.RecordBatch) -> list[str]:
-    """Return each row of a batch as JSON text: as the format `jsonl` writes it, with its NULL fields.
+    """Return each row of a batch as JSON text, in the format `jsonl` with NULL fields.
 
-    A value that the format refuses is written as Python shows it, and as Arrow does where Python cannot hold it: this
-    never fails, since a dead letter that is refused in turn helps nobody.
+    A value that the format rejects is written as Python prints it, or as Arrow prints it if Python cannot represent it.
+    This never fails, because a dead letter must not be rejected itself.
     """
     try:
         return bytes(JsonlEncoder(_JSONL, batch.schema).encode(batch)).decode().split("\n")[:-1]
@@ -43,11 +43,11 @@ def row_texts(batch: pa.RecordBatch) -> list[str]:
 _JSONL = FormatOptions(format="jsonl", ignore_null_fields=False)
 _VALUES = JsonlEncoder(_JSONL, pa.schema([]))
 _NOT_SHOWN = (ArithmeticError, LookupError, ValueError, pa.ArrowException)
-"""How Python and Arrow refuse a value: a year beyond 9999, an unknown zone, bytes that are no text."""
+"""Errors of Python and Arrow for a value: a year beyond 9999, an unknown zone, bytes that are not text."""
 
 
 def _texts(column: pa.Array, name: str) -> list[str]:
-    """A column's values as JSON texts: as the format writes them where it takes their type and all of them."""
+    """Return a column's values as JSON texts, in the format `jsonl` if it accepts all of them."""
     try:
         check_json_type(column.type, name)
         return list(_VALUES.values(column, name).fill_null("null").to_pylist())
@@ -64,12 +64,12 @@ def _text(value: pa.Scalar) -> str:
 
 
 def _shown(value: pa.Scalar) -> Any:
-    """A value of any type as JSON can hold it."""
+    """Return a value of any type as a value that JSON can represent."""
     kind = value.type
     if value.is_valid and pa.types.is_struct(kind):
         return {kind.field(index).name: _shown(value[index]) for index in range(kind.num_fields)}
     if value.is_valid and hasattr(value, "values"):
-        # A list; of a map the structs of a key and its value.
+        # A list, or the key-value structs of a map.
         return [_shown(child) for child in value.values]
     try:
         held = value.as_py()
@@ -81,7 +81,7 @@ def _shown(value: pa.Scalar) -> Any:
 
 
 def _of_arrow(value: pa.Scalar) -> Any:
-    """A value that Python cannot hold."""
+    """Return a JSON value for a value that Python cannot represent."""
     if hasattr(value, "as_buffer"):
         return str(value.as_buffer().to_pybytes())
     inner = getattr(value, "value", None)

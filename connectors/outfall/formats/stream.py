@@ -1,4 +1,4 @@
-"""The formats by their names, and the bytes of one file as they come about: batches in, pieces out."""
+"""The formats by name, and the bytes of one file as a stream of pieces."""
 
 from __future__ import annotations
 
@@ -23,64 +23,64 @@ _FORMATS: Mapping[Format, type[Encoder]] = {
 }
 
 _PIECE_BYTES = 1 << 20
-"""Encoded bytes that are compressed together: enough that a member's own bytes cost nothing."""
+"""Encoded bytes that are compressed together: with this size, the overhead of a member is negligible."""
 
 
 def encoder(options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> Encoder:
-    """Make the encoder of one file, whose bytes are not compressed yet unless the format does it itself.
+    """Create the encoder of one file. Its bytes are not compressed, unless the format itself compresses.
 
     Args:
         options: the format and how it writes values.
-        schema: of all batches.
-        start: whether the file is empty so far.
+        schema: the schema of all batches.
+        start: whether the file is empty.
 
     Raises:
-        ConfigurationError: the format does not carry the schema.
+        ConfigurationError: the format does not support the schema.
     """
     return _FORMATS[options.format](options, schema, start=start)
 
 
 def check_schema(options: FormatOptions, schema: pa.Schema) -> None:
-    """Refuse, before the first byte, a schema that the format does not carry unchanged.
+    """Reject a schema that the format cannot preserve. Called before the first byte is written.
 
     Raises:
-        ConfigurationError: naming the column and its type.
+        ConfigurationError: names the column and its type.
     """
     _FORMATS[options.format].check_schema(schema)
     _FORMATS[options.format].check_options(options, schema)
 
 
 def suffix(options: FormatOptions) -> str:
-    """Return the end of the names of files, as `".jsonl"` or `".csv.gz"`."""
+    """Return the suffix of file names, for example `".jsonl"` or `".csv.gz"`."""
     return _FORMATS[options.format].suffix(options)
 
 
 def can_grow(options: FormatOptions) -> bool:
-    """Tell whether files of the format may be appended to."""
+    """Return whether files of the format can be appended to."""
     return _FORMATS[options.format].growing
 
 
 def shape(options: FormatOptions, schema: pa.Schema) -> str | None:
-    """Return a short text that is equal where rows may follow each other in one file; `None` when all rows may."""
+    """Return a short string that is equal if rows may be in the same file; `None` if all rows may."""
     return _FORMATS[options.format].shape(options, schema)
 
 
 def one_schema(options: FormatOptions) -> bool:
-    """Tell whether all rows of a file of the format must have the same columns."""
+    """Return whether all rows of a file must have the same columns."""
     return _FORMATS[options.format].one_schema
 
 
 class EncodedStream:
-    """Encodes batches into the bytes of one file, and compresses them in whole members.
+    """Encodes batches into the bytes of one file, and compresses them in complete members.
 
     Args:
         options: the format and the compression.
-        start: whether the file is empty so far; of formats that grow it may hold some bytes.
+        start: whether the file is empty. `False` is for formats whose files can grow.
     """
 
     def __init__(self, options: FormatOptions, *, start: bool = True) -> None:
         self._options = options
-        # A format that compresses inside its files is not compressed again.
+        # Parquet compresses its own contents.
         self._codec: Compression = "none" if options.format == "parquet" else options.codec
         self._encoder: Encoder | None = None
         self._start = start
@@ -91,52 +91,52 @@ class EncodedStream:
 
     @property
     def held(self) -> int:
-        """Encoded bytes that are held back until they are a piece."""
+        """The number of encoded bytes that are buffered until they fill a piece."""
         return self._held
 
     @property
     def expected(self) -> int:
-        """Bytes that the format is going to make of what it keeps, as far as their number is known."""
+        """The estimated encoded size of the rows that the format buffers, in bytes."""
         return self._encoder.expected if self._encoder is not None else 0
 
     @property
     def begun(self) -> bool:
-        """Whether the format's own state is open: rows came, and `finish` was not called since."""
+        """Whether rows were encoded since the last call of `finish`."""
         return self._encoder is not None
 
     @property
     def empty(self) -> bool:
-        """Whether the file is empty so far."""
+        """Whether the file is empty."""
         return self._start
 
     @property
     def kept(self) -> int:
-        """Bytes of memory that the format keeps for later."""
+        """The memory of rows that the format buffers, in bytes."""
         return self._encoder.kept if self._encoder is not None else 0
 
     def encode(self, batch: pa.RecordBatch, *, piece: int = _PIECE_BYTES) -> list[pa.Buffer]:
-        """Encode the rows of a batch in their order; return what is ready to be stored.
+        """Encode the rows of a batch in their order; return the bytes that are ready to be stored.
 
         Args:
             batch: the rows.
-            piece: how many encoded bytes are enough to be compressed and returned.
+            piece: the number of encoded bytes at which they are compressed and returned.
 
         Raises:
             ValueRefusedError: a value cannot be written, or the columns change within a file of one schema.
-            ConfigurationError: the format does not carry the columns.
+            ConfigurationError: the format does not support the columns.
         """
         self._hold(self._encoder_of(batch.schema).encode(batch))
         self.rows += batch.num_rows
         return self.drain() if self._held >= piece else []
 
     def spill(self) -> list[pa.Buffer]:
-        """Encode and return all that is held back, although it would be better off together with more."""
+        """Encode and return all buffered rows and bytes now, although a larger piece would be more efficient."""
         if self._encoder is not None:
             self._hold(self._encoder.spill())
         return self.drain()
 
     def finish(self) -> list[pa.Buffer]:
-        """Return the rest of the file. Of formats that grow more rows may follow."""
+        """Return the rest of the file. More rows may follow if files of the format can grow."""
         if self._encoder is not None:
             self._hold(self._encoder.finish())
             self._encoder = None
@@ -147,7 +147,7 @@ class EncodedStream:
             if self._encoder.one_schema:
                 raise ValueRefusedError(
                     f"the columns change from ({_columns(self._encoder.schema)}) to ({_columns(schema)})",
-                    why=f"all rows of a {self._options.format} file have the same columns",
+                    why=f"all rows of a {self._options.format} file must have the same columns",
                     do='give all rows the same columns, or use format="jsonl"',
                 )
             self._hold(self._encoder.finish())
@@ -163,7 +163,7 @@ class EncodedStream:
             self._held += buffer.size
 
     def drain(self) -> list[pa.Buffer]:
-        """Return what is encoded and held back, as a whole member: a file that grows can be cut wherever one ended."""
+        """Return the buffered bytes as a complete member, after which a growing file can be truncated."""
         if not self._buffers:
             return []
         buffers, self._buffers, self._held = self._buffers, [], 0

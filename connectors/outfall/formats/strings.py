@@ -1,4 +1,4 @@
-"""Arrow string arrays: joining them, and looking into their bytes."""
+"""Arrow string arrays: joining them, and checking their bytes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pyarrow.compute as pc
 from outfall.errors import ValueRefusedError
 
 TEXT = pa.large_string()
-"""Every intermediate array: 64-bit offsets, since escapes can lengthen a batch sixfold."""
+"""The type of all intermediate arrays. It has 64-bit offsets, because escapes can lengthen a batch sixfold."""
 
 
 def literal(text: str) -> pa.Scalar:
-    """Make a string scalar that joins with arrays of `TEXT`."""
+    """Return a string scalar that can be joined with arrays of `TEXT`."""
     return pa.scalar(text, TEXT)
 
 
 def concat(*pieces: pa.Array | pa.Scalar, skip_null: bool = False) -> pa.Array:
-    """Join arrays and scalars row by row; a NULL makes the row NULL, or counts as empty."""
+    """Join arrays and scalars row by row. The result of a NULL is NULL, or with `skip_null` NULL counts as empty."""
     nulls = {"null_handling": "replace", "null_replacement": ""} if skip_null else {}
     return pc.binary_join_element_wise(*pieces, literal(""), **nulls)
 
@@ -38,10 +38,10 @@ def first_row(mask: pa.Array) -> int:
 
 
 def refuse_rows(mask: pa.Array, what: str, why: str, do: str) -> None:
-    """Refuse the first row where the mask is true.
+    """Reject the first row where the mask is true.
 
     Raises:
-        ValueRefusedError: if there is one.
+        ValueRefusedError: there is such a row.
     """
     row = first_row(mask)
     if row >= 0:
@@ -49,40 +49,40 @@ def refuse_rows(mask: pa.Array, what: str, why: str, do: str) -> None:
 
 
 def refuse_breaks(array: pa.Array, data: bytes, column: str, why: str) -> None:
-    """Refuse strings with line breaks, for formats that have a record per line.
+    """Reject strings with line breaks, for formats with one record per line.
 
     Args:
         array: the strings.
-        data: the bytes of all of them: one look at these costs far less than one at every string.
-        column: its name, for errors.
-        why: what readers would make of a break.
+        data: the bytes of all strings, because one scan of them is much cheaper than a check of each string.
+        column: the column name, for errors.
+        why: how readers would interpret a line break.
 
     Raises:
-        ValueRefusedError: naming column and row.
+        ValueRefusedError: names column and row.
     """
     for name, character in (("newline", "\n"), ("carriage return", "\r")):
         if character.encode() in data:
             refuse_rows(
                 pc.match_substring(array, character),
-                f"column {column!r} holds a {name}",
+                f"column {column!r} contains a {name}",
                 why,
                 'replace it before writing, or use format="jsonl", which escapes it',
             )
 
 
 def check_utf8(array: pa.Array, column: str) -> None:
-    """Refuse strings that are not UTF-8: Spark lets a cast from binary make them, and no format of text can write them.
+    """Reject strings that are not UTF-8. A cast from binary can create them, and no text format can write them.
 
     Raises:
-        ValueRefusedError: naming column and row.
+        ValueRefusedError: names column and row.
     """
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         raise ValueRefusedError(
-            f"column {column!r} holds a string that is not UTF-8, in row {_first_invalid(array)} of the batch",
-            why="files of text are UTF-8 and the bytes would not come back",
-            do="decode the column with the encoding it has, or write it base64-encoded",
+            f"column {column!r} contains a string that is not UTF-8, in row {_first_invalid(array)} of the batch",
+            why="text files are UTF-8, and readers would not return the bytes",
+            do="decode the column with its encoding, or write it with Base64 encoding",
         ) from error
 
 

@@ -12,9 +12,9 @@ from outfall.values import spark_type
 
 
 class TextEncoder(Encoder):
-    """Spark's text format. A NULL is an empty line, as Spark writes it; reading gives an empty string.
+    """Encodes Spark's text format. NULL is written as an empty line, which is read as an empty string.
 
-    Unlike Spark's own writer this one refuses a value with a line break, which readers would take for two rows.
+    Unlike Spark's writer, it rejects a value with a line break, which readers would treat as two rows.
     """
 
     @classmethod
@@ -27,13 +27,13 @@ class TextEncoder(Encoder):
         if len(types) != 1 or not (pa.types.is_string(types[0]) or pa.types.is_large_string(types[0])):
             found = ", ".join(f"{field.name}: {spark_type(field.type)}" for field in schema)
             raise ConfigurationError(
-                "the text format takes exactly one column of strings",
+                "the text format needs exactly one string column",
                 why=f"the columns are ({found})",
                 do='select one string column, or use format="jsonl"',
             )
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
         lines = batch.column(0).cast(TEXT)
-        why = "readers of text files take it for the end of a record"
+        why = "readers of text files treat it as the end of a record"
         refuse_breaks(lines, data_of(lines).to_pybytes(), self.schema[0].name, why)
         return data_of(concat(lines, literal("\n"), skip_null=True))

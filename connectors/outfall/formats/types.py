@@ -1,4 +1,4 @@
-"""Which types JSON and CSV carry there and back, and the text of values without children, a column at a time."""
+"""The types that JSON and CSV can preserve, and the text of scalar values, one column at a time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from outfall.formats.strings import TEXT, concat, literal
 from outfall.values import spark_type
 
 _REASONS = [
-    (pa.types.is_duration, "Spark's reader needs an interval's exact type in its text", "cast it to a string"),
-    (pa.types.is_time, "Spark's reader does not take times", "cast it to a string"),
-    (pa.types.is_timestamp, "it has nanoseconds, which Spark would cut", "cast it to microseconds"),
+    (pa.types.is_duration, "Spark's reader needs the exact type of an interval in its text", "cast it to a string"),
+    (pa.types.is_time, "Spark's reader does not support times", "cast it to a string"),
+    (pa.types.is_timestamp, "it has nanoseconds, which Spark would truncate", "cast it to microseconds"),
 ]
 
 _UP_TO_MILLIS = len("0000-00-00T00:00:00.000")
@@ -28,26 +28,26 @@ ONE_VALUE = "a JSON object has one value per name"
 
 
 def check_names(fields: Iterable[Any], path: str, why: str) -> None:
-    """Refuse two columns of one name: a reader keeps one of the values.
+    """Reject two columns of one name, because a reader keeps only one of the values.
 
     Raises:
-        ConfigurationError: naming the column.
+        ConfigurationError: names the column.
     """
     twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
     if twice:
         where = f" of {path!r}" if path else ""
         raise ConfigurationError(
-            f"the columns{where} hold the name {twice[0]!r} twice",
+            f"two columns{where} have the name {twice[0]!r}",
             why=why,
             do="rename or drop one of them",
         )
 
 
 def check_json_type(kind: Any, path: str) -> None:
-    """Refuse a type that Spark's JSON reader would not give back unchanged.
+    """Reject a type that Spark's JSON reader would not return unchanged.
 
     Raises:
-        ConfigurationError: naming the column, its type and a way out.
+        ConfigurationError: names the column, its type and the remedy.
     """
     children = _children(kind)
     if children is not None:
@@ -59,24 +59,24 @@ def check_json_type(kind: Any, path: str) -> None:
 
 
 def check_csv_type(field: Any) -> None:
-    """Refuse a type that Spark's CSV reader would not give back unchanged.
+    """Reject a type that Spark's CSV reader would not return unchanged.
 
     Raises:
-        ConfigurationError: naming the column, its type and a way out.
+        ConfigurationError: names the column, its type and the remedy.
     """
     kind = field.type
     if pa.types.is_nested(kind):
         why, do = "CSV has no nested values", 'write it with to_json(), or use format="jsonl" or "parquet"'
         refuse("CSV", kind, field.name, why, do)
     if is_bytes(kind):
-        why, do = "Spark's CSV reader does not give bytes back", "encode it with Spark's base64()"
+        why, do = "Spark's CSV reader does not support binary values", "encode it with Spark's base64()"
         refuse("CSV", kind, field.name, why, do)
     if not is_plain(kind):
         _refuse("CSV", kind, field.name)
 
 
 def is_bytes(kind: Any) -> bool:
-    """Tell whether a type is Spark's binary."""
+    """Return whether a type is Spark's binary type."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -91,7 +91,7 @@ def _children(kind: Any) -> list[tuple[str, Any]] | None:
 
 
 def is_plain(kind: Any) -> bool:
-    """Tell whether values of a type are one piece of text that both readers take."""
+    """Return whether values of a type are scalars that both the JSON and the CSV reader support."""
     types = pa.types
     return bool(
         types.is_boolean(kind)
@@ -109,22 +109,22 @@ def is_plain(kind: Any) -> bool:
 def _check_names(kind: Any, path: str) -> None:
     if pa.types.is_map(kind):
         if not (pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)):
-            why = "an object's names are strings, and Spark's JSON reader takes no other map key"
+            why = "JSON names are strings, and Spark's JSON reader supports no other map keys"
             refuse("JSON", kind, path, why, "cast the keys to strings")
     elif pa.types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
         if any(field.metadata and field.metadata.get(b"variant") == b"true" for field in fields):
-            refuse("JSON", kind, path, "it is a variant, which Spark sends in a binary form", "write it with to_json()")
+            refuse("JSON", kind, path, "it is a variant, which Spark sends in binary form", "write it with to_json()")
         check_names(fields, path, ONE_VALUE)
 
 
 def refuse(format: str, kind: Any, path: str, why: str, do: str) -> NoReturn:
-    """Refuse a column.
+    """Reject a column.
 
     Raises:
         ConfigurationError: always.
     """
-    raise ConfigurationError(f"{format} does not carry column {path!r} of type {spark_type(kind)}", why=why, do=do)
+    raise ConfigurationError(f"{format} does not support column {path!r} of type {spark_type(kind)}", why=why, do=do)
 
 
 def _refuse(format: str, kind: Any, path: str) -> NoReturn:
@@ -137,14 +137,14 @@ def _refuse(format: str, kind: Any, path: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class ColumnText:
-    """A column's text between two constants, kept apart so that one join writes everything once."""
+    """The text of a column between two constants, which are separate so that one join writes everything."""
 
     before: str
     text: pa.Array
     after: str
 
     def joined(self) -> pa.Array:
-        """The whole text; NULL stays NULL."""
+        """Return the complete text; NULL stays NULL."""
         if not self.before and not self.after:
             return self.text
         return concat(literal(self.before), self.text, literal(self.after))
@@ -152,11 +152,11 @@ class ColumnText:
 
 @dataclass(frozen=True)
 class Scalars:
-    """How a file's values are written.
+    """How the scalar values of a file are written.
 
     Args:
-        quote: what stands around texts that are neither numbers nor truth values: JSON's quote, or nothing.
-        date: the pattern of dates, timestamps and timestamps without zone; `None` for ISO 8601.
+        quote: the quote around values other than numbers and booleans: JSON's quote, or empty.
+        date: the pattern of dates; `None` for ISO 8601. The same for timestamps with and without zone.
     """
 
     quote: str
@@ -166,7 +166,7 @@ class Scalars:
 
     @classmethod
     def of(cls, options: FormatOptions, quote: str) -> Self:
-        """Take the patterns from options."""
+        """Return the settings from options."""
         return cls(
             quote,
             _pattern(options.date_format, DATE),
@@ -175,10 +175,10 @@ class Scalars:
         )
 
     def piece(self, array: pa.Array, path: str) -> ColumnText:
-        """Turn a column of a type without children, strings apart, into text; NULL stays NULL."""
+        """Convert a column of a scalar type except strings to text; NULL stays NULL."""
         kind = array.type
         if pa.types.is_boolean(kind):
-            # A third of what the cast costs.
+            # This takes a third of the time of a cast.
             return ColumnText("", pc.if_else(array, literal("true"), literal("false")), "")
         if pa.types.is_floating(kind):
             return ColumnText("", _floats(array, self.quote), "")
@@ -207,7 +207,7 @@ def _pattern(text: str | None, allowed: frozenset[str]) -> Pattern | None:
 
 def _floats(array: pa.Array, quote: str) -> pa.Array:
     text = array.cast(TEXT)
-    # "1" would come back as an integer where Spark infers the schema, and "-0" without its sign everywhere.
+    # Spark would infer "1" as an integer, and would read "-0" without its sign.
     integral = pc.equal(array, pc.trunc(array))
     if pc.any(integral).as_py():
         bare = pc.and_(integral, pc.invert(pc.match_substring(text, "e")))
@@ -220,8 +220,8 @@ def _floats(array: pa.Array, quote: str) -> pa.Array:
 
 
 def _iso_timestamps(array: pa.Array) -> pa.Array:
-    """Text in UTC with milliseconds, as Spark writes it, or with microseconds where the value has them."""
-    # Arrow stores the instant in UTC; printing it with its zone would look the zone up for every row.
+    """Return text in UTC with milliseconds like Spark, or with microseconds if the value has any."""
+    # Arrow stores the instant in UTC. Printing it with its zone would look up the zone for every row.
     naive = array.view(pa.timestamp(array.type.unit))
     millis = naive.cast(pa.timestamp("ms"), safe=False)
     whole = pc.equal(millis.cast(naive.type), naive)
@@ -230,7 +230,7 @@ def _iso_timestamps(array: pa.Array) -> pa.Array:
     text = _iso(naive)
     if not pc.any(whole).as_py():
         return text
-    # Cut, since a second cast would cost five times as much; as bytes, since slicing by code point counts them first.
+    # Slice, because a second cast takes five times as long; as bytes, because slicing by code point counts them first.
     cut = pc.binary_slice(text.view(pa.large_binary()), 0, _UP_TO_MILLIS).view(TEXT)
     return pc.if_else(whole, cut, text)
 

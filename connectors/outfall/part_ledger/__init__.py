@@ -1,4 +1,4 @@
-"""The ledger of parts, for sinks whose tasks publish by themselves: a hash of rows, and what a part's row means."""
+"""The ledger of parts, for sinks whose tasks publish independently: a hash of rows, and checks of ledger rows."""
 
 from importlib.util import find_spec
 

@@ -1,8 +1,8 @@
-"""What a ledger of parts says of a part that is to be written, sealed or gone on with. Asks no server.
+"""Checks of a ledger of parts before a part is written, sealed or continued. They need no server.
 
-Where each task publishes the rows of its parts by itself, the target holds a row for each part: which epoch it was last
-written in, how far it counts, and what the rows of that epoch were, as a count and a hash that knows no order. Whoever
-brings the epoch again compares: the same rows are there, or they are missing, or something is wrong.
+If each task publishes the rows of its parts independently, the target has one ledger row per part: the last epoch, the
+next offset, and the count and an order-independent hash of the rows of that epoch. An attempt that replays the epoch
+compares its rows with the ledger row: they are in the target, they are missing, or they differ.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from outfall.target_record import TargetRecord, behind, check_writing
 
 @dataclass(frozen=True)
 class PartPlace:
-    """Where a check stands, for texts: whose epoch of which target."""
+    """The target, step and epoch of a check, for errors."""
 
     target: str
     step: str
     epoch: int | None
     alternative: str = ""
-    """What else than bringing the same rows can be done, for a source that does not."""
+    """Another remedy, for a source that cannot replay the same rows."""
 
 
 @dataclass(frozen=True)
 class PartRow:
-    """What the target holds of one part."""
+    """The ledger row of one part."""
 
     part: str
     generation: int
@@ -39,25 +39,25 @@ class PartRow:
     attempt: int
     """The attempt that wrote them."""
     next_offset: int
-    """How many rows the part has, and what it began with."""
+    """The offset after the last row of the part."""
     rows: int
-    """How many of them that epoch brought."""
+    """The number of rows of that epoch."""
     hash: int
-    """What they were: see `RowHash`."""
+    """The hash of these rows, see `RowHash`."""
 
     def holds(self, epoch: int) -> bool:
-        """Tell whether the epoch's rows are in the target."""
+        """Return whether the epoch's rows are in the target."""
         return self.epoch == epoch
 
     def same_rows(self, other: PartRow) -> bool:
-        """Tell whether both are of the same rows in the same places."""
+        """Return whether both describe the same rows at the same offsets."""
         mine = (self.epoch, self.next_offset, self.rows, self.hash)
         return mine == (other.epoch, other.next_offset, other.rows, other.hash)
 
 
 @dataclass
 class PartCount:
-    """What came for one part so far, in one attempt."""
+    """The rows of one part so far, in one attempt."""
 
     part: str
     start: int
@@ -70,7 +70,7 @@ class PartCount:
         return self.start + self.hash.rows
 
     def row(self, writer: WriterInitContext) -> PartRow:
-        """Return what the ledger is to say once these rows are in the target."""
+        """Return the ledger row of the part once these rows are in the target."""
         return PartRow(
             part=self.part,
             generation=writer.generation,
@@ -85,83 +85,85 @@ class PartCount:
 def missing_parts(
     place: PartPlace, step: TargetRecord, found: Mapping[str, PartRow], wanted: Mapping[str, PartRow]
 ) -> frozenset[str]:
-    """Tell which parts' rows are to be written; the others are in the target already.
+    """Return the parts whose rows must be written. The rows of the other parts are in the target.
 
     Args:
-        place: the writer's.
+        place: the epoch of the writer.
         step: the step's record, locked and checked by `check_step`.
-        found: the parts' rows, locked.
-        wanted: what they will be once the rows are written.
+        found: the ledger rows of the parts, locked.
+        wanted: the ledger rows after the rows are written.
 
     Raises:
-        FencedError: a later epoch was here.
-        ReplayDiffersError: the epoch is there with other rows.
-        TargetLostError, TargetAheadError: a row is missing or does not go on where the recovery data does.
+        FencedError: the target has a later epoch.
+        ReplayDiffersError: the target has the epoch with other rows.
+        TargetLostError: a ledger row is missing or behind the recovery log.
+        TargetAheadError: a ledger row is ahead of the recovery log.
     """
     return frozenset(part for part, row in wanted.items() if _is_missing(place, step, found.get(part), row))
 
 
 def check_step(target: str, step: TargetRecord | None, writer: WriterInitContext | SealContext) -> TargetRecord:
-    """Refuse a writer whose BEGIN is not the one that opened the target last, and a ledger that does not know it.
+    """Reject a writer whose BEGIN did not open the target last, and a ledger without that BEGIN.
 
     Raises:
-        FencedError, TargetLostError.
+        FencedError: another BEGIN opened the target since.
+        TargetLostError: the ledger has no record of this BEGIN.
     """
     if step is None or step.generation < writer.generation:
-        what = f"the ledger does not know generation {writer.generation} of this query's writes"
+        what = f"the ledger has no record of generation {writer.generation} of this query"
         raise _lost(PartPlace(target, writer.step_id, writer.epoch), what, None)
     check_writing(f"the ledger of {target}", step, writer)
     return step
 
 
 def check_sealed(place: PartPlace, found: Mapping[str, PartRow], offsets: Mapping[str, int]) -> int:
-    """Refuse to record an epoch unless each part is what its state says; return how many rows the epoch brought.
+    """Reject an epoch unless each part matches its state; return the number of rows of the epoch.
 
     Args:
-        place: the driver's.
-        found: the parts' rows, under the step's lock.
+        place: the epoch of the driver.
+        found: the ledger rows of the parts, under the step's lock.
         offsets: the states of all parts after the epoch.
 
     Raises:
-        ReplayDiffersError: a lost attempt wrote rows into a part that this one brought none for.
-        TargetLostError: a part has less than its state.
+        ReplayDiffersError: a failed attempt wrote rows to a part for which the replay has none.
+        TargetLostError: a part ends before its state.
     """
     for part, offset in offsets.items():
         row = found.get(part)
         if row is None or row.next_offset < offset:
             raise _lost(place, f"part {part} ends before offset {offset}", part)
         if row.next_offset > offset:
-            raise _differs(place, part, f"an earlier attempt wrote {row.rows} rows that did not come again")
+            raise _differs(place, part, f"an earlier attempt wrote {row.rows} rows that were not replayed")
     return sum(row.rows for part, row in found.items() if row.epoch == place.epoch and part in offsets)
 
 
 def check_states(
     place: PartPlace, completed: int | None, found: Mapping[str, PartRow], offsets: Mapping[str, int], *, opened: bool
 ) -> None:
-    """Compare the ledger with the recovery data before an epoch begins.
+    """Compare the ledger with the recovery log before an epoch begins.
 
-    The ledger may be ahead by parts of one epoch: the one that begins now, which an earlier attempt did not finish.
+    The ledger may be ahead by parts of the epoch that begins now, if an earlier attempt did not finish it.
 
     Args:
-        place: the driver's; its epoch is the one that begins.
+        place: the epoch that begins.
         completed: the last completed epoch.
-        found: the parts' rows.
+        found: the ledger rows of the parts.
         offsets: the recorded states.
         opened: whether the newest recorded generation has opened the target, so that each part with a state has a row.
 
     Raises:
-        TargetLostError: a part has less than its state.
-        TargetAheadError: it has more.
+        TargetLostError: a part ends before its state.
+        TargetAheadError: a part ends after its state.
     """
     for part in sorted(found.keys() | offsets.keys()):
         row, offset = found.get(part), offsets.get(part, 0)
         if row is None:
             if offset and opened:
-                raise _lost(place, f"it has no part {part}, which counts {offset} rows", part)
+                raise _lost(place, f"it has no part {part}, but {offset} of its rows are recorded", part)
             continue
         unfinished = row.epoch is not None and (completed is None or row.epoch > completed)
         if unfinished and row.epoch != place.epoch:
-            raise _ahead(place, f"part {part} holds epoch {row.epoch}, and {place.epoch} is to be written", part)
+            raise _ahead(place, f"part {part} holds epoch {row.epoch}, but epoch {place.epoch} must be next", part)
         _check_end(place, part, row.next_offset - row.rows if unfinished else row.next_offset, offset)
 
 
@@ -172,7 +174,7 @@ def _is_missing(place: PartPlace, step: TargetRecord, found: PartRow | None, wan
     if found.holds(epoch):
         if not found.same_rows(wanted):
             raise _differs(
-                place, part, f"{found.rows} rows are there, and {wanted.rows} came{_or_others(found, wanted)}"
+                place, part, f"it has {found.rows} rows, but {wanted.rows} were replayed{_or_others(found, wanted)}"
             )
         return False
     if found.epoch is not None and found.epoch > epoch:
@@ -181,17 +183,17 @@ def _is_missing(place: PartPlace, step: TargetRecord, found: PartRow | None, wan
             step=place.step,
             epoch=epoch,
             part=part,
-            why="this attempt is late: its epoch was completed without it",
+            why="this is a stale task: its epoch was completed without it",
             do="nothing",
         )
     if step.epoch is not None and step.epoch >= epoch:
-        raise _differs(place, part, "the epoch is closed, and no rows came for this part")
+        raise _differs(place, part, "the epoch was closed without rows for this part")
     _check_end(place, part, found.next_offset, wanted.next_offset - wanted.rows)
     return True
 
 
 def _check_end(place: PartPlace, part: str, end: int, recorded: int) -> None:
-    what = f"part {part} ends at offset {end}, and {recorded} is recorded"
+    what = f"part {part} ends at offset {end}, but {recorded} is recorded"
     if end < recorded:
         raise _lost(place, what, part)
     if end > recorded:
@@ -204,13 +206,13 @@ def _or_others(found: PartRow, wanted: PartRow) -> str:
 
 def _differs(place: PartPlace, part: str, what: str) -> ReplayDiffersError:
     return ReplayDiffersError(
-        f"{place.target} holds other rows of this epoch than those that came now: {what}",
+        f"{place.target} holds other rows of this epoch than those that were replayed: {what}",
         step=place.step,
         epoch=place.epoch,
         part=part,
-        why="parts stand on a source that brings the same rows of an epoch again, and on the same key; other parts of"
-        " the epoch may be in the target by now",
-        do=f"bring the former rows again{place.alternative}",
+        why="parts require a source that replays the same rows of an epoch, and the same key; other parts of the epoch"
+        " may already be in the target",
+        do=f"replay the original rows{place.alternative}",
     )
 
 
@@ -224,8 +226,8 @@ def _ahead(place: PartPlace, what: str, part: str | None) -> TargetAheadError:
         step=place.step,
         epoch=place.epoch,
         part=part,
-        why="the recovery data was restored from an older copy, or an epoch that was begun was not brought again",
-        do="see that no other run of the query is active, and restore the newest recovery data, or bring the unfinished"
-        " epoch first. If the recovery data is lost, compare the target with the source, take out by hand what will"
-        " come again, and start with a new checkpoint",
+        why="the recovery log was restored from an older copy, or an unfinished epoch was not replayed",
+        do="make sure that no other run of the query is active, and restore the newest recovery log, or replay the"
+        " unfinished epoch first. If the recovery log is lost, compare the target with the source, remove manually the"
+        " rows that will be replayed, and start with a new checkpoint",
     )

@@ -1,12 +1,12 @@
-"""A number for a set of rows, whatever their order and their batches: that two attempts sent the same rows.
+"""An order-independent hash of rows, to compare the rows of two attempts.
 
-The number is the sum, modulo 2^64, of a hash of each row (Clarke and others, "Incremental multiset hash functions and
-their application to memory integrity checking", ASIACRYPT 2003: MSet-Add-Hash). A row's hash is made of its columns'
-names and values; NULL, empty text, 0 and a value in another column all differ. How Arrow stores a value (dictionary,
-large or not, which batch) does not matter, nor does the order of the columns or of a map's entries.
+The hash is the sum, modulo 2^64, of a hash of each row (Clarke and others, "Incremental multiset hash functions and
+their application to memory integrity checking", ASIACRYPT 2003: MSet-Add-Hash). The hash of a row combines its column
+names and values. NULL, the empty string, 0 and a value in another column all differ. The Arrow storage of a value
+(dictionary, large types, batches), the order of columns and the order of map entries have no influence.
 
 Mixing is the finalizer of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
-2014), on NumPy arrays. It finds differences that happen, not those that somebody makes on purpose.
+2014), on NumPy arrays. The hash detects accidental differences, not deliberate collisions.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ import pyarrow.compute as pc
 Words = npt.NDArray[np.uint64]
 
 _LONG = 256
-"""Bytes. Longer values are hashed one by one with BLAKE2b, which is then no slower."""
+"""Bytes. Longer values are hashed one by one with BLAKE2b, which is not slower for them."""
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C6E756C6C)
 _NAN = np.uint64(0x7FF8000000000000)
 _AT_ONCE = 16_384
-"""Words of text that are hashed together: many, since each call of NumPy costs, and no more than a core's cache holds.
-"""
+"""Words that are hashed in one NumPy call: many, to amortize the call, but not more than fit into a core's cache."""
 _PLACES = np.arange(1, _LONG // 8 + 1, dtype=np.uint64) * _STEP
 _TAILS = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype="<u8")
 
 
 class RowHash:
-    """The number of the rows added so far, and how many they are."""
+    """The hash and the count of the rows added so far."""
 
     def __init__(self) -> None:
-        """Start with no rows, whose number is 0."""
+        """Start without rows, with hash 0."""
         self.rows = 0
         self._sum = 0
 
     @property
     def value(self) -> int:
-        """The number, as a signed 64-bit integer."""
+        """The hash as a signed 64-bit integer."""
         return self._sum - (1 << 64) if self._sum >> 63 else self._sum
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -66,7 +65,7 @@ def _combined(names: list[str], columns: list[pa.Array], rows: int) -> Words:
 
 
 def _values(array: pa.Array) -> Words:
-    """64 bits for each value, which tell it from other values of its column."""
+    """Return 64 bits per value that distinguish it from other values of its column."""
     kind = array.type
     if pa.types.is_null(kind):
         return np.full(len(array), _NULL)
@@ -76,7 +75,7 @@ def _values(array: pa.Array) -> Words:
         return _values(pc.run_end_decode(array))
     values = _present(array)
     if array.null_count:
-        # What lies where there is no value is anything.
+        # The memory of a NULL is undefined.
         return np.where(array.is_valid().to_numpy(zero_copy_only=False), values, _NULL)
     return values
 
@@ -103,12 +102,12 @@ def _present(array: pa.Array) -> Words:
         return _lists(array)
     if pa.types.is_struct(kind):
         return _combined(kind.names, array.flatten(), len(array))
-    # Text, bytes, and what only has a text or bytes that tell it.
+    # Strings, bytes, and types that are identified by a string or bytes.
     return _bytes(array if _is_bytes(kind) else array.cast(pa.binary() if _is_fixed_bytes(kind) else pa.string()))
 
 
 def _fixed(array: pa.Array, dtype: str, width: int = 1) -> npt.NDArray[Any]:
-    """The values of a type of fixed size, as they lie in memory."""
+    """Return the values of a fixed-size type as they are in memory."""
     buffer = array.buffers()[1]
     if len(array) == 0 or buffer is None:
         return np.empty(0, dtype)
@@ -127,11 +126,11 @@ def _lists(array: pa.Array) -> Words:
 
 
 def _summed(values: Words, offsets: pa.Array) -> Words:
-    """The sum of the values between each two offsets, and how many they are."""
+    """Return the sum of the values between each two offsets, combined with their count."""
     bounds = offsets.to_numpy().astype(np.int64)
     if len(values) > bounds[-1] - bounds[0]:
         values = values[bounds[0] : bounds[-1]]
-    # They wrap, and their differences are right all the same.
+    # The sums wrap around, but their differences are correct.
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)])
     inside = bounds - bounds[0]
     counts = np.diff(bounds).astype(np.uint64)
@@ -140,7 +139,7 @@ def _summed(values: Words, offsets: pa.Array) -> Words:
 
 
 def _bytes(array: pa.Array) -> Words:
-    """Eight bytes of every value at a time; long values one by one."""
+    """Hash values in words of eight bytes; long values one by one."""
     if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
         offset_type = "<i4"
     else:
@@ -163,7 +162,7 @@ def _bytes(array: pa.Array) -> Words:
 def _add_words(
     found: Words, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> None:
-    """Add the words of every value, each by its place, to the value's number. The last word may be cut short."""
+    """Add the words of every value, weighted by position, to the value's hash. The last word may be shorter."""
     rows = np.flatnonzero(lengths)
     starts, lengths = starts[rows], lengths[rows]
     # A window of eight bytes begins at every byte.
@@ -180,7 +179,7 @@ def _add_words(
         some = slice(begin, end)
         last = ends[some] - before - 1
         first = last + 1 - counts[some]
-        # Of every word: where it stands in its value.
+        # The position of every word in its value.
         places = np.arange(last[-1] + 1) - np.repeat(first, counts[some])
         words = windows[np.repeat(starts[some], counts[some]) + (places << 3)]
         words[last] &= _TAILS[((lengths[some] - 1) & 7) + 1]
@@ -196,7 +195,7 @@ def _padded(buffer: pa.Buffer | None, first: int, last: int) -> npt.NDArray[np.u
 
 
 def _mixed(words: Words) -> Words:
-    """Spread each word's bits over all of them."""
+    """Spread the bits of each word over the whole word."""
     words = words ^ (words >> np.uint64(30))
     words *= np.uint64(0xBF58476D1CE4E5B9)
     words ^= words >> np.uint64(27)

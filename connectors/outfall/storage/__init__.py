@@ -1,10 +1,10 @@
-"""What sinks that store files or objects do alike. They themselves hold only what differs between disks and stores.
+"""Shared by the sinks that store files or objects.
 
 ```
-sink                what all of them say of themselves: they only add files, each row in them once
-names               of what attempts write, and of what readers skip
-marker              what stands in a marker; how it is written safely is the affair of each store
-first_contact       whose data is at a target, and whether `on_existing` puts up with it
-rolling             when a file or an object is closed and the next one begun
+sink                the base class: these sinks only add files, and write each row exactly once
+names               the names of files and objects of attempts, and of paths that readers skip
+marker              the contents of a marker; each store writes it in its own way
+first_contact       existing data at a target, and whether `on_existing` allows it
+rolling             the bounds at which a file or an object is closed and the next one begins
 ```
 """

@@ -1,4 +1,4 @@
-"""First contact with a target: whose data is there, and whether `on_existing` puts up with it."""
+"""The first run against a target: existing data, and whether `on_existing` allows it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outfall.storage.names import SPARK_LOG
 
 
 class TargetContents(ABC):
-    """What lies at a target, as one step sees it: its own is left out of all answers. Texts name what was found."""
+    """The contents of a target from the view of one step, without its own data. Strings name what was found."""
 
     where: str
     """The target."""
@@ -22,22 +22,22 @@ class TargetContents(ABC):
 
     @abstractmethod
     def others(self) -> Sequence[str]:
-        """Return the markers of the other steps that write here, or did."""
+        """Return the markers of other steps that write here or have written here."""
 
     @abstractmethod
     def foreign(self) -> Iterable[str]:
-        """Yield what readers see; no more is looked up than is asked for."""
+        """Yield visible data of other writers, lazily."""
 
     @abstractmethod
     def nested(self) -> Iterable[str]:
-        """Yield the markers of targets within this one, or around it, that `on_existing` does not put up with."""
+        """Yield the markers of targets inside or around this one that `on_existing` does not allow."""
 
 
 def check_existing(contents: TargetContents, on_existing: str, step_id: str) -> None:
-    """Refuse a target that holds what is not ours, unless `on_existing` says what to do with it. Changes nothing.
+    """Reject a target with existing data, unless `on_existing` allows it. Changes nothing.
 
     Raises:
-        TargetNotEmptyError: naming what was found.
+        TargetNotEmptyError: names the data.
     """
     for marker in contents.nested():
         raise nested_targets(contents.where, step_id, marker)
@@ -49,20 +49,20 @@ def check_existing(contents: TargetContents, on_existing: str, step_id: str) -> 
         return
     others = contents.others()
     if others:
-        raise _not_empty(contents.where, step_id, f"another query writes there: {others[0]}")
+        raise _not_empty(contents.where, step_id, f"another query writes to it: {others[0]}")
     found = list(islice(contents.foreign(), 3))
     if found:
-        raise _not_empty(contents.where, step_id, f"it holds {', '.join(found)}")
+        raise _not_empty(contents.where, step_id, f"it contains {', '.join(found)}")
 
 
 def nested_targets(where: str, step_id: str, marker: str) -> TargetNotEmptyError:
-    """Make the error of a target within another query's, or around it."""
+    """Return the error of a target inside or around the target of another query."""
     return TargetNotEmptyError(
-        f"{where} and the target of another query lie one within the other",
+        f"{where} is inside or around the target of another query",
         step=step_id,
-        why=f"that query's marker is {marker}: readers of the outer one would see the rows of both, and overwriting it"
-        " would delete both",
-        do="name a path beside it; or, once that query has ended for good, delete its _outfall",
+        why=f"the marker of that query is {marker}: readers of the outer target would see the rows of both, and"
+        " overwriting it would delete both",
+        do="use a separate path; or, if that query has ended for good, delete its _outfall",
     )
 
 
@@ -71,16 +71,16 @@ def _not_empty(where: str, step_id: str, why: str) -> TargetNotEmptyError:
         f"{where} is not empty",
         step=step_id,
         why=why,
-        do='delete what lies there (with its _outfall), name another path, or set on_existing="resume" to keep what is'
-        ' there or on_existing="overwrite" to delete it',
+        do='delete the existing data (with its _outfall), use another path, set on_existing="resume" to keep the data,'
+        ' or set on_existing="overwrite" to delete it',
     )
 
 
 def _listed_by_spark(where: str, step_id: str) -> TargetNotEmptyError:
     return TargetNotEmptyError(
-        f"{where} holds {SPARK_LOG}, the log of Spark's own streaming file sink",
+        f"{where} contains {SPARK_LOG}, the log of Spark's own streaming file sink",
         step=step_id,
-        why="Spark reads only the files that this log lists, so that rows written beside them would not be seen",
-        do="name another path; or stop the query that writes there, and delete the log to keep its files (also those of"
-        ' epochs that it did not complete), or set on_existing="overwrite" to delete the log and the files',
+        why="Spark reads only the files in this log, so readers would not see new rows",
+        do="use another path; or stop the query that writes there, and delete the log to keep its files (including"
+        ' those of incomplete epochs), or set on_existing="overwrite" to delete the log and the files',
     )

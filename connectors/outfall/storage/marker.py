@@ -1,8 +1,8 @@
-"""What stands in a marker: which step writes to a target, who opened it last, and how far its commits came.
+"""The contents of a marker: the step that writes to a target, the last driver, and the newest published epoch.
 
-A marker's name holds the incarnation, which is random: a task that sees it sees the driver's target. How markers are
-written so that no driver replaces another one's unseen is the affair of each store: disks have locks, S3 has
-conditional requests, other object stores have neither.
+The name of a marker contains the random incarnation, so a task that finds it has access to the driver's target. Each
+store prevents undetected replacements in its own way: disks have locks, S3 has conditional requests, other object
+stores have neither.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from outfall.target_record import TargetRecord
 
 
 class StepMarker(BaseModel):
-    """What all markers say of their step. Stores add what they need, and keep the order of fields that they began with.
+    """The fields of all markers. Stores add fields and keep the order of the existing ones.
 
-    A field that is missing was not there yet in the release that wrote the marker.
+    Markers of earlier releases lack the newer fields.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,13 +32,13 @@ class StepMarker(BaseModel):
     generation: int = 0
     """The generation that opened the target last."""
     token: str | None = None
-    """Its token; `None` in a marker of a release before tokens."""
+    """Its token; `None` in markers of releases before tokens."""
     epoch: int = -1
-    """The newest epoch that was published, or was about to be; -1 before the first."""
+    """The newest epoch that was or is being published; -1 before the first."""
 
     @classmethod
     def of(cls, context: TargetContext[Any], **more: Any) -> Self:
-        """Make the marker of a step that opens a target here and now."""
+        """Return the marker of a step that opens a target now."""
         known: dict[str, Any] = {
             "incarnation": context.incarnation,
             "step": context.step_id,
@@ -50,56 +50,55 @@ class StepMarker(BaseModel):
 
     @property
     def record(self) -> TargetRecord:
-        """What it says of its step."""
+        """The marker as a record of its step."""
         return TargetRecord(self.generation, self.token, None if self.epoch < 0 else self.epoch)
 
     def opened_by(self, context: TargetContext[Any]) -> Self:
-        """Return the marker as it is once a BEGIN has opened the target."""
+        """Return the marker after a BEGIN has opened the target."""
         return self.model_copy(update={"generation": context.generation, "token": context.token})
 
     def advanced(self, epoch: int) -> Self:
-        """Return the marker as it is once an epoch is published."""
+        """Return the marker after an epoch is published."""
         return self.model_copy(update={"epoch": max(self.epoch, epoch)})
 
     def rewound(self, epoch: int) -> Self:
-        """Return the marker as it is after the epochs behind one were taken back."""
+        """Return the marker after all epochs later than `epoch` were rolled back."""
         return self.model_copy(update={"epoch": epoch})
 
 
 def missing_marker(where: str, marker: str, completed: int, **place: Any) -> TargetLostError:
-    """Make the error of a target that was ours and is no longer, as the driver finds before an epoch."""
+    """Return the error of a target whose marker is missing before an epoch, although epochs were completed."""
     return TargetLostError(
-        f"{where} does not hold what was written there up to epoch {completed}",
-        why=f"the marker {marker} is missing: what lies there was deleted, moved, replaced, or overwritten by another"
-        " query",
+        f"{where} does not hold the data written up to epoch {completed}",
+        why=f"the marker {marker} is missing: the data was deleted, moved, replaced, or overwritten by another query",
         do="restore it, or start the query with a new checkpoint",
         **place,
     )
 
 
 def overwritten(marker: str) -> TargetLostError:
-    """Make the error of a marker that is gone while its query runs."""
+    """Return the error of a marker that disappeared while its query runs."""
     return TargetLostError(
         f"the marker {marker} does not exist",
-        why="what this query wrote was moved, deleted, or overwritten by another query, while it ran",
+        why="the data of this query was moved, deleted, or overwritten by another query while it ran",
         do="restore it, or start the query with a new checkpoint",
     )
 
 
 def unreadable_marker(marker: str, why: str) -> TargetLostError:
-    """Make the error of a marker that says nothing."""
+    """Return the error of a marker that cannot be read."""
     return TargetLostError(
         f"the marker {marker} cannot be read",
-        why=f"{why}; nobody knows who writes here, and how far what is here counts",
-        do="restore it with what lies beside it, run the release that wrote it, or start the query with a new"
+        why=f"{why}; without it, the writer and the newest epoch of the target are unknown",
+        do="restore the marker together with the data, run the release that wrote it, or start the query with a new"
         " checkpoint",
     )
 
 
 def unshared(where: str, marker: str, do: str) -> UnsharedTargetError:
-    """Make the error of a task that does not see the driver's target."""
+    """Return the error of a task without access to the driver's target."""
     return UnsharedTargetError(
         f"host {socket.gethostname()} does not see the driver's {where}",
-        why=f"the marker {marker}, which the driver wrote, is not there",
-        do=f"{do}; if they have them, another query has overwritten what lies here",
+        why=f"the marker {marker}, which the driver wrote, does not exist on this host",
+        do=f"{do}; if that is already the case, another query has overwritten the target",
     )

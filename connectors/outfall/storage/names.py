@@ -1,4 +1,4 @@
-"""Names of what attempts write: they sort by epoch and task, and say which attempt of whom wrote them."""
+"""Names of files and objects: they sort by epoch and task, and identify the attempt that wrote them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Self
 from outfall.capabilities import WriterInitContext
 
 SIDECAR = "_outfall"
-"""What is not data lies below it, where readers do not look."""
+"""The directory for everything except data. Readers skip it."""
 SPARK_LOG = "_spark_metadata"
-"""Below it Spark's own streaming file sink lists what it wrote. Where it is, Spark reads nothing else."""
+"""The log of Spark's own streaming file sink. If it exists, Spark reads only the files in it."""
 SUMMARIES = ("_SUCCESS", "_metadata", "_common_metadata")
-"""What other writers say of a directory as a whole. It is not true any more once what is there was replaced."""
+"""Files in which other writers describe a whole directory. They become wrong when its files are replaced."""
 
 _NAME = r"part-(\d{10,})-(\d{5,})-(\d{5,})()-([0-9a-f]+)-g(\d+)-a(\d+)((?:\.\w+)+)"
 _OF_FILE = re.compile(_NAME)
@@ -22,14 +22,14 @@ _OF_OBJECT = re.compile(_NAME.replace("()", "-(.+)"))
 
 @dataclass(frozen=True)
 class AttemptName:
-    """Whose a file or an object is. A name is of one attempt and never used twice; publishing does not change it."""
+    """The name of a file or an object. It belongs to one attempt, is never reused, and publishing keeps it."""
 
     epoch: int
     worker_index: int
     sequence: int
-    """Which one of its attempt it is."""
+    """The index of the file among those of its attempt."""
     step_id: str
-    """Empty in the names of files: those of objects say it, for whoever lists a bucket."""
+    """Empty in names of files. Names of objects include it, to identify them in a bucket listing."""
     incarnation: str
     generation: int
     attempt: int
@@ -37,7 +37,7 @@ class AttemptName:
 
     @classmethod
     def of(cls, context: WriterInitContext, sequence: int, suffix: str, *, step_id: str = "") -> Self:
-        """Name what an attempt writes."""
+        """Return the name of the next file of an attempt."""
         return cls(
             context.epoch,
             context.worker_index,
@@ -51,7 +51,7 @@ class AttemptName:
 
     @classmethod
     def parse(cls, path: str, *, with_step: bool = False) -> Self | None:
-        """Read the name at a path's end; `None` for one that is not of this kind."""
+        """Parse the last level of a path; `None` if it is not such a name."""
         match = (_OF_OBJECT if with_step else _OF_FILE).fullmatch(path.rpartition("/")[2])
         if match is None:
             return None
@@ -67,9 +67,9 @@ class AttemptName:
 
 
 def is_hidden(relative: str) -> bool:
-    """Tell whether Spark's readers skip a path below the target.
+    """Return whether Spark's readers skip a path below the target.
 
-    A level begins with `.` or `_` (and no `column=`); or it ends in `/`, and so stands for a folder.
+    They do if a level begins with `.` or with `_` (without `column=`), or if the path ends in `/` (a folder marker).
     """
     levels = relative.split("/")
     return not levels[-1] or any(

@@ -1,4 +1,4 @@
-"""When a file or an object is closed and the next one begun."""
+"""The bounds at which a file or an object is closed and the next one begins."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from datetime import timedelta
 
 @dataclass(frozen=True)
 class RollBounds:
-    """The bounds that were asked for; without any of them nothing is closed before its time."""
+    """The bounds of a file or an object. Without bounds, nothing is closed early."""
 
     size: int | None = None
-    """Bytes."""
+    """Size in bytes."""
     interval: timedelta | None = None
     rows: int | None = None
     largest: int | None = None
-    """Bytes that the store takes in one object: a bound that nobody asked for."""
+    """The store's limit of an object, in bytes, which applies without any other bound."""
     clock: Callable[[], float] = time.time
-    """Seconds since 1970: ages are compared across processes and restarts."""
+    """Returns seconds since 1970, because ages are compared across processes and restarts."""
 
     @property
     def bounded(self) -> bool:
-        """Whether a bound was asked for."""
+        """Whether the options set a bound."""
         return not (self.size is None and self.interval is None and self.rows is None)
 
     def due(self, size: int, since: float, rows: int = 0) -> bool:
-        """Tell whether a file is to be closed. One that holds nothing never is.
+        """Return whether a file has reached a bound. An empty file never has.
 
         Args:
-            size: its bytes.
-            since: when it was begun, or its oldest row came, in seconds since 1970.
-            rows: its rows, where they are counted.
+            size: its size in bytes.
+            since: the time of its creation or of its oldest row, in seconds since 1970.
+            rows: its number of rows, if they are counted.
         """
         if size == rows == 0:
             return False
@@ -43,9 +43,9 @@ class RollBounds:
         )
 
     def room(self, rows: int) -> int | None:
-        """How many rows a file takes that has some already; `None` for any number."""
+        """Return how many more rows fit into a file with `rows` rows; `None` for any number."""
         return None if self.rows is None else max(0, self.rows - rows)
 
     def fits(self, rows: int) -> bool:
-        """Whether a file may have so many rows."""
+        """Return whether a file may have `rows` rows."""
         return self.rows is None or rows <= self.rows

@@ -1,4 +1,4 @@
-"""What all sinks that store files or objects say of themselves."""
+"""The base of all sinks that store files or objects."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from outfall.options import options_in_save_mode
 
 
 class StorageOptions(FormatOptions, PartitionOptions):
-    """How rows become files, and in which directories; sinks add where these lie, with an `on_existing`."""
+    """The options of formats and partition directories. Sinks add their location and `on_existing`."""
 
 
 class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
-    """A sink that only ever adds files, each row in them once. Sinks add where they lie and how they are published."""
+    """A sink that only adds files and writes each row exactly once. Subclasses add the location and the publication."""
 
     options: StorageOptions
     context: WriterInitContext | None = None
-    """Who writes, in a task."""
+    """The attempt that writes, in a task."""
 
     @property
     def buckets(self) -> PartitionPaths | None:
-        """Which directory a row goes to; `None` when all go to the target itself."""
+        """The partition directories of rows; `None` if all rows go to the root."""
         return PartitionPaths.of(self.options)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
@@ -59,13 +59,13 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
         return bound
 
     def bound_context(self) -> WriterInitContext:
-        """Return who writes.
+        """Return the attempt that writes.
 
         Raises:
-            ConfigurationError: nobody has said so.
+            ConfigurationError: `bind` was not called.
         """
         if self.context is None:
             raise ConfigurationError(
-                "the sink was not told who writes", do="run it through outfall, which calls bind() first"
+                "the sink has no writer context", do="run the sink through outfall, which calls bind() first"
             )
         return self.context

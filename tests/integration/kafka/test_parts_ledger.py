@@ -93,7 +93,7 @@ def test_a_replay_with_other_rows_is_refused(kafka: str, tmp_path: Path) -> None
     with at_step("before PREPARED", _die), pytest.raises(_DiedError):
         query.epoch(0)
     other = [(key, {"n": row["n"] + 1}) for key, row in rows_of(0)]
-    with pytest.raises(ReplayDiffersError, match="bring the former rows again"):
+    with pytest.raises(ReplayDiffersError, match="replay the original rows"):
         topic.query("second").epoch(0, other)
     topic.query("third").epoch(0)
     assert topic.holds(rows_of(0))

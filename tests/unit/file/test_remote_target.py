@@ -65,7 +65,7 @@ def test_a_query_whose_directory_is_overwritten_while_it_publishes_takes_its_fil
 def test_a_directory_of_sparks_own_streaming_sink_is_refused(place: Place, on_existing: str) -> None:
     place.put("_spark_metadata/0", b"v1")
     driver = WholeDriver(remote(place, on_existing=on_existing))
-    with pytest.raises(TargetNotEmptyError, match=r"holds _spark_metadata.*would not be seen"):
+    with pytest.raises(TargetNotEmptyError, match=r"contains _spark_metadata.*would not see new rows"):
         driver.check()
 
 
@@ -266,6 +266,6 @@ def test_a_directory_within_another_querys_or_around_it_is_refused(place: Place,
     WholeDriver(FileSink(inner if ours == "above" else outer), OTHERS).begin()
     before = place.everything()
     mine = WholeDriver(FileSink(outer if ours == "above" else inner, on_existing=on_existing))
-    with pytest.raises(TargetNotEmptyError, match="one within the other"):
+    with pytest.raises(TargetNotEmptyError, match="inside or around the target"):
         mine.begin()
     assert place.everything() == before

@@ -39,9 +39,9 @@ def test_keyword_arguments_and_options_have_the_same_names() -> None:
         ({"timestamp_format": "EEE, dd MMM"}, "'EEE' is not supported"),
         ({"timestamp_ntz_format": "HH:mm:ssXXX"}, "'XXX' is not supported"),
         ({"timestamp_format": "HH'h"}, "' is not supported outside quotes"),
-        ({"timestamp_format": "HH'\"'"}, "neither quotes"),
-        ({"date_format": ""}, "holds no part"),
-        ({"date_format": "'day'"}, "holds no part"),
+        ({"timestamp_format": "HH'\"'"}, "must not contain quotes"),
+        ({"date_format": ""}, "contains no part"),
+        ({"date_format": "'day'"}, "contains no part"),
         ({"format": "csv", "null_value": "-", "empty_value": "-"}, "null_value and empty_value must differ"),
     ],
 )

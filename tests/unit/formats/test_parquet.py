@@ -133,7 +133,7 @@ def test_types_that_parquet_does_not_carry_are_refused_by_name(kind: Any, named:
 
 
 def test_columns_that_cannot_be_told_apart_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'a' twice"):
+    with pytest.raises(ConfigurationError, match="have the name 'a'"):
         check_schema(FormatOptions(format="parquet"), pa.schema([("a", pa.int8()), ("a", pa.int8())]))
     with pytest.raises(ConfigurationError, match="without columns"):
         check_schema(FormatOptions(format="parquet"), pa.schema([]))

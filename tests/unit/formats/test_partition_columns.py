@@ -44,19 +44,19 @@ def test_an_exact_name_comes_before_one_that_differs_in_case() -> None:
     schema = pa.schema([("a", pa.int8()), ("A", pa.int8()), ("b", pa.int8())])
     assert stored(schema, partition_by="A").names == ["a", "b"]
     schema = pa.schema([("aa", pa.int8()), ("aA", pa.int8()), ("b", pa.int8())])
-    with pytest.raises(ConfigurationError, match="there are 2 of that name: 'aa', 'aA'"):
+    with pytest.raises(ConfigurationError, match="2 columns have that name: 'aa', 'aA'"):
         stored(schema, partition_by="AA")
 
 
 def test_a_missing_column_is_named_with_those_near_it() -> None:
-    with pytest.raises(ConfigurationError, match=r"partition_by names the column 'dya'.*near it are 'day'"):
+    with pytest.raises(ConfigurationError, match=r"partition_by names the column 'dya'.*similar columns are 'day'"):
         stored(partition_by="dya")
     with pytest.raises(ConfigurationError, match="bucket_time names the column 'zzz', which the rows do not have"):
         stored(bucket_pattern="yyyy", bucket_time="zzz")
 
 
 def test_columns_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="there are 2 of that name"):
+    with pytest.raises(ConfigurationError, match="2 columns have that name"):
         stored(pa.schema([("a", pa.int8()), ("a", pa.int8()), ("b", pa.int8())]), partition_by="a")
     with pytest.raises(ConfigurationError, match="names the column 'day' twice"):
         stored(partition_by=["day", "DAY"])

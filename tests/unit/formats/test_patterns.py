@@ -88,7 +88,7 @@ def test_a_zone_that_is_unknown_here_is_named() -> None:
 
 def test_an_instant_whose_clocks_show_the_year_10000_is_refused() -> None:
     last = pa.array([0, 253_402_300_799_000_000], pa.timestamp("us", "Asia/Kolkata"))
-    with pytest.raises(ValueRefusedError, match="'c' holds a year outside 1 to 9999, in row 1 of"):
+    with pytest.raises(ValueRefusedError, match="'c' contains a year outside 1 to 9999, in row 1 of"):
         Pattern.parse("yyyy", TIMESTAMP).format(last, "c")
 
 

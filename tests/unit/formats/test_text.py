@@ -30,7 +30,7 @@ def test_every_line_is_its_value_and_null_is_empty(values: list[str | None], ski
 @pytest.mark.parametrize(("character", "name"), [("\n", "newline"), ("\r", "carriage return")])
 def test_a_line_break_is_refused_by_row(character: str, name: str) -> None:
     values = pa.array(["a\nb", "fine", None, f"a{character}b", "fine"])
-    with pytest.raises(ValueRefusedError, match=rf"'line' holds a {name}, in row 2 of the batch") as caught:
+    with pytest.raises(ValueRefusedError, match=rf"'line' contains a {name}, in row 2 of the batch") as caught:
         encode(values.slice(1))
     assert "jsonl" in str(caught.value)
 
@@ -53,7 +53,7 @@ def test_nul_stays_as_readers_do_not_mind_it() -> None:
     ],
 )
 def test_anything_but_one_string_column_is_refused(schema: pa.Schema) -> None:
-    with pytest.raises(ConfigurationError, match="exactly one column of strings"):
+    with pytest.raises(ConfigurationError, match="exactly one string column"):
         check_schema(FormatOptions(format="text"), schema)
 
 

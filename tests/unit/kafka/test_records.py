@@ -111,7 +111,7 @@ def test_values_that_make_no_record_are_refused(columns: dict[str, Any], message
         ({"a": [b"x"]}, {"value_format": "json", "topic": None, "topic_column": "a"}, "which is binary"),
         ({"a": ["x"], "b": ["x"]}, {"value_format": "text"}, "takes one column beside key and topic, and there are 2"),
         ({"a": [b"x"]}, {"value_format": "text"}, "which is binary"),
-        ({"a": [["x"]]}, {"value_format": "csv"}, "CSV does not carry column 'a'"),
+        ({"a": [["x"]]}, {"value_format": "csv"}, "CSV does not support column 'a'"),
     ],
 )
 def test_columns_that_make_no_record_are_refused(
@@ -140,7 +140,7 @@ def test_rows_as_json_hold_all_columns_but_the_topic() -> None:
 
 def test_rows_as_csv_are_a_line_each_without_its_end() -> None:
     assert made({"a": ["x,y", '"'], "b": [1, None]}, value_format="csv").values == [b'"x,y",1', b'"\\"",']
-    with pytest.raises(ValueRefusedError, match="holds a newline"):
+    with pytest.raises(ValueRefusedError, match="contains a newline"):
         made({"a": ["x\ny", "z"]}, value_format="csv")
 
 

@@ -49,7 +49,7 @@ def test_a_count_says_what_the_ledger_is_to_hold() -> None:
 def test_what_else_can_be_done_about_other_rows_is_the_sinks_to_say() -> None:
     place = replace(PLACE, alternative="; or take another sink")
     step = TargetRecord(generation=9, token="ours", epoch=4)
-    with pytest.raises(ReplayDiffersError, match="former rows again; or take another sink"):
+    with pytest.raises(ReplayDiffersError, match="original rows; or take another sink"):
         missing_parts(place, step, {"0": replace(AFTER, hash=8)}, {"0": AFTER})
 
 

@@ -189,7 +189,7 @@ def test_prefixes_within_one_another_are_refused_and_nothing_is_deleted(on_exist
     for _ in range(2):
         refused.go_on()
         assert isinstance(refused.error, TargetNotEmptyError)
-        assert "lie one within the other" in str(refused.error)
+        assert "is inside or around the target" in str(refused.error)
         refused.error = None
     assert fake.objects == before
     live.go_on()

@@ -102,7 +102,7 @@ def test_a_prefix_of_sparks_own_streaming_sink_is_refused(recovery: str, on_exis
     """Its log, the only thing that Spark then reads by, would not have our objects."""
     fake = FakeS3()
     fake.put("out/_spark_metadata/0")
-    with pytest.raises(TargetNotEmptyError, match=r"_spark_metadata.*would not be seen.*overwrite"):
+    with pytest.raises(TargetNotEmptyError, match=r"_spark_metadata.*would not see new rows.*overwrite"):
         run(fake, recovery, 0, on_existing=on_existing)
     assert list(fake.objects) == ["out/_spark_metadata/0"]
 
@@ -120,7 +120,7 @@ def test_what_others_say_of_a_prefix_goes_with_their_objects(recovery: str) -> N
 def test_a_checkpoint_that_was_deleted_is_noticed(recovery: str) -> None:
     fake = FakeS3()
     run(fake, recovery, 0, [[]])
-    with pytest.raises(TargetNotEmptyError, match="another query writes there"):
+    with pytest.raises(TargetNotEmptyError, match="another query writes to it"):
         run(fake, f"memory://{uuid.uuid4().hex}", 0)
 
 

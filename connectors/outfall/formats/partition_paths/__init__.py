@@ -1,4 +1,4 @@
-"""Partition paths: below a sink's root, the directory that each row goes to."""
+"""Partition paths: the directory of each row below a sink's root."""
 
 from outfall.formats.partition_paths.paths import PartitionArguments, PartitionOptions, PartitionPaths
 

@@ -1,6 +1,6 @@
-"""Directories named as Spark's `partitionBy` does: from a column's values, escaped, so that its readers take them back.
+"""Directory names like those of Spark's `partitionBy`: from the escaped values of a column.
 
-Work is done once for each distinct value of a column and not for each row.
+The work is done once for each distinct value of a column, not for each row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from outfall.formats.strings import TEXT, check_utf8, concat, data_of, first_row
 from outfall.values import spark_type
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
-"""What stands for NULL and for the empty string; readers take it for NULL."""
+"""The value for NULL and for the empty string; readers read it as NULL."""
 
 MAX_BYTES = 255
-"""Of a directory's name, on every file system in use."""
+"""The maximum length of a directory name, on all common filesystems."""
 
 _SKIPPED_END = "._COPYING_"
-"""Spark's readers skip every directory whose name ends so: Hadoop copies into such ones."""
+"""Spark's readers skip directories with this suffix, because Hadoop uses it for copies in progress."""
 
-# ExternalCatalogUtils.charToEscape. NUL is not in it, and no path can hold one.
+# ExternalCatalogUtils.charToEscape. It lacks NUL, which no path can contain.
 _ESCAPED = bytes(range(1, 0x20)) + b"\"#%'*/:=?\\\x7f{[]^"
 _PLAIN = bytes(set(range(256)) - set(_ESCAPED))
 _TABLE = {code: f"%{code:02X}" for code in _ESCAPED}
@@ -33,19 +33,19 @@ _TABLE = {code: f"%{code:02X}" for code in _ESCAPED}
 _types = pa.types
 _REASONS = [
     (_types.is_floating, "Java's text of such a number differs between versions", "cast it to a decimal or a string"),
-    (_types.is_null, "a column of NULLs has no type to read back", "cast it to the type it should have"),
-    (_types.is_nested, "a nested value is no directory's name", "use one of its fields as a column of its own"),
-    (_types.is_large_binary, "bytes are no text", "encode it with Spark's base64() or hex()"),
-    (_types.is_binary, "bytes are no text", "encode it with Spark's base64() or hex()"),
-    (_types.is_timestamp, "it has nanoseconds, which Spark would cut", "cast it to microseconds"),
+    (_types.is_null, "a column of NULLs has no type to read back", "cast it to the intended type"),
+    (_types.is_nested, "a nested value cannot be a directory name", "use one of its fields as a separate column"),
+    (_types.is_large_binary, "binary values are not text", "encode it with Spark's base64() or hex()"),
+    (_types.is_binary, "binary values are not text", "encode it with Spark's base64() or hex()"),
+    (_types.is_timestamp, "it has nanoseconds, which Spark would truncate", "cast it to microseconds"),
 ]
 
 
 def check_type(field: pa.Field) -> None:
-    """Refuse a type whose values would not come back from a directory's name.
+    """Reject a type whose values cannot be read back from a directory name.
 
     Raises:
-        ConfigurationError: naming the column, its type and a way out.
+        ConfigurationError: names the column, its type and the remedy.
     """
     kind = field.type
     if (
@@ -69,14 +69,14 @@ def check_type(field: pa.Field) -> None:
 
 
 def column_directories(column: pa.Array, name: str) -> Distinct:
-    """Make the names of the directories that a column's rows go to.
+    """Return the directory names of a column's values.
 
     Args:
-        column: at least one row, of a type that `check_type` lets through.
-        name: the column's.
+        column: at least one row, of a type that `check_type` accepts.
+        name: the column name.
 
     Raises:
-        ValueRefusedError: a value would not come back, or no directory can be called so; naming column and row.
+        ValueRefusedError: a value could not be read back, or cannot be a directory name; names column and row.
     """
     if _types.is_temporal(column.type):
         check_years(column, name)
@@ -101,17 +101,17 @@ def _of_strings(values: Distinct, column: pa.Array, name: str) -> Distinct:
         check_utf8(column, name)
     texts = values.values.cast(TEXT)
     names = level(name, texts)
-    # One look at all bytes: refused values are rare, and each kernel that looks for them costs as much as the rest.
+    # One scan of all bytes: rejected values are rare, and each kernel that finds them costs as much as the rest.
     whole = data_of(texts).to_pybytes()
     if b"\0" in whole:
         _refuse(
             pc.match_substring(texts, "\0"), values, name,
-            why="it holds a NUL character, which no path can hold", do="remove the character from the column",
+            why="it contains a NUL character, which no path can contain", do="remove the character from the column",
         )  # fmt: skip
     if NULL_NAME.encode() in whole:
         _refuse(
             pc.equal(texts, literal(NULL_NAME)), values, name,
-            why="this name stands for NULL, and the value would come back as NULL", do="use another value",
+            why="this name represents NULL, and the value would be read as NULL", do="use another value",
         )  # fmt: skip
     if _SKIPPED_END.encode() in whole:
         _refuse(
@@ -122,7 +122,7 @@ def _of_strings(values: Distinct, column: pa.Array, name: str) -> Distinct:
     if pc.max(lengths).as_py() > MAX_BYTES:
         _refuse(
             pc.greater(lengths, MAX_BYTES), values, name,
-            why=f"with the column's name and escapes it is longer than the {MAX_BYTES} bytes of a directory's name",
+            why=f"with the column name and escapes, it is longer than {MAX_BYTES} bytes, the limit of a directory name",
             do="partition by a shorter column, such as a hash of this one",
         )  # fmt: skip
     return values.replaced(names)
@@ -130,7 +130,7 @@ def _of_strings(values: Distinct, column: pa.Array, name: str) -> Distinct:
 
 def _decimals(values: pa.Array) -> pa.Array:
     texts = values.cast(TEXT)
-    # Arrow writes small ones as 1E-7. Spark does not, since ANSI mode is the default; its reader takes both.
+    # Arrow writes small decimals as 1E-7. Spark in ANSI mode, its default, does not; its reader accepts both.
     if pc.any(pc.match_substring(texts, "E")).as_py():
         return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], TEXT)
     return texts
@@ -144,16 +144,16 @@ def _timestamps(values: Distinct, name: str) -> pa.Array:
         year = pc.year(local)
         _refuse(
             pc.or_(pc.less(year, 1), pc.greater(year, 9999)), values, name,
-            why="its year is outside 1 to 9999 in the session's time zone, and it would not come back",
+            why="its year is outside 1 to 9999 in the session time zone, so it could not be read back",
             do="correct the value, or cast the column to a string",
         )  # fmt: skip
         if instants.type.tz != "UTC":
             _refuse(
                 pc.not_equal(_earliest(local, instants.type), instants), values, name,
-                why="clocks were set back, and the same time of day had come before: it would be read back as that",
+                why="that local time occurs twice because clocks were set back; it would be read as the earlier one",
                 do="cast the column to a string, or set spark.sql.session.timeZone to UTC",
             )  # fmt: skip
-    # ISO text with six digits after the point; Spark drops the zeros at the end.
+    # ISO text has six digits after the point. Spark drops trailing zeros.
     return pc.ascii_rtrim(pc.ascii_rtrim(local.cast(pa.timestamp("us")).cast(TEXT), "0"), ".")
 
 
@@ -168,63 +168,63 @@ def _refuse(mask: pa.Array, values: Distinct, column: str, *, why: str, do: str)
     value, row = values.values.slice(number, 1).cast(TEXT)[0].as_py(), values.first_row(number)
     shown = value if len(value) <= 40 else f"{value[:40]}…"
     raise ValueRefusedError(
-        f"rows cannot be partitioned by {shown!r}, which column {column!r} holds in row {row} of the batch",
+        f"rows cannot be partitioned by {shown!r}, the value of column {column!r} in row {row} of the batch",
         why=why,
         do=do,
     )
 
 
 def escape_text(text: str) -> str:
-    """Escape a name or a value as Spark's `ExternalCatalogUtils.escapePathName` does."""
+    """Escape a name or a value like Spark's `ExternalCatalogUtils.escapePathName`."""
     return text.translate(_TABLE)
 
 
 def escape(texts: pa.Array) -> pa.Array:
     """Escape an array of `TEXT` in the same way; NULL stays NULL."""
     found = set(data_of(texts).to_pybytes().translate(None, _PLAIN))
-    # The percent sign first: the others' escapes begin with it.
+    # The percent sign first, because all escapes begin with it.
     for code in sorted(found, key=lambda code: (code != ord("%"), code)):
         texts = pc.replace_substring(texts, chr(code), _TABLE[code])
     return texts
 
 
 def level(name: str, values: pa.Array) -> pa.Array:
-    """Make the directories' names of a column or a level `name=`, from values of `TEXT` that are not escaped yet."""
+    """Return the directory names of a column or a level `name=`, from unescaped values of type `TEXT`."""
     nothing = pc.fill_null(pc.equal(values, literal("")), True)
     return concat(literal(f"{escape_text(name)}="), pc.if_else(nothing, literal(NULL_NAME), escape(values)))
 
 
 def check_level(name: str | None, sample: str) -> None:
-    """Refuse a directory that Spark's readers skip, that leaves the root, or that no file system takes.
+    """Reject a directory that Spark's readers skip, that leaves the root, or that filesystems do not support.
 
     Args:
-        name: what stands before the first `=`, not escaped; `None` where there is none.
-        sample: the longest name that the directory can have, escaped; it begins and ends as all its names do.
+        name: the unescaped text before the first `=`; `None` if there is no `=`.
+        sample: the longest escaped name of the directory, with the same beginning and end as all its names.
 
     Raises:
-        ValueError: saying why.
+        ValueError: states the reason.
     """
     if name == "":
         raise ValueError(f"the level {sample!r} has no name before its =")
     if "\0" in sample:
-        raise ValueError(f"the level {sample!r} holds a NUL character, which no path can hold")
+        raise ValueError(f"the level {sample!r} contains a NUL character, which no path can contain")
     if sample in ("", ".", ".."):
-        raise ValueError(f"the level {sample!r} is no directory of its own")
+        raise ValueError(f"the level {sample!r} cannot be a directory name")
     if sample.startswith(".") or (name is None and sample.startswith("_")):
         raise ValueError(f"the level {sample!r} begins with {sample[0]!r}, and Spark's readers skip such directories")
     if sample.endswith(_SKIPPED_END):
         raise ValueError(f"the level {sample!r} ends with {_SKIPPED_END!r}, and Spark's readers skip such directories")
     if len(sample.encode()) > MAX_BYTES:
-        raise ValueError(f"the level {sample[:40]!r}… is longer than the {MAX_BYTES} bytes of a directory's name")
+        raise ValueError(f"the level {sample[:40]!r}… is longer than {MAX_BYTES} bytes, the limit of a directory name")
 
 
 @dataclass(frozen=True)
 class Distinct:
-    """Distinct values in the order in which rows first hold them.
+    """Distinct values, in the order of the first row of each.
 
     Args:
-        values: one or more; NULL may be one of them.
-        rows: for each row the number of its value; `None` when there is one value for all.
+        values: at least one value; NULL may be one of them.
+        rows: the index of the value of each row; `None` if all rows have the same value.
     """
 
     values: pa.Array
@@ -233,14 +233,14 @@ class Distinct:
     @classmethod
     def of(cls, array: pa.Array) -> Self:
         """Find the distinct values of at least one row."""
-        # A look at neighbours costs a fraction of the hashing, and most batches have one partition.
+        # Comparing neighbors is much cheaper than hashing, and most batches have one partition.
         if _all_same(array):
             return cls(array.slice(0, 1), None)
         encoded = array.dictionary_encode(null_encoding="encode")
         return cls(encoded.dictionary, encoded.indices)
 
     def replaced(self, values: pa.Array) -> Distinct:
-        """Put other values in the place of these; those that are the same now become one."""
+        """Replace the values by others, and merge equal ones."""
         if self.rows is None:
             return Distinct(values, None)
         merged = Distinct.of(values)
@@ -251,19 +251,19 @@ class Distinct:
         return Distinct(merged.values, merged.rows.take(self.rows))
 
     def first_row(self, number: int) -> int:
-        """Return the first row that holds a value."""
+        """Return the first row that has a value."""
         return 0 if self.rows is None else first_row(pc.equal(self.rows, number))
 
     def at(self, rows: pa.Array) -> pa.Array | pa.Scalar:
-        """Return the values of some rows; one value for all as a scalar."""
+        """Return the values of some rows; a scalar if all rows have the same value."""
         return self.values[0] if self.rows is None else self.values.take(self.rows.take(rows))
 
 
 def combined(columns: list[Distinct]) -> pa.Array | None:
-    """Number the distinct combinations of columns' values, in the order in which rows first hold them.
+    """Number the distinct combinations of column values, in the order of the first row of each.
 
     Returns:
-        For each row the number of its combination; `None` when there is one for all.
+        The number of the combination of each row; `None` if all rows have the same one.
     """
     varying = [column for column in columns if column.rows is not None]
     if len(varying) < 2:

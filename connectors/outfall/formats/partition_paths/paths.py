@@ -1,4 +1,4 @@
-"""From a batch to the directories that its rows go to: the options, the columns they mean, and the splitting."""
+"""Splits batches by partition directory: the options, the columns they name, and the split."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from outfall.values import spark_type
 
 
 class PartitionArguments(TypedDict, total=False):
-    """The options of partition paths as keyword arguments of a sink; `PartitionOptions` says what each means."""
+    """The options of partition paths as keyword arguments of a sink, described in `PartitionOptions`."""
 
     partition_by: str | list[str] | tuple[str, ...]
     bucket_pattern: str | None
@@ -44,7 +44,7 @@ class PartitionArguments(TypedDict, total=False):
 
 
 class PartitionOptions(SinkOptions):
-    """Which directory below its root a row goes to; without these options the root itself."""
+    """The partition directory of a row; without these options, the root."""
 
     partition_by: Names = Field(
         default=(),
@@ -84,66 +84,64 @@ class PartitionOptions(SinkOptions):
     def _partitions_can_be_read(self) -> Self:
         if self.bucket_pattern is None:
             if self.bucket_time is not None:
-                raise ValueError(
-                    "bucket_time is the column that bucket_pattern formats, and there is no bucket_pattern"
-                )
+                raise ValueError("bucket_time is the column that bucket_pattern formats, but bucket_pattern is not set")
             return self
         hidden = hidden_name(parse_levels(self.bucket_pattern), above=bool(self.partition_by))
         if hidden is not None:
             raise ValueError(
-                f"bucket_pattern has the level '{hidden}=' below one without a name, and Spark's readers refuse such"
-                " directories: put named levels first, or name them all"
+                f"bucket_pattern has the level '{hidden}=' below a level without a name, and Spark's readers reject"
+                " such directories: put named levels first, or name all levels"
             )
         return self
 
 
 @dataclass(frozen=True)
 class PartitionPaths:
-    """Splits batches by the directory that each row goes to, below a root that only the sink knows.
+    """Splits batches by the partition directory of each row.
 
-    A path is relative, has `/` between its levels, and stays below the root whatever the values are. It keeps nothing
-    from one batch to the next, and pickles. Names and escapes are those of Spark's `partitionBy`.
+    Paths are relative to the sink's root, have `/` between levels, and stay below the root for all values. Names and
+    escapes are those of Spark's `partitionBy`. Instances have no state between batches and can be pickled.
     """
 
     options: PartitionOptions
 
     @classmethod
     def of(cls, options: PartitionOptions) -> PartitionPaths | None:
-        """Return the paths that options ask for; `None` when all rows go to the root."""
+        """Return the paths for some options; `None` if all rows go to the root."""
         if not options.partition_by and options.bucket_pattern is None:
             return None
         return cls(options)
 
     def stored_schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return what the files hold of rows: all columns but those of `partition_by`.
+        """Return the schema of the files: all columns except those of `partition_by`.
 
-        Called before the first row moves, so that wrong options stop a query there.
+        Called before the first row is written, so that wrong options fail the query early.
 
         Raises:
-            ConfigurationError: a column is missing, ambiguous or of a type that no directory's name gives back; the
-                pattern does not fit its column; or nothing would be left for the files.
+            ConfigurationError: a column is missing, ambiguous or of a type that cannot be read back from a directory
+                name; the pattern does not fit its column; or no column is left for the files.
         """
         columns = _PartitionColumns.of(self.options, schema)
         return pa.schema([schema.field(index) for index in columns.kept], metadata=schema.metadata)
 
     def split(self, batch: pa.RecordBatch, now: datetime) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Give each partition of a batch with its rows, in the order in which the batch first holds them.
+        """Split a batch by partition, in the order of the first row of each partition.
 
         Args:
-            batch: any number of rows; never changed, and its memory is shared where rows of a partition stand together.
-            now: the time of writing, with a zone; only a pattern without `bucket_time` looks at it.
+            batch: any number of rows. It is not changed; its memory is shared if the rows of a partition are adjacent.
+            now: the time of writing, with a zone; used only by a pattern without `bucket_time`.
 
         Yields:
-            The partition's path and its rows in their order, without the columns of `partition_by`.
+            The path of a partition and its rows in their order, without the columns of `partition_by`.
 
         Raises:
-            ConfigurationError: as `stored_schema`.
-            ValueRefusedError: a row has no directory, naming column and row. Nothing has been yielded by then.
+            ConfigurationError: as for `stored_schema`.
+            ValueRefusedError: a row has no directory; names column and row. Raised before the first partition.
         """
         if batch.num_rows == 0:
             return
         columns = _PartitionColumns.of(self.options, batch.schema)
-        # The directory is called as the option calls the column, whatever the column's case: Spark does so too.
+        # Like Spark, the directory has the name from the option, not the case of the column.
         named = zip(columns.partition, self.options.partition_by, strict=True)
         parts = [column_directories(batch.column(index), name) for index, name in named]
         if columns.time is not None:
@@ -167,12 +165,12 @@ class PartitionPaths:
 
 
 def _stand_together(rows: pa.Array) -> bool:
-    """Whether each partition's rows already do; partitions are numbered as rows first hold them."""
+    """Return whether the rows of each partition are adjacent; partitions are numbered by their first row."""
     return bool(pc.all(pc.greater_equal(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py())
 
 
 def _paths(parts: list[Distinct], rows: pa.Array) -> list[str]:
-    """The paths of some rows."""
+    """Return the paths of some rows."""
     pieces = [part.at(rows) for part in parts]
     joined = pc.binary_join_element_wise(*pieces, literal("/"))
     return joined.to_pylist() if isinstance(joined, pa.Array) else [joined.as_py()]
@@ -183,10 +181,10 @@ class _PartitionColumns:
     """Columns by their index in a schema.
 
     Args:
-        partition: those that become directories, in this order.
-        kept: those that the files hold.
-        time: the one that the pattern formats.
-        levels: of the pattern; none without one.
+        partition: the columns that become directories, in this order.
+        kept: the columns of the files.
+        time: the column that the pattern formats.
+        levels: the levels of the pattern; empty without a pattern.
     """
 
     partition: tuple[int, ...]
@@ -199,7 +197,7 @@ class _PartitionColumns:
         """Find and check the columns.
 
         Raises:
-            ConfigurationError: naming the column and what is wrong with it.
+            ConfigurationError: names the column and the reason.
         """
         partition = tuple(_find(schema, name, "partition_by") for name in options.partition_by)
         _check_partition(schema, partition)
@@ -214,7 +212,7 @@ class _PartitionColumns:
 
 
 def _find(schema: pa.Schema, name: str, option: str) -> int:
-    """As Spark resolves names, but an exact match comes first: sessions may tell `a` and `A` apart."""
+    """Resolve a column name like Spark, but prefer an exact match, because a session may be case-sensitive."""
     found = [index for index, known in enumerate(schema.names) if known == name]
     found = found or [index for index, known in enumerate(schema.names) if known.lower() == name.lower()]
     if len(found) == 1:
@@ -222,14 +220,14 @@ def _find(schema: pa.Schema, name: str, option: str) -> int:
     if found:
         names = ", ".join(repr(schema.names[index]) for index in found)
         raise ConfigurationError(
-            f"{option} names the column {name!r}, and there are {len(found)} of that name: {names}",
+            f"{option} names the column {name!r}, but {len(found)} columns have that name: {names}",
             do="rename or drop one of them",
         )
     near = difflib.get_close_matches(name, schema.names, n=3)
     raise ConfigurationError(
         f"{option} names the column {name!r}, which the rows do not have",
-        why=f"near it are {', '.join(map(repr, near))}" if near else None,
-        do=f"name one of {', '.join(map(repr, schema.names[:20]))}",
+        why=f"similar columns are {', '.join(map(repr, near))}" if near else None,
+        do=f"use one of {', '.join(map(repr, schema.names[:20]))}",
     )
 
 
@@ -242,7 +240,7 @@ def _check_partition(schema: pa.Schema, partition: tuple[int, ...]) -> None:
     if partition and len(partition) == len(schema):
         raise ConfigurationError(
             "partition_by names all columns of the rows",
-            why="nothing would be left for the files to hold",
+            why="no column would be left for the files",
             do="leave one column out",
         )
 
@@ -258,7 +256,7 @@ def _levels(pattern: str, field: pa.Field | None) -> tuple[Level, ...]:
         raise ConfigurationError(
             f"bucket_pattern {pattern!r} does not fit the times{where}",
             why=str(error),
-            do="leave the pattern's part out, or format a column that has it",
+            do="remove that part of the pattern, or format a column that has it",
         ) from error
 
 
@@ -269,8 +267,8 @@ def _allowed(field: pa.Field) -> frozenset[str]:
         return TIMESTAMP_NTZ if field.type.tz is None else TIMESTAMP
     raise ConfigurationError(
         f"bucket_time names the column {field.name!r} of type {spark_type(field.type)}",
-        why="bucket_pattern formats dates and timestamps, of microseconds at most",
-        do="cast the column to a timestamp, or name another one",
+        why="bucket_pattern formats dates, and timestamps of at most microseconds",
+        do="cast the column to a timestamp, or use another column",
     )
 
 
@@ -280,6 +278,6 @@ def _check_names(schema: pa.Schema, levels: tuple[Level, ...]) -> None:
         if level.name is not None and level.name.lower() in known:
             raise ConfigurationError(
                 f"bucket_pattern has a level '{level.name}=', and the rows have a column of that name",
-                why="readers would take the directory's value for the column's",
+                why="readers would use the value of the directory instead of the column",
                 do="give the level another name, or put the column into partition_by instead",
             )

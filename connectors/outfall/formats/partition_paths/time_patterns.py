@@ -15,16 +15,16 @@ from outfall.formats.patterns import ISO, TIMESTAMP, Pattern, Piece, check_years
 from outfall.formats.strings import first_row, literal
 
 _FLOORS = {10: "day", 13: "hour", 16: "minute", 19: "second"}
-"""Where ISO text ends, and the unit that it ends with."""
+"""The end of a slice of ISO text, and the unit at that end."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One directory of a pattern.
+    """One directory level of a pattern.
 
     Args:
-        name: what stands before the first `=`; `None` where there is none.
-        value: what stands after it.
+        name: the text before the first `=`; `None` if there is no `=`.
+        value: the pieces after it.
     """
 
     name: str | None
@@ -32,21 +32,21 @@ class Level:
 
     @property
     def varies(self) -> bool:
-        """Whether it depends on the time."""
+        """Whether the directory depends on the time."""
         return any(_is_field(piece) for piece in self.value)
 
     def format(self, times: pa.Array, column: str) -> pa.Array | pa.Scalar:
-        """Make the directories' names of times; NULL where no directory can stand for NULL."""
+        """Return the directory names of times; NULL if no directory can represent NULL."""
         if not self.varies:
             return literal(self._sample())
         texts = Pattern(self.value).format(times, column)
         return escape(texts) if self.name is None else level(self.name, texts)
 
     def check(self) -> None:
-        """Refuse what is wrong with every name that it makes.
+        """Reject a level whose names are all invalid.
 
         Raises:
-            ValueError: saying why.
+            ValueError: states the reason.
         """
         check_level(self.name, self._sample())
         if self.name is not None and self.varies:
@@ -59,10 +59,10 @@ class Level:
 
 @lru_cache(maxsize=64)
 def parse_levels(pattern: str, allowed: frozenset[str] = TIMESTAMP) -> tuple[Level, ...]:
-    """Read a pattern whose `/`, quoted or not, stand between directories.
+    """Parse a pattern whose slashes, quoted or not, separate directories.
 
     Raises:
-        ValueError: the pattern cannot be written as Spark does, or makes directories that its readers do not read.
+        ValueError: the pattern cannot be written like Spark, or has directories that Spark's readers skip.
     """
     groups: list[list[Piece]] = [[]]
     for piece in Pattern.parse(pattern, allowed).pieces:
@@ -80,15 +80,15 @@ def parse_levels(pattern: str, allowed: frozenset[str] = TIMESTAMP) -> tuple[Lev
 
 
 def time_directories(column: pa.Array, name: str, levels: tuple[Level, ...]) -> Distinct:
-    """Make the directories that the times of a column go to.
+    """Return the directories of the times in a column.
 
     Args:
         column: at least one date or timestamp.
-        name: the column's.
-        levels: of a pattern that the column's type allows.
+        name: the column name.
+        levels: the levels of a pattern that fits the type of the column.
 
     Raises:
-        ValueRefusedError: a year that cannot be written, or a NULL without a directory; naming column and row.
+        ValueRefusedError: a year cannot be written, or a NULL has no directory; names column and row.
     """
     check_years(column, name)
     if any("XXX" in level.value for level in levels):
@@ -100,14 +100,22 @@ def time_directories(column: pa.Array, name: str, levels: tuple[Level, ...]) -> 
     if number >= 0:
         raise ValueRefusedError(
             f"column {name!r} is NULL in row {paths.first_row(number)} of the batch",
-            why="bucket_pattern has a level without `name=`, and readers would skip a directory that stands for NULL",
-            do="filter such rows or fill the column, or name each level of bucket_pattern, as in \"'day='yyyy-MM-dd\"",
+            why="bucket_pattern has a level without `name=`, and readers would skip a directory that represents NULL",
+            do="filter such rows, fill the column, or name each level of bucket_pattern, as in \"'day='yyyy-MM-dd\"",
         )
     return paths
 
 
 def clock_directories(now: datetime, levels: tuple[Level, ...]) -> Distinct:
-    """Make the directories of the time of writing, which has a zone; they are named after UTC."""
+    """Return the directories of the time of writing, in UTC.
+
+    Args:
+        now: the time, with a zone.
+        levels: the levels of the pattern.
+
+    Raises:
+        ValueError: `now` has no zone.
+    """
     if now.tzinfo is None:
         raise ValueError("the time of writing needs a zone")
     return Distinct(_paths(pa.array([now], pa.timestamp("us", "UTC")), "now", levels), None)
@@ -118,7 +126,7 @@ def _paths(times: pa.Array, column: str, levels: tuple[Level, ...]) -> pa.Array:
 
 
 def _floored(column: pa.Array, name: str, levels: tuple[Level, ...]) -> pa.Array:
-    """Cut from times what the pattern does not show, by the clocks of their zone: few distinct ones remain."""
+    """Truncate times to the unit of the pattern, in the local time of their zone, so that few distinct ones remain."""
     if not pa.types.is_timestamp(column.type):
         return column
     local = column
@@ -136,7 +144,7 @@ def _level(pieces: list[Piece]) -> Level:
     for index, piece in enumerate(pieces):
         if _is_field(piece):
             if any("=" in str(later) for later in pieces[index:] if not _is_field(later)):
-                raise ValueError("a level's name, which stands before its =, must be text")
+                raise ValueError("the name of a level, before its =, must not contain parts of a time")
             break
         head, equals, tail = str(piece).partition("=")
         before += head
@@ -156,11 +164,11 @@ def _check_names(levels: tuple[Level, ...]) -> None:
 
 
 def hidden_name(levels: tuple[Level, ...], above: bool) -> str | None:
-    """Return a level's name that Spark's readers do not find, as an unnamed level stands between it and others.
+    """Return the name of a level that Spark's readers cannot find, because an unnamed level precedes it.
 
     Args:
-        levels: of a pattern.
-        above: whether levels of columns stand above them.
+        levels: the levels of a pattern.
+        above: whether levels of columns precede them.
     """
     varied, between = above, False
     for found in levels:
