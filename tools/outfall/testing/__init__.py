@@ -1,8 +1,8 @@
-"""For authors and users of sinks: a local engine, crash points, faults, and the conformance suite.
+"""Test tools for sinks: a local engine, crash points, fault injection, and the conformance suite.
 
-Importing it arms the crash points of `outfall.testing.crash_points`. Nothing else is imported before it is asked for,
-so that a worker of Spark in which only those are wanted starts as fast as ever. `SinkConformance` and the random
-schedules need the extra `testing` (pytest, hypothesis).
+The import arms the crash points of `outfall.testing.crash_points`. All other names are imported on first use, so that
+Spark workers with crash points start fast. `SinkConformance` and the random schedules require the extra `testing`
+(pytest, hypothesis).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is asked for."""
+    """Import a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,16 +1,16 @@
-"""Crashes at named steps of the protocol, in a test's own process or in a real one.
+"""Crashes at named steps of the protocol, in the test process or in real processes.
 
-In one process `crash_at` raises at a step. A real driver or Python worker does something at a step when this module is
-imported in it and the environment says what; only this module reads these variables:
+In the test process, `crash_at` raises at a step. Real drivers and Python workers react to environment variables if they
+import this module. Only this module reads these variables:
 
-- `OUTFALL_TEST_CRASH="after PREPARED"` kills the process (SIGKILL) at a step; `"after PREPARED#3"` the third time.
-- `OUTFALL_TEST_CRASH_ONCE` names a file that is created at the crash, so that the next run goes on.
-- `OUTFALL_TEST_CRASH_ORDER` names a file, for processes that are running already. The first process that reaches the
-  step in it takes the file away, and then dies (`kill <step>`), leaves its id in `<file>.told` and goes on
-  (`tell <step>`), or leaves it in `<file>.stopped` and stops (SIGSTOP) until somebody continues it (`stop <step>`).
+- `OUTFALL_TEST_CRASH="after PREPARED"` kills the process (SIGKILL) at a step; `"after PREPARED#3"` at the third time.
+- `OUTFALL_TEST_CRASH_ONCE` is a file that the crash creates, so that the next run continues.
+- `OUTFALL_TEST_CRASH_ORDER` is a file for running processes. The first process that reaches the step in the file
+  deletes the file. Then it dies (`kill <step>`), writes its id to `<file>.told` and continues (`tell <step>`), or
+  writes its id to `<file>.stopped` and stops (SIGSTOP) until it gets SIGCONT (`stop <step>`).
 
-`crash_environment` gives an environment in which every Python process imports this module as it starts: Spark's workers
-too, when the driver is started in it and passes it on (`spark.executorEnv.…` on a cluster).
+With `crash_environment`, every Python process imports this module at startup, including Spark's workers if the driver
+passes the environment on (`spark.executorEnv.…` on a cluster).
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ CRASH = "OUTFALL_TEST_CRASH"
 ONCE = "OUTFALL_TEST_CRASH_ONCE"
 ORDER = "OUTFALL_TEST_CRASH_ORDER"
 SITE = Path(__file__).parent / "site"
-"""A directory whose `sitecustomize` imports this module in every Python process that has it on its path."""
+"""Directory with a `sitecustomize` that imports this module in every Python process with it on the path."""
 
 
 class CrashError(BaseException):
-    """Stands for the death of the process. Not an `Exception`, so that nothing on the way handles it."""
+    """Simulates the death of the process. It is not an `Exception`, so no handler catches it."""
 
 
 class Countdown:
-    """Matches the n-th time that a step is reached."""
+    """Matches the n-th arrival at a step."""
 
     def __init__(self, spec: str) -> None:
-        """Wait for a step, with `#n` for the n-th time."""
+        """Parse a step with an optional `#n` for the n-th time."""
         self._step, _, times = spec.partition("#")
         self._left = int(times or 1)
 
     def hit(self, step: str) -> bool:
-        """Whether this is the time."""
+        """Whether this arrival matches."""
         if step != self._step:
             return False
         self._left -= 1
@@ -57,20 +57,20 @@ class Countdown:
 
 @contextmanager
 def crash_at(spec: str | None, *, required: bool = False, steps: Iterable[str] = ()) -> Iterator[list[str]]:
-    """Raise `CrashError` at a step within the block, which swallows it.
+    """Raise `CrashError` at a step in the block, and suppress the error at the end of the block.
 
     Args:
-        spec: the step's name, with `#n` for the n-th time it is reached; `None` only notes what is reached.
-        required: whether it is an error that the step was not reached.
-        steps: names of further steps. Known are those of Outfall, and of each imported module that has `reached` and
-            calls it with the name as a literal.
+        spec: name of the step, with `#n` for the n-th time; `None` only records the reached steps.
+        required: whether it is an error if the step is not reached.
+        steps: additional step names. Known names are those of Outfall, and literal names in `reached` calls of imported
+            modules.
 
     Yields:
-        The steps that were reached, in order; filled as the block runs.
+        The reached steps in order; the list grows while the block runs.
 
     Raises:
-        ConfigurationError: the block came to its end, and no step has this name.
-        AssertionError: the block came to its end, and the step is `required`.
+        ConfigurationError: the block ended, and no step has this name.
+        AssertionError: the block ended without reaching a `required` step.
     """
     seen: list[str] = []
     countdown = Countdown(spec or "")
@@ -100,10 +100,10 @@ def _name(spec: str) -> str:
 
 
 def _check_known(spec: str, more: Iterable[str]) -> None:
-    """Refuse a name that no step has.
+    """Reject an unknown step name.
 
     Raises:
-        ConfigurationError: saying which name is nearest.
+        ConfigurationError: the name is unknown; the text suggests the nearest name.
     """
     from outfall.errors import ConfigurationError
     from outfall.testing.conformance.spying import STEPS
@@ -118,19 +118,19 @@ def _check_known(spec: str, more: Iterable[str]) -> None:
         f"there is no step {name!r}",
         do=f"write {near[0]!r}"
         if near
-        else "import the module that reaches it, with its name as a literal, or name it in steps=",
+        else "import the module that reaches the step with a literal name, or pass the name in steps=",
     )
 
 
 def _steps_in_sources() -> tuple[set[str], set[str]]:
-    """Find the names of steps in the sources of Outfall and of modules that reach some.
+    """Find step names in the sources of Outfall and of modules that call `reached`.
 
     Returns:
-        Names, and patterns of those that are put together as they are reached.
+        Names, and patterns for names that are composed at run time.
     """
     import outfall
 
-    # Of two copies of a module the first on the path is the one that is imported.
+    # Of two copies of a module, Python imports the first on the path.
     roots = reversed([Path(root) for root in outfall.__path__])
     own = {path.relative_to(root): path for root in roots for path in root.rglob("*.py")}.values()
     modules = [module for module in list(sys.modules.values()) if getattr(module, "__dict__", {}).get("reached")]
@@ -150,7 +150,7 @@ def _steps_in(path: Path, changed: int) -> tuple[set[str], set[str]]:
     if "reached" not in text:
         return set(), set()
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args]
-    # A step may also be handed on, as an argument of whatever reaches it in the end.
+    # A step name can also be an argument of a function that calls `reached`.
     steps = [value for call in calls for value in [*call.args, *(word.value for word in call.keywords)]]
     of_reached = [call.args[0] for call in calls if ast.unparse(call.func).rpartition(".")[2] == "reached"]
     texts = [node.value for node in (of_reached if _is_of_tests(path) else steps) if isinstance(node, ast.Constant)]
@@ -159,7 +159,7 @@ def _steps_in(path: Path, changed: int) -> tuple[set[str], set[str]]:
 
 
 def _is_of_tests(path: Path) -> bool:
-    """Whether a file names steps to crash at them, and so may misspell one."""
+    """Whether a file is a test that names steps, possibly misspelled."""
     import outfall
 
     roots = [Path(root) for root in outfall.__path__]
@@ -178,17 +178,17 @@ def crash_environment(
     order: str | os.PathLike[str] | None = None,
     steps: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Return the variables that have Python processes die, tell or stop at a step.
+    """Return environment variables that make Python processes die, report or stop at a step.
 
     Args:
-        spec: the step at which each process dies, with `#n` for the n-th time it reaches it.
-        once: a file that the first process to die creates, so that no other dies.
-        order: a file that can be written later, see the module.
-        steps: names of further steps, as `crash_at` takes them.
+        spec: the step at which each process dies, with `#n` for the n-th time.
+        once: a file that the first dying process creates, so that no other process dies.
+        order: a file that can be written later; see the module docstring.
+        steps: additional step names, as in `crash_at`.
 
     Returns:
-        Variables to be added to an environment; `PYTHONPATH` is this process's with one directory before it. A
-        `sitecustomize` that the environment has by itself is not imported then.
+        Variables to add to an environment. `PYTHONPATH` has one directory before the path of this process, which hides
+        any other `sitecustomize`.
 
     Raises:
         ConfigurationError: no step has this name.
@@ -202,7 +202,7 @@ def crash_environment(
 
 
 def _arm() -> None:
-    """Do in this process what the environment says."""
+    """Apply the environment variables to this process."""
     if spec := os.environ.get(CRASH):
         _die_at(spec, os.environ.get(ONCE))
     if order := os.environ.get(ORDER):
@@ -246,7 +246,7 @@ def _obey(order: str) -> None:
 
 
 def _taken(order: str, step: str) -> str | None:
-    """Take the order away if it is for this step: one process only succeeds."""
+    """Delete the order if it is for this step. Only one process succeeds."""
     try:
         command, _, wanted = Path(order).read_text().partition(" ")
         if wanted != step:
@@ -258,8 +258,8 @@ def _taken(order: str, step: str) -> str | None:
 
 
 def _leave_session() -> None:
-    """Outlive whoever started this process: a stopped member of an orphaned group is hung up and woken."""
-    with suppress(PermissionError):  # it leads a group already
+    """Survive the parent process: the kernel sends SIGHUP and SIGCONT to stopped members of an orphaned group."""
+    with suppress(PermissionError):  # already a group leader
         os.setsid()
 
 

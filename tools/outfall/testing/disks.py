@@ -1,6 +1,6 @@
-"""Small real disks that fill up, turn read-only and lose their power. They need root and mounts.
+"""Small real disks that fill up, become read-only or lose power. They require root and mounts.
 
-Every disk is unmounted when its block is left, on errors too.
+Every disk is unmounted at the end of its block, also after errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXT4_SHUTDOWN = 0x8004587D
 _LOG_FLUSH = 1
 _NO_LOG_FLUSH = 2
 _LOOP = "loop,commit=3600"
-"""No commit by age: what is durable must not depend on how slow the test is."""
+"""No commit by age: durability must not depend on the speed of the test."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class MemoryDisk:
     path: Path
 
     def remount(self, options: str) -> None:
-        """Change its size (`"size=2m"`), or whether it can be written (`"ro"`)."""
+        """Change the size (`"size=2m"`) or make the disk read-only (`"ro"`)."""
         _run("mount", "-o", f"remount,{options}", str(self.path))
 
     def fill(self) -> None:
@@ -44,17 +44,17 @@ class MemoryDisk:
 
 @dataclass(frozen=True)
 class LoopDisk:
-    """An ext4 filesystem on an image, mounted through a loop device."""
+    """An ext4 filesystem in an image, mounted through a loop device."""
 
     image: Path
     path: Path
 
     def cut_power(self, *, names_reach_disk: bool = False) -> None:
-        """Lose, as a power loss does, what has not reached the disk. Nothing works afterwards until `restart`.
+        """Simulate a power loss: drop all data that is not on the disk. The disk fails until `restart`.
 
         Args:
-            names_reach_disk: whether the journal is written out at the last moment: names and lengths are there then,
-                and content that was not synced is not.
+            names_reach_disk: whether the journal reaches the disk at the last moment. Then names and lengths survive,
+                but unsynced content does not.
         """
         fd = os.open(self.path, os.O_RDONLY)
         try:
@@ -63,7 +63,7 @@ class LoopDisk:
             os.close(fd)
 
     def restart(self) -> None:
-        """Mount what is on the disk."""
+        """Mount the disk again."""
         _run("umount", str(self.path))
         _run("mount", "-o", _LOOP, str(self.image), str(self.path))
 
@@ -74,10 +74,10 @@ def memory_disk(path: Path, options: str) -> Iterator[MemoryDisk]:
 
     Args:
         path: the directory.
-        options: such as `"size=1m"`, for a disk that fills up, or `"nr_inodes=50"`.
+        options: for example `"size=1m"` for a disk that fills up, or `"nr_inodes=50"`.
 
     Raises:
-        NotApplicableError: this process may not mount.
+        NotApplicableError: this process has no permission to mount.
     """
     path.mkdir()
     _mount("-t", "tmpfs", "-o", options, "tmpfs", str(path))
@@ -89,17 +89,17 @@ def memory_disk(path: Path, options: str) -> Iterator[MemoryDisk]:
 
 @contextmanager
 def loop_disk(path: Path, *, size: int = 16 << 20) -> Iterator[LoopDisk]:
-    """Mount a new ext4 of some bytes on a new directory; its image lies beside it.
+    """Mount a new ext4 filesystem of the given size on a new directory. Its image is stored next to it.
 
     Raises:
-        NotApplicableError: this process may not mount, or there is no mkfs.ext4.
+        NotApplicableError: this process has no permission to mount, or mkfs.ext4 is missing.
     """
     disk = LoopDisk(path.with_suffix(".img"), path)
     path.mkdir()
     with open(disk.image, "wb") as image:
         image.truncate(size)
     if shutil.which("mkfs.ext4") is None:
-        raise NotApplicableError("needs mkfs.ext4 (Debian: e2fsprogs)")
+        raise NotApplicableError("requires mkfs.ext4 (Debian: e2fsprogs)")
     _run("mkfs.ext4", "-q", "-F", str(disk.image))
     _mount("-o", _LOOP, str(disk.image), str(path))
     try:
@@ -127,7 +127,7 @@ def _mount(*arguments: str) -> None:
 
 
 def _unmount(path: Path) -> None:
-    # Lazily when something still uses it: a failed test must not leave a mount behind.
+    # Lazy unmount for busy disks: a failed test must not leave a mount behind.
     if subprocess.run(["umount", str(path)], check=False, capture_output=True).returncode:
         _run("umount", "--lazy", str(path))
 

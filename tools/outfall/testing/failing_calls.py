@@ -1,7 +1,7 @@
-"""Calls of the operating system that fail, in this process: an fsync that returns EIO, a write to a full disk.
+"""Failing system calls in this process, such as an fsync with EIO or a write to a full disk.
 
-What goes through the module `os` is seen; what C code calls by itself is not (a buffered file, pyarrow, sqlite3). For
-those there are real disks (`outfall.testing.disks`), and strace: `strace -f -e inject=fsync:error=EIO:when=2 …`.
+Only calls through the module `os` can fail, not calls by C code (buffered files, pyarrow, sqlite3). For these, use real
+disks (`outfall.testing.disks`) or strace: `strace -f -e inject=fsync:error=EIO:when=2 …`.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ CALLS = (
     "open", "write", "writev", "pwrite", "pwritev", "fsync", "fdatasync", "ftruncate", "truncate", "rename", "replace",
     "link", "mkdir", "unlink", "remove",
 )  # fmt: skip
-"""The functions of `os` that can be made to fail."""
+"""The functions of `os` that can fail."""
 
 
 @dataclass
 class CallCount:
-    """What was called within a block."""
+    """The calls within a block."""
 
     calls: list[str] = field(default_factory=list)
-    """Names, in order; the one that failed among them."""
+    """Names in order, including the failed call."""
     failed: str | None = None
     """The one that failed."""
 
 
 @contextmanager
 def failing_call(number: int | None, error: int = errno.EIO, *, only: str | None = None) -> Iterator[CallCount]:
-    """Make the n-th call of a function of `os` fail within the block, before it does anything.
+    """Make the n-th call of a function of `os` in the block fail, without any effect.
 
     Args:
-        number: which call, from 1; `None` only counts.
-        error: the error's number, such as `errno.ENOSPC`.
-        only: count calls of this function only; all of `CALLS` if left out.
+        number: number of the call, from 1; `None` only counts.
+        error: error number, such as `errno.ENOSPC`.
+        only: count only calls of this function; default: all of `CALLS`.
 
     Yields:
-        What was called.
+        The calls.
     """
     count = CallCount()
     originals = {name: getattr(os, name) for name in CALLS if hasattr(os, name)}

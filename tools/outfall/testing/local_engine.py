@@ -1,4 +1,4 @@
-"""The epoch protocol on plain Python values in one process: the same coordinator and tasks as on Spark."""
+"""The epoch protocol for Python values in one process, with the same coordinator and tasks as on Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outfall.recovery.url import recovery_config
 
 
 class FakeClock:
-    """Time that passes only when somebody sleeps, and then at once."""
+    """A clock that advances only in `sleep`, without waiting."""
 
     def __init__(self) -> None:
         """Start at second 0."""
@@ -44,9 +44,9 @@ _runs = itertools.count()
 
 
 class LocalDriver:
-    """One driver process. Make another one for a restart, or beside it for a zombie.
+    """One driver. Create a second one for a restart, or for a zombie next to the first.
 
-    Rows are values; for a fixed sink they are `(key, value)` pairs, as in Bytewax.
+    Rows are values. For a fixed sink, they are `(key, value)` pairs, as in Bytewax.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LocalDriver:
         options: EpochOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Start a driver that has not read anything yet."""
+        """Create a driver that has not read the log yet."""
         self.sink = sink
         self.step_id = step_id
         self.recovery = recovery_config(recovery)
@@ -71,7 +71,7 @@ class LocalDriver:
         self._attempts = itertools.count()
 
     def coordinator(self) -> EpochCoordinator:
-        """Make a coordinator as each epoch of a real driver does."""
+        """Create a coordinator, as a real driver does for each epoch."""
         return EpochCoordinator(
             self.sink,
             self.step_id,
@@ -83,23 +83,23 @@ class LocalDriver:
         )
 
     def run_epoch(self, epoch: int, tasks: Sequence[Iterable[Any]]) -> EpochResult:
-        """Run one epoch to its end.
+        """Run one epoch.
 
         Args:
             epoch: its number.
-            tasks: the rows of each task of a dynamic sink, in the order of their partition ids. A fixed sink's rows are
-                routed by key, whatever the tasks, and then one task writes each part.
+            tasks: for a dynamic sink, the rows of each task by partition id. For a fixed sink, all rows are routed by
+                key, and one task writes each part.
         """
         with closing(self.coordinator()) as coordinator:
             ticket = coordinator.begin(epoch, query_id=self._query_id)
             return coordinator.finish(ticket, self.run_tasks(ticket, epoch, tasks))
 
     def drain(self) -> EpochResult | None:
-        """Deliver what the sink holds back; `None` when there is nothing."""
+        """Deliver buffered rows; `None` if there are none."""
         return draining.drain(self.coordinator)
 
     def run_tasks(self, ticket: Ticket, epoch: int, tasks: Sequence[Iterable[Any]]) -> list[TaskResponse]:
-        """Run all tasks of an epoch, each once."""
+        """Run one attempt of each task of an epoch."""
         routed = self.route(tasks) if is_fixed(self.sink) else _unrouted(tasks)
         return [self.run_task(ticket, epoch, index, rows) for index, rows in enumerate(routed)]
 
@@ -113,9 +113,9 @@ class LocalDriver:
         retries: int = 0,
         attempt: int | None = None,
     ) -> TaskResponse:
-        """Run one attempt of one task: batches of values, each with the part it belongs to.
+        """Run one attempt of one task with batches of values and their parts.
 
-        A task that runs in a forked process is given the number of its `attempt`, from `new_attempt`.
+        For a task in a forked process, pass its `attempt` from `new_attempt`.
         """
         identity = TaskIdentity(
             epoch=epoch,
@@ -131,11 +131,11 @@ class LocalDriver:
         return next(self._attempts)
 
     def task_sink(self) -> Any:
-        """Return the sink as a task has it. Here the driver's own; on Spark a pickled copy."""
+        """Return the sink of a task. Here, it is the driver's own sink; on Spark, a pickled copy."""
         return self.sink
 
     def route(self, tasks: Sequence[Iterable[Any]]) -> list[list[tuple[str | None, list[Any]]]]:
-        """Bring each pair's value to the part that its key names; one task for each part that has rows."""
+        """Route values to parts by key, with one task for each part with rows."""
         names: list[str] = self.sink.list_parts()
         part_fn: Callable[[str], int] = self.sink.part_fn
         routed: dict[str, list[Any]] = {}

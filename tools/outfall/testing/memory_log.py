@@ -1,4 +1,4 @@
-"""Recovery data and targets in memory, which are gone with the test: the quickest there are."""
+"""Recovery data and targets in memory, for fast tests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _living: weakref.WeakValueDictionary[int, ByReference] = weakref.WeakValueDictio
 
 
 class ByReference:
-    """Base of a fake target: a pickled copy of a sink that holds it finds the very same object in this process.
+    """Base of a fake target that stays the same object in pickled copies of a sink in this process.
 
-    Tasks work on copies of the sink, as on Spark; without this each would write into a target of its own.
+    Tasks use copies of the sink, as on Spark. Without this base, each copy would have its own target.
     """
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -34,7 +34,7 @@ def _find(address: int) -> ByReference:
 
 
 class MemoryRecoveryConfig(ByReference, RecoveryConfig):
-    """The recovery data of one test, in this process only. Copies and pickles of it share what is stored."""
+    """Recovery data of one test in this process. Copies and pickles share their data."""
 
     def __init__(self) -> None:
         """Hold nothing yet."""
@@ -47,12 +47,12 @@ class MemoryRecoveryConfig(ByReference, RecoveryConfig):
         return sorted({path.split("/")[1] for path in self.files})
 
     def url(self) -> str:
-        """Return a name that tells this recovery data from others. No configuration can be made of it."""
+        """Return a unique name. It cannot be parsed into a configuration."""
         return f"test-memory://{id(self)}"
 
 
 class MemoryLog(FileLog):
-    """Entries are items of a dict, which are created at once."""
+    """A log whose entries are items of a dict, which are created atomically."""
 
     def __init__(self, files: dict[str, bytes], directory: str, step_id: str) -> None:
         """Open the log of one step in `files`."""

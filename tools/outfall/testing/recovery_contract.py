@@ -1,8 +1,7 @@
-"""What every recovery store must do, as tests of a class that an author of one subclasses.
+"""Contract tests for recovery stores. Authors subclass the test class.
 
-The protocol stands on one primitive, `RecoveryLog.append`, and on a log that neither loses nor shows half of anything.
-These tests ask that of a store from outside, with the smallest sinks that put one to use; how it does it is tested
-where it is built.
+The protocol relies on one primitive, `RecoveryLog.append`, and on a log that neither loses entries nor exposes partial
+ones. These tests check both from outside with minimal sinks. The tests of each store cover its implementation.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from outfall.testing.local_engine import LocalDriver
 
 
 class CountingSink(FixedPartitionedSink[Any, list[Any]], SupportsWriterContext):
-    """Keeps in each part's state how many rows it got, and remembers what it was given back."""
+    """Counts rows in the state of each part, and records restored states."""
 
     def __init__(self, parts: int, padding: int = 0) -> None:
-        """Have `parts` parts, whose states have `padding` bytes more than they need."""
+        """Create a sink with `parts` parts and states with `padding` extra bytes."""
         self.names = [f"part-{number}" for number in range(parts)]
         self.padding = "x" * padding
         self.opened: dict[tuple[str, int], int] = {}
-        """The count that each part was given back, by part and epoch."""
+        """Restored counts by part and epoch."""
         self.rows: dict[str, int] = {}
         """The rows of each part in the last epoch."""
         self.epoch = 0
@@ -89,10 +88,10 @@ class HoldingSink(
     SupportsBufferedRows[list[Any]],
     SupportsWriterContext,
 ):
-    """Each writer holds the rows of an epoch back, and delivers what those of the epoch before held."""
+    """Each writer buffers the rows of an epoch and delivers them in the next epoch."""
 
     def __init__(self, padding: int = 0) -> None:
-        """Have states with `padding` bytes more than they need."""
+        """Create a sink with states with `padding` extra bytes."""
         self.padding = "x" * padding
         self.delivered: list[Any] = []
 
@@ -139,7 +138,7 @@ class MemoryTarget:
 
 
 class PublishingSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterContext):
-    """Stages by attempt and publishes at commit."""
+    """Stages rows by attempt and publishes them at commit."""
 
     def __init__(self, ledger: MemoryTarget) -> None:
         """Write to `ledger`."""
@@ -193,28 +192,28 @@ _STEP = "sink"
 class RecoveryContract:
     """Subclass it as `TestMyStore`, implement `make_recovery` and `stored_bytes`, and run pytest.
 
-    Fixtures may set attributes of `self`.
+    Fixtures can set attributes of `self`.
     """
 
     outlives_processes = True
-    """Whether a process that is killed leaves what it wrote; not so for a store in memory."""
+    """Whether data of a killed process survives; false for a store in memory."""
     keeps_heartbeats = True
-    """Whether the store has a place for heartbeats. What it does without is that people see retries."""
+    """Whether the store supports heartbeats. Without them, retries are not visible."""
     parts = 1_000
-    """How many parts a step has in the test of many."""
+    """Number of parts in the test with many parts."""
 
     def make_recovery(self, directory: Path) -> RecoveryConfig:
-        """Make a configuration of a store that holds nothing yet.
+        """Create a configuration of an empty store.
 
         Args:
-            directory: empty, and the test's own.
+            directory: an empty directory for this test.
         """
         raise NotImplementedError
 
     def stored_bytes(self, recovery: RecoveryConfig) -> int:
-        """Return how much the store holds now, by its own measure, once no log of it is open.
+        """Return the current size of the store in its own unit. No log is open.
 
-        What it removes at some time of its own choice, as a broker that compacts, it may remove first.
+        A store with deferred removal, such as a broker with compaction, can compact first.
         """
         raise NotImplementedError
 
@@ -308,13 +307,13 @@ class RecoveryContract:
             assert log.read_state(kept) == b"y"
             assert log.read_state(stored[10]) == b"x"
             for generation in (1, 2, 9):
-                # A store may remove it later; the test of bounded growth covers that it does.
+                # A store can remove it later. The test of bounded growth covers the removal.
                 with suppress(RecordError):
                     assert log.read_state(stored[generation]) == b"x"
 
     def test_heartbeats_are_replaced_removed_and_cleaned_up_by_generation(self, recovery: RecoveryConfig) -> None:
         if not self.keeps_heartbeats:
-            pytest.skip("the store has no place for heartbeats")
+            pytest.skip("the store does not support heartbeats")
         with filled(recovery, 2) as log, closing(recovery.open(_STEP)) as reader:
             log.set_heartbeat(heartbeat_name("task 0", 1), b"old")
             for data in (b"first", b"second"):
@@ -342,7 +341,7 @@ class RecoveryContract:
         with closing(recovery.open(_STEP)) as log, pytest.raises(RecordError, match="not a valid name of a state"):
             log.read_state(name)
 
-    # --- several at once
+    # --- concurrency
 
     def test_of_several_writers_exactly_one_wins_each_number(self, recovery: RecoveryConfig) -> None:
         writers, rounds = 4, 25
@@ -409,7 +408,7 @@ class RecoveryContract:
 
     def test_a_process_killed_at_any_step_of_a_write_leaves_it_whole_or_undone(self, tmp_path: Path) -> None:
         if not self.outlives_processes:
-            pytest.skip("what this store holds ends with its process")
+            pytest.skip("the data of this store ends with its process")
         points = [(point, number) for point, number in self._points(tmp_path / "steps") if number in (1, 3)]
         for index, (point, number) in enumerate(points):
             recovery = self.make_recovery(_made(tmp_path / str(index)))
@@ -474,7 +473,7 @@ class RecoveryContract:
         assert _descriptors() <= descriptors + 2
 
     def _points(self, directory: Path) -> list[tuple[str, int]]:
-        """The steps that the store names while it writes a little, each with which time it is."""
+        """Return the store's steps during a short write, with their counts."""
         seen: list[tuple[str, int]] = []
 
         def listener(reached: str) -> None:
@@ -488,7 +487,7 @@ class RecoveryContract:
                 _write_a_little(log)
         finally:
             remove()
-        assert seen, "the store names none of its steps (outfall.trace_points.reached)"
+        assert seen, "the store reaches no named step (outfall.trace_points.reached)"
         return seen
 
 
@@ -505,7 +504,7 @@ def _write_a_little(log: RecoveryLog) -> None:
 
 
 def _check_a_little(recovery: RecoveryConfig) -> None:
-    """What a crash left is a beginning of what was to be written, and can be gone on from."""
+    """Check that the crash left a prefix of the entries, and that the log can be continued."""
     names = {1: b"first", 2: b"second", 3: b"third"}
     with closing(recovery.open(_STEP)) as log:
         found = log.read()
@@ -520,7 +519,7 @@ def _check_a_little(recovery: RecoveryConfig) -> None:
 
 @contextmanager
 def filled(recovery: RecoveryConfig, count: int) -> Iterator[RecoveryLog]:
-    """A log with so many entries."""
+    """Return a log with the given number of entries."""
     with closing(recovery.open(_STEP)) as log:
         for number in range(count):
             log.append(b'{"entry":%d}' % (number + 1), after=number)
@@ -528,7 +527,7 @@ def filled(recovery: RecoveryConfig, count: int) -> Iterator[RecoveryLog]:
 
 
 def _killed_at(point: str, number: int, act: Callable[[], Any]) -> None:
-    """Run in a process of its own, which is killed when it reaches a step for the given time."""
+    """Run in a separate process, which is killed at the n-th arrival at a step."""
     child = os.fork()
     if child == 0:
         left = [number]
@@ -549,7 +548,7 @@ def _killed_at(point: str, number: int, act: Callable[[], Any]) -> None:
 
 @contextmanager
 def once_at(step: str, act: Callable[[], object]) -> Iterator[None]:
-    """Let somebody else act when a step is reached for the first time."""
+    """Run an action at the first arrival at a step."""
     pending = [act]
 
     def listener(reached: str) -> None:
@@ -566,7 +565,7 @@ def once_at(step: str, act: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def switching_often() -> Iterator[None]:
-    """Make threads interleave where they would seldom."""
+    """Make threads interleave more often."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -576,7 +575,7 @@ def switching_often() -> Iterator[None]:
 
 
 def run_all(jobs: list[Callable[[], None]]) -> None:
-    """Run in threads, and raise what one of them raised."""
+    """Run in threads, and raise an error of any of them."""
     failures: list[BaseException] = []
 
     def guarded(job: Callable[[], None]) -> None:
@@ -585,7 +584,7 @@ def run_all(jobs: list[Callable[[], None]]) -> None:
         except BaseException as error:
             failures.append(error)
 
-    # Daemons: one that never ends fails its test, and must not keep the interpreter from ending.
+    # Daemon threads: a hanging thread fails its test and must not block the exit of the interpreter.
     threads = [threading.Thread(target=guarded, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()

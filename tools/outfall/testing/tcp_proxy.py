@@ -1,6 +1,6 @@
-"""A TCP proxy between a sink and its target that loses, delays and cuts what passes, at a chosen byte.
+"""A TCP proxy between a sink and its target that drops, delays and cuts traffic at a chosen byte.
 
-Toxiproxy does as much and needs a server of its own to be installed; this one starts with the test.
+It is similar to Toxiproxy, but needs no separate server.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Deed = Literal["cut", "reset", "drop", "stall"]
 
 @dataclass(frozen=True)
 class NetworkFault:
-    """What happens to one direction of a connection once this many of its bytes have passed.
+    """A fault in one direction of a connection, after a given number of bytes.
 
-    `cut` closes the connection, both ways, in order; `reset` with a TCP reset. `drop` swallows all that follows in this
-    direction and keeps the connection open: with `direction="reply"` the target does its work, and nobody hears of it.
-    `stall` holds all that follows back until the fault is lifted.
+    `cut` closes the connection in both directions in order; `reset` uses a TCP reset. `drop` discards all further bytes
+    in this direction and keeps the connection open: with `direction="reply"`, the target does its work and the response
+    is lost. `stall` delays all further bytes until the fault is removed.
     """
 
     deed: Deed
@@ -34,16 +34,15 @@ class NetworkFault:
     after: int = 0
     """Bytes that still pass."""
     contains: bytes | None = None
-    """Counts `after` from the end of the first occurrence of these bytes, such as `b"COMMIT"`."""
+    """Start to count `after` at the end of the first occurrence of these bytes, such as `b"COMMIT"`."""
     connections: int | None = None
-    """How many connections it befalls; `None` for all."""
+    """Number of affected connections; `None` for all."""
 
 
 class TcpProxy:
-    """Forwards connections to `host:port`, from a free port of 127.0.0.1. Use it as a context manager.
+    """Forwards connections from a free port of 127.0.0.1 to `host:port`. Use it as a context manager.
 
-    Faults befall bytes that come after `inject`, also on connections that are open already. Threads carry the bytes;
-    leaving the block ends them.
+    Faults affect bytes after `inject`, also on open connections. Threads forward the bytes and end with the block.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -55,9 +54,9 @@ class TcpProxy:
         self._faults: list[_Pending] = []
         self._lock = threading.Lock()
         self.delay = 0.0
-        """Seconds by which each chunk of either direction is late."""
+        """Delay of each chunk in both directions, in seconds."""
         self.connections = 0
-        """How many connections were made."""
+        """Number of accepted connections."""
         self._start(self._accept)
 
     @property
@@ -74,10 +73,10 @@ class TcpProxy:
         self.close()
 
     def inject(self, fault: NetworkFault) -> Callable[[], None]:
-        """Have a fault befall what passes from now on.
+        """Inject a fault into all traffic from now on.
 
         Returns:
-            A function that lifts it: new connections pass, and so does what was stalled.
+            A function that removes the fault and releases stalled bytes.
         """
         pending = _Pending(fault)
         with self._lock:
@@ -92,14 +91,14 @@ class TcpProxy:
         return lift
 
     def drop_connections(self) -> None:
-        """Reset all connections that are open; new ones are accepted."""
+        """Reset all open connections. New connections are accepted."""
         with self._lock:
             connections = list(self._open)
         for connection in connections:
             connection.reset()
 
     def close(self) -> None:
-        """Stop listening, reset what is open, and wait for the threads."""
+        """Stop listening, reset open connections, and wait for the threads."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -133,7 +132,7 @@ class TcpProxy:
             self._start(self._carry, connection, "reply")
 
     def _carry(self, connection: _Connection, direction: Direction) -> None:
-        """Carry one direction to its end."""
+        """Forward one direction until its end."""
         source, sink = connection.ends(direction)
         streams: dict[_Pending, _Stream] = {}
         try:
@@ -151,13 +150,13 @@ class TcpProxy:
     def _befall(
         self, data: bytes, connection: _Connection, direction: Direction, streams: dict[_Pending, _Stream]
     ) -> bytes:
-        """Let the faults of this direction do what they do.
+        """Apply the faults of this direction.
 
         Returns:
-            What is still to be forwarded.
+            The bytes to forward.
 
         Raises:
-            OSError: the connection is no longer.
+            OSError: the connection is closed.
         """
         _, sink = connection.ends(direction)
         with self._lock:
@@ -181,7 +180,7 @@ class TcpProxy:
 
 
 class _Connection:
-    """A client's connection and the one to the target."""
+    """A client connection and its connection to the target."""
 
     def __init__(self, number: int, client: socket.socket, server: socket.socket) -> None:
         self.number = number
@@ -196,11 +195,11 @@ class _Connection:
         return self._client.fileno() < 0
 
     def ends(self, direction: Direction) -> tuple[socket.socket, socket.socket]:
-        """Where bytes of a direction come from and go to."""
+        """Return source and destination of a direction."""
         return (self._client, self._server) if direction == "request" else (self._server, self._client)
 
     def direction_ended(self, sink: socket.socket) -> None:
-        """Pass an end on, and close when it was the second one."""
+        """Forward an end of stream, and close after the second one."""
         if self._is_reset:
             return
         sink.shutdown(socket.SHUT_WR)
@@ -210,7 +209,7 @@ class _Connection:
             self.close()
 
     def close(self) -> None:
-        """Close in order: what was sent arrives first."""
+        """Close in order, after all sent bytes arrive."""
         if self._is_reset:
             return
         for end in (self._server, self._client):
@@ -219,7 +218,7 @@ class _Connection:
             end.close()
 
     def reset(self) -> None:
-        # First, so that the other direction does not take it for an end and closes in order.
+        # Set first, so that the other direction does not see an ordinary end of stream.
         self._is_reset = True
         _reset(self._server)
         _reset(self._client)
@@ -227,14 +226,14 @@ class _Connection:
 
 @dataclass(eq=False)
 class _Pending:
-    """A fault, and the connections that it has befallen."""
+    """A fault and its affected connections."""
 
     fault: NetworkFault
     lifted: threading.Event = field(default_factory=threading.Event)
     befallen: set[int] = field(default_factory=set)
 
     def befalls(self, connection: int) -> bool:
-        """Whether this connection is among those that it may befall."""
+        """Whether the fault may affect this connection."""
         most = self.fault.connections
         spared = most is not None and connection not in self.befallen and len(self.befallen) >= most
         if spared or self.lifted.is_set():
@@ -244,7 +243,7 @@ class _Pending:
 
 
 class _Stream:
-    """How far one direction of one connection has come, as one fault sees it."""
+    """Progress of one direction of one connection towards one fault."""
 
     def __init__(self, fault: NetworkFault) -> None:
         self._left = fault.after
@@ -252,7 +251,7 @@ class _Stream:
         self._tail = b""
 
     def passing(self, data: bytes) -> int:
-        """Return how many of these bytes pass."""
+        """Return the number of bytes that pass."""
         start = 0
         if self._wanted is not None:
             seen = self._tail + data
@@ -271,6 +270,6 @@ def _reset(end: socket.socket) -> None:
     """Close with a TCP reset."""
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # Wakes whoever is in recv() on this side; close() alone does not.
+        # Interrupts recv() on this side; close() alone does not.
         end.shutdown(socket.SHUT_RD)
     end.close()

@@ -1,4 +1,4 @@
-"""Time for what waits for answers: it passes only while somebody waits, and then at once."""
+"""Virtual time for asynchronous sinks: it advances only during waits, without delay."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class VirtualEventQueue(EventQueue):
-    """The event queue and clock of an `AsyncSinkPartition` in a test, in one thread.
+    """The event queue and clock of an `AsyncSinkPartition` in a single-threaded test.
 
-    What is to happen later is given to `at`; it happens when the partition waits until then.
+    `at` schedules an action. It runs when the partition waits until that time.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class VirtualEventQueue(EventQueue):
         self._order = count()
 
     def now(self) -> float:
-        """Return the seconds waited so far."""
+        """Return the total seconds of all waits."""
         return self.seconds
 
     def utc(self) -> datetime:
-        """Return the time, where second 0 is the beginning of 2026."""
+        """Return the time; second 0 is the start of 2026."""
         return _BEGINNING + timedelta(seconds=self.seconds)
 
     def put(self, event: Event) -> None:
@@ -41,21 +41,21 @@ class VirtualEventQueue(EventQueue):
         self._arrived.append(event)
 
     def at(self, seconds: float, happening: Event) -> None:
-        """Let something happen at a moment, such as the answer to a request."""
+        """Schedule an action, such as the response to a request."""
         heapq.heappush(self._later, (seconds, next(self._order), happening))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and happen what happens meanwhile; events are not taken."""
+        """Advance the time and run the scheduled actions, without taking events."""
         until = self.seconds + seconds
         while self._later and self._later[0][0] <= until:
             self._next()
         self.seconds = until
 
     def take(self, seconds: float | None = 0.0) -> Event | None:
-        """Take the next event, after letting pass the time until there is one.
+        """Take the next event, and advance the time until there is one.
 
         Raises:
-            TimeoutError: it would wait for ever.
+            TimeoutError: the wait would never end.
         """
         until = None if seconds is None else self.seconds + max(0.0, seconds)
         while not self._arrived and self._later and (until is None or self._later[0][0] <= until):

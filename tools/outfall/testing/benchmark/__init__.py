@@ -1,7 +1,7 @@
-"""How fast a sink is, against one that does nothing, on the same rows in the same Spark session.
+"""Measures a sink and an empty sink with the same rows in the same Spark session.
 
-`python -m outfall.testing.benchmark package.module:make_sink` prints it and needs the extras `benchmark` and `spark`.
-The names below are for a benchmark of your own; importing them needs neither.
+`python -m outfall.testing.benchmark package.module:make_sink` prints the comparison. It requires the extras `benchmark`
+and `spark`. The public names are for custom benchmarks; their import requires neither extra.
 """
 
 from outfall.testing.benchmark.runs import EmptySink, Run, Spread, in_turn, ratios, spread

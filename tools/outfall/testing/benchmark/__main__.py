@@ -9,14 +9,14 @@ from outfall.errors import OutfallError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the sink that the command line names, and print the table.
+    """Measure the given sink, and print the table.
 
     Returns:
-        The exit code: 2 where something does not fit together or is missing.
+        The exit code: 2 for invalid or missing arguments and extras.
     """
     given = _parser().parse_args(arguments)
     try:
-        # Here, so that a missing extra is a line and `--help` needs none.
+        # Imported here, so that a missing extra is a one-line error and `--help` needs no extra.
         from outfall.testing.benchmark.comparison import run
 
         run(given)
@@ -29,22 +29,22 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m outfall.testing.benchmark",
-        description="Measure a sink against one that does nothing: the same rows, the same Spark session, in turn.",
+        description="Measure a sink and an empty sink alternately, with the same rows in the same Spark session.",
     )
     parser.add_argument(
-        "sink", metavar="package.module:make_sink", help="a function that takes an empty directory and returns a sink"
+        "sink", metavar="package.module:make_sink", help="function that takes an empty directory and returns a sink"
     )
-    parser.add_argument("--rows", type=_at_least(1), default=3_000_000, help="in each run (default: 3,000,000)")
-    parser.add_argument("--pairs", type=_at_least(1), default=5, help="runs of each sink (default: 5)")
+    parser.add_argument("--rows", type=_at_least(1), default=3_000_000, help="rows per run (default: 3,000,000)")
+    parser.add_argument("--pairs", type=_at_least(1), default=5, help="runs per sink (default: 5)")
     parser.add_argument("--api", choices=["objects", "options"], default="objects", help="(default: objects)")
-    parser.add_argument("--key", help="the column that routes rows to the parts of a fixed sink: id, name or flag")
-    parser.add_argument("--epochs", type=_epochs, default=20, help="small epochs in each run of a stream; 0 for none")
-    parser.add_argument("--epoch-rows", type=_at_least(1), default=100, help="rows of a small epoch (default: 100)")
-    parser.add_argument("--master", default="local[*]", help="where Spark runs, always in this process")
+    parser.add_argument("--key", help="routing column for a fixed sink: id, name or flag")
+    parser.add_argument("--epochs", type=_epochs, default=20, help="number of small epochs per stream; 0 for none")
+    parser.add_argument("--epoch-rows", type=_at_least(1), default=100, help="rows per small epoch (default: 100)")
+    parser.add_argument("--master", default="local[*]", help="Spark master; always in this process")
     parser.add_argument(
-        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be repeated"
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="Spark setting; can be repeated"
     )
-    parser.add_argument("--directory", help="where targets and logs are made and removed (default: the system's)")
+    parser.add_argument("--directory", help="directory for temporary targets and logs (default: the system's)")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""A sink object through either API."""
+"""Writes to a sink object with either API."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_FORMAT = "outfall_benchmark"  # of given_sink, which only Spark 4.1 can import
+_FORMAT = "outfall_benchmark"  # in given_sink, which requires Spark 4.1
 
 
 class Api(ABC):
-    """Brings rows to a sink."""
+    """Writes rows to a sink."""
 
     @abstractmethod
     def write(self, df: DataFrame, sink: Any, scratch: Path) -> int | None:
@@ -27,16 +27,16 @@ class Api(ABC):
 
         Args:
             df: the rows.
-            sink: where they go.
+            sink: the sink.
             scratch: an empty directory for the recovery log.
 
         Returns:
-            The bytes that the sink counted, if it counts them.
+            The sink's byte counter, if it has one.
         """
 
     @abstractmethod
     def stream(self, df: DataFrame, sink: Any, checkpoint: Path) -> DataStreamWriter:
-        """Make the writer of a stream."""
+        """Return the writer of a stream."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PythonApi(Api):
     """`outfall.spark.write` and `write_stream`."""
 
     key: str | None = None
-    """Routes the rows of a sink with parts. Others, the empty sink among them, get them as they come."""
+    """Routing column for sinks with parts. Other sinks, such as the empty sink, get unrouted rows."""
 
     def write(self, df: DataFrame, sink: Any, scratch: Path) -> int | None:
         from outfall.spark import write
@@ -61,7 +61,7 @@ class PythonApi(Api):
 
 
 class FormatApi(Api):
-    """`format("outfall")`, for sinks that have no name there."""
+    """`format("outfall")`, for sinks without a registered name."""
 
     def write(self, df: DataFrame, sink: Any, scratch: Path) -> int | None:
         options = self._register(df, sink) | {"epoch": "0", "recovery": str(scratch)}
@@ -73,7 +73,7 @@ class FormatApi(Api):
         return df.writeStream.format(_FORMAT).options(**options)
 
     def _register(self, df: DataFrame, sink: Any) -> dict[str, str]:
-        """Have the session know the format, and return the options that bring the sink to it."""
+        """Register the format, and return the options for the sink."""
         from outfall.testing.benchmark.given_sink import GivenSinkSource, options_of
 
         check_for_options(sink, type(sink).__name__)

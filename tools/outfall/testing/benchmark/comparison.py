@@ -1,4 +1,4 @@
-"""A sink that is named against the empty one: throughput, epochs and memory, measured and printed."""
+"""Compares a sink with the empty sink: throughput, epochs and memory."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ except ImportError as error:
     raise missing_extra("rich", "benchmark") from error
 
 SinkFactory = Callable[[Path], Any]
-"""Makes a sink for one run, given an empty directory that only this run uses."""
+"""Creates a sink for one run in an empty directory."""
 
 
 def load_factory(name: str) -> SinkFactory:
     """Find a function by `package.module:function`.
 
     Raises:
-        ConfigurationError: there is no such function.
-        ImportError: the module, or what it imports, is missing.
+        ConfigurationError: the function does not exist.
+        ImportError: the module or one of its imports is missing.
     """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name.isidentifier():
         raise ConfigurationError(
             f"{name!r} names no function",
-            do="give it as package.module:make_sink; it takes a directory and returns a sink",
+            do="write package.module:make_sink, with a function that takes a directory and returns a sink",
         )
     factory = getattr(importlib.import_module(module_name), function_name, None)
     if not callable(factory):
         raise ConfigurationError(
-            f"the module {module_name} has no function {function_name!r}", do="name one that takes a directory"
+            f"the module {module_name} has no function {function_name!r}", do="give a function that takes a directory"
         )
     return factory  # type: ignore[no-any-return]
 
@@ -64,26 +64,26 @@ class Size:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured, by `EMPTY` and `SINK`; the n-th figures of both belong together."""
+    """Results for `EMPTY` and `SINK`. The n-th figures of both form a pair."""
 
     runs: dict[str, list[Run]]
     row_bytes: float
-    """Of a row as Arrow keeps it."""
+    """Bytes of a row in Arrow."""
     epoch_seconds: dict[str, list[float]]
-    """Empty where no epochs were asked for."""
+    """Empty without epochs."""
     memory: dict[str, int | None]
-    """Peak of the largest Python worker, in bytes."""
+    """Peak memory of the largest Python worker, in bytes."""
 
 
 def compare(spark: SparkSession, make_sink: SinkFactory, api: Api, size: Size, scratch: Scratch) -> Comparison:
-    """Measure a sink and the empty one in turn.
+    """Measure a sink and the empty sink alternately.
 
     Args:
         spark: a session in this process.
-        make_sink: called once for each run.
-        api: how the rows come to the sink.
-        size: how much to measure.
-        scratch: for rows, targets and logs.
+        make_sink: called once per run.
+        api: the API that writes the rows.
+        size: the number of rows, runs and epochs.
+        scratch: directories for rows, targets and logs.
     """
     factories: dict[str, SinkFactory] = {EMPTY: lambda _: EmptySink(), SINK: make_sink}
     arrow_bytes = write_rows(scratch.rows / "many", size.rows)
@@ -120,7 +120,7 @@ _UNKNOWN = "-"
 
 
 def table(comparison: Comparison, title: str) -> Table:
-    """Lay out one line per figure: the medians of both sinks, and the median of the pairs' ratios with its range."""
+    """Return a table with one line per figure: medians of both sinks, and median and range of the ratios of pairs."""
     result = Table("", "empty sink", "sink", "sink / empty", "range", title=title)
     for column in result.columns[1:]:
         column.justify = "right"
@@ -142,7 +142,7 @@ def table(comparison: Comparison, title: str) -> Table:
 
 
 def _bytes(count: float) -> str:
-    """Write bytes in a unit that fits."""
+    """Format bytes in a suitable unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -172,8 +172,8 @@ def run(given: argparse.Namespace) -> Comparison:
     """Measure and print.
 
     Raises:
-        ConfigurationError: what is given does not fit together.
-        ImportError: the sink's module, or an extra, is missing.
+        ConfigurationError: the arguments contradict each other.
+        ImportError: the sink's module or an extra is missing.
     """
     make_sink = load_factory(given.sink)
     api = _api(given.api, given.key)
@@ -181,8 +181,8 @@ def run(given: argparse.Namespace) -> Comparison:
     if not given.master.startswith("local"):
         raise ConfigurationError(
             f"Spark would run on {given.master}",
-            why="CPU time and memory are those of this process and what it starts",
-            do="give a local master, such as local[2]",
+            why="CPU time and memory cover only this process and its children",
+            do="use a local master, such as local[2]",
         )
     size = Size(given.rows, given.pairs, given.epochs, given.epoch_rows)
     spark = start_session(given.master, settings)
@@ -200,7 +200,9 @@ def _api(name: str, key: str | None) -> Api:
     if name == "objects":
         return PythonApi(key)
     if key is not None:
-        raise ConfigurationError("key is given with the options API", do="leave it out: options cannot route rows")
+        raise ConfigurationError(
+            'format("outfall") takes no key', do="remove the key, because this API cannot route rows"
+        )
     return FormatApi()
 
 

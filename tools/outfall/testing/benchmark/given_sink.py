@@ -1,4 +1,4 @@
-"""`format("outfall_benchmark")`: as `format("outfall")`, for a sink that has no name. Needs Spark 4.1 as well."""
+"""`format("outfall_benchmark")`: like `format("outfall")`, for a sink without a name. Requires Spark 4.1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PICKLED = "pickled"
 
 
 class GivenSinkSource(OutfallDataSource):
-    """Writes to the sink that its options hold."""
+    """Writes to the sink in its options."""
 
     @classmethod
     def name(cls) -> str:
@@ -26,8 +26,8 @@ class GivenSinkSource(OutfallDataSource):
 
 
 def options_of(sink: Any) -> dict[str, str]:
-    """Return the options that bring a sink through Spark."""
-    # Not above: the error of a missing pyspark is that of outfall.spark, which says what to install.
+    """Return options that pass a sink through Spark."""
+    # Imported here: without pyspark, outfall.spark raises an error that names the extra.
     from pyspark import cloudpickle
 
     pickled: bytes = cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What is written and where: rows of the usual types, streams of small epochs, directories that last for one run."""
+"""Test data and directories: rows of common types, streams of small epochs, directories for one run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _FILE_ROWS = 250_000
 _NAMES = 1000
 _FIRST = 1_700_000_000_000_000
 _APART = 1_000_003
-"""Microseconds between two rows; a prime, so that nearly all have microseconds of their own."""
+"""Microseconds between two rows; a prime, so that almost all rows have nonzero microseconds."""
 
 
 def mixed_rows(start: int, rows: int) -> pa.Table:
-    """Make rows `start` and following: an id, a double, one of a thousand names, a timestamp, a truth value."""
+    """Return rows from number `start`: id, double, one of a thousand names, timestamp, boolean."""
     ids = pa.array(range(start, start + rows), pa.int64())
     index = pc.subtract(ids, pc.multiply(pc.divide(ids, _NAMES), _NAMES))
     moments = pc.add(pc.multiply(ids, _APART), _FIRST)
@@ -44,10 +44,10 @@ def mixed_rows(start: int, rows: int) -> pa.Table:
 
 
 def write_rows(directory: Path, rows: int, *, per_file: int = _FILE_ROWS) -> int:
-    """Write Parquet files, which Spark reads faster than any other format.
+    """Write Parquet files, the fastest format for Spark's reader.
 
     Returns:
-        The bytes of the rows as Arrow keeps them, which is how they come to a sink.
+        The bytes of the rows in Arrow, as a sink receives them.
     """
     directory.mkdir(parents=True)
     size = 0
@@ -64,20 +64,20 @@ def _cut(rows: int, per_file: int) -> Iterator[tuple[int, int]]:
 
 
 def small_epochs(spark: SparkSession, directory: Path, *, epochs: int, rows: int) -> DataFrame:
-    """Make a stream of `epochs` epochs with as many rows each, from files that are written if they are not there."""
+    """Return a stream of `epochs` equal epochs from files, which are created if they are missing."""
     if not directory.exists():
         write_rows(directory, epochs * rows, per_file=rows)
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
 
 
 def seconds_per_epoch(writer: DataStreamWriter) -> float:
-    """Run a stream to its end and return the median time of its epochs without the first, which starts things.
+    """Run a stream to its end, and return the median duration of its epochs without the first, a warm-up.
 
-    The time is that of the whole trigger: the source, Spark's own log and the write.
+    The duration covers the whole trigger: source, Spark's own log and write.
 
     Raises:
         StreamingQueryException: the query failed.
-        ValueError: it had fewer than two epochs with rows.
+        ValueError: the query had fewer than two epochs with rows.
     """
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
@@ -88,10 +88,10 @@ def seconds_per_epoch(writer: DataStreamWriter) -> float:
 
 
 class Scratch:
-    """Hands out new directories and removes them. A context manager, which leaves nothing behind."""
+    """Creates and removes temporary directories. Use it as a context manager."""
 
     def __init__(self, below: str | None = None) -> None:
-        """Make everything below a directory; below the system's for temporary files if none is given."""
+        """Create directories below the given one, or below the system's temporary directory."""
         self._root = Path(tempfile.mkdtemp(prefix="outfall-benchmark-", dir=below))
         self._count = 0
 
@@ -105,7 +105,7 @@ class Scratch:
 
     @property
     def rows(self) -> Path:
-        """Where rows to be read may lie; not made yet, and kept by `clear`."""
+        """Directory for input rows. It is not created yet, and `clear` keeps it."""
         return self._root / "rows"
 
     def new(self) -> Path:
@@ -116,5 +116,5 @@ class Scratch:
         return path
 
     def clear(self) -> None:
-        """Remove what `new` made, with what is written in it: also what the system has not brought to disk yet."""
+        """Remove all directories of `new`, including data that is not yet on disk."""
         shutil.rmtree(self._root / "runs", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Jobs that are run in turn and measured, the sink that does nothing among them, and what their runs say together."""
+"""Runs jobs alternately and measures them; the empty sink; statistics of runs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class EmptyPartition(StatelessSinkPartition[Any]):
         pass
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Drop a batch. No row is made."""
+        """Discard a batch without creating rows."""
 
     def close(self) -> None:
         pass
 
 
 class EmptySink(DynamicSink[Any]):
-    """Takes Arrow batches and drops them: what is left is Spark, its Python workers and the epoch protocol.
+    """Discards Arrow batches, so that only Spark, its Python workers and the epoch protocol are measured.
 
-    Item type: anything. Guarantee: none, there is no target.
+    Item type: any. Guarantee: none, because there is no target.
     """
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> EmptyPartition:
@@ -38,7 +38,7 @@ class EmptySink(DynamicSink[Any]):
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and how far the figures lie apart."""
+    """A median with the range of the figures."""
 
     median: float
     low: float
@@ -46,23 +46,23 @@ class Spread:
 
     @classmethod
     def of(cls, figures: Sequence[float]) -> Self:
-        """Describe at least one figure."""
+        """Summarize one or more figures."""
         return cls(statistics.median(figures), min(figures), max(figures))
 
 
 def spread(figures: Sequence[float | None]) -> Spread | None:
-    """Return the median, the least and the greatest of the figures that are known; `None` if none is."""
+    """Return median, minimum and maximum of the known figures; `None` if there are none."""
     known = [figure for figure in figures if figure is not None]
     return Spread.of(known) if known else None
 
 
 def ratios(figures: Sequence[float | None], against: Sequence[float | None]) -> list[float]:
-    """Divide each figure by that of the same pair: what slowed the machine down then slowed both."""
+    """Divide each figure by the figure of the same pair, because other load affects both."""
     return [a / b for a, b in zip(figures, against, strict=True) if a is not None and b]
 
 
 Job = Callable[[], int | None]
-"""Does the work once, and returns how many bytes it wrote if it knows."""
+"""Runs the job once, and returns the written bytes if they are known."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Run:
     rows: int
     seconds: float
     cpu_seconds: float
-    """Of all processes together, so that it may exceed `seconds`."""
+    """CPU seconds of all processes, which can exceed `seconds`."""
     bytes: int | None = None
-    """Written; `None` where nobody counted."""
+    """Written bytes; `None` if unknown."""
 
     @property
     def rows_per_second(self) -> float:
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def rows_per_cpu_second(self) -> float | None:
-        """The steadier figure on a shared machine; `None` for a run too short for the system to count."""
+        """The more stable figure on a shared machine; `None` if the run was too short to measure."""
         return self.rows / self.cpu_seconds if self.cpu_seconds > 0 else None
 
     @property
@@ -99,17 +99,17 @@ def in_turn(
     between: Callable[[], None] = lambda: None,
     warm_up: int = 1,
 ) -> dict[str, list[Run]]:
-    """Run every job `pairs` times, one after the other, so that the n-th runs of all of them belong together.
+    """Run every job `pairs` times in rounds, so that the n-th runs of all jobs form a group.
 
-    Every second round goes backwards: what drifts, or what one job leaves behind for the next, hits each in turn.
+    Every second round runs in reverse order, so that drift and effects of the previous job affect all jobs.
 
     Args:
-        jobs: by name.
-        rows: how many each of them writes.
-        pairs: how often each is measured, at least 1.
-        cpu_seconds: returns the CPU seconds that were used so far.
+        jobs: jobs by name.
+        rows: number of rows that each job writes.
+        pairs: number of measured runs per job, at least 1.
+        cpu_seconds: returns the CPU seconds used so far.
         between: called after each run, not measured.
-        warm_up: rounds before that, not measured.
+        warm_up: number of unmeasured rounds before.
     """
     if pairs < 1:
         raise ValueError(f"pairs is {pairs}, and must be at least 1")
@@ -123,7 +123,7 @@ def in_turn(
 
 
 def rounds(names: Iterable[str], count: int) -> Iterator[tuple[int, str]]:
-    """Name everything `count` times with the number of the round, every second round backwards."""
+    """Yield round number and name for `count` rounds, every second round in reverse order."""
     forwards = list(names)
     for number in range(count):
         yield from ((number, name) for name in (forwards if number % 2 == 0 else reversed(forwards)))

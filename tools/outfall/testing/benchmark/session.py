@@ -1,4 +1,4 @@
-"""A Spark session in this process, and CPU time and memory of all that it starts: the JVM, its Python workers."""
+"""A Spark session in this process; CPU time and memory of the JVM and its Python workers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of the whole process tree so far, those of processes that have ended among them."""
+    """Return the CPU seconds of the whole process tree, including ended processes."""
     total = 0.0
     for process in _tree():
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
-            # Of its ended children a process knows the time; those that live count for themselves.
+            # The CPU time of a process includes ended children. Live children are counted separately.
             total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
 def worker_ids() -> frozenset[int]:
-    """Return the process ids of all Python processes that Spark has started."""
+    """Return the process ids of all Python processes of Spark."""
     found = set()
     for process in _tree():
         with contextlib.suppress(psutil.Error):
@@ -46,9 +46,9 @@ def worker_ids() -> frozenset[int]:
 
 
 def peak_memory(processes: frozenset[int]) -> int | None:
-    """Return the largest resident memory that one of the processes ever had, in bytes; `None` where that is unknown.
+    """Return the peak resident memory of the largest process in bytes; `None` if unknown.
 
-    Known on Linux, and only while a process lives.
+    Available on Linux, while the process is alive.
     """
     peaks = []
     for process in processes:
@@ -71,7 +71,7 @@ _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
-    # The progress of every epoch of a measured stream.
+    # Keeps the progress of every epoch of a measured stream.
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
 
@@ -80,8 +80,8 @@ def start_session(master: str, settings: Mapping[str, str]) -> SparkSession:
     """Start Spark.
 
     Args:
-        master: `local[…]`: what runs elsewhere would not be measured.
-        settings: of Spark, in place of ours.
+        master: `local[…]`; other processes are not measured.
+        settings: Spark settings that replace the defaults.
 
     Raises:
         ImportError: pyspark is not installed.
@@ -89,7 +89,7 @@ def start_session(master: str, settings: Mapping[str, str]) -> SparkSession:
     from outfall.spark.version_check import check_pyspark
 
     check_pyspark()
-    # Workers are this Python, and find the module of the sink where this process has found it.
+    # Workers use this Python and the same module path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     from pyspark.sql import SparkSession
@@ -101,11 +101,11 @@ def start_session(master: str, settings: Mapping[str, str]) -> SparkSession:
 
 
 def worker_memory(spark: SparkSession, job: Callable[[], object]) -> int | None:
-    """Run a job in Python workers of its own and return the peak memory of the largest, in bytes.
+    """Run a job in new Python workers, and return the peak memory of the largest in bytes.
 
-    Of its own, since a worker that is used again still holds what an earlier job has taken.
+    Reused workers would still have the memory of an earlier job.
     """
-    # Spark keeps workers per environment.
+    # Spark reuses workers per environment.
     spark.sparkContext.environment["OUTFALL_BENCHMARK_WORKERS"] = uuid.uuid4().hex
     before = worker_ids()
     job()

@@ -1,1 +1,1 @@
-"""A directory for `PYTHONPATH`, see `outfall.testing.crash_points`. Not to be imported as a package."""
+"""A directory for `PYTHONPATH`; see `outfall.testing.crash_points`. Do not import it as a package."""

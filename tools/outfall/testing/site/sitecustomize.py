@@ -1,3 +1,3 @@
-"""Python imports this in every process that has this directory on its path: it arms the crash points."""
+"""Arms the crash points. Python imports it in every process with this directory on the path."""
 
 import outfall.testing.crash_points  # noqa: F401 - importing arms them
