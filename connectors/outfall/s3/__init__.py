@@ -1,16 +1,16 @@
-"""S3: objects from multipart uploads that the driver completes, each row in them once. See docs/s3.md.
+"""S3: objects from multipart uploads that the driver completes, with each row written exactly once. See docs/s3.md.
 
 ```
-sink                what a user writes; options, location: what may be given, and which store an endpoint is of
-target              the prefix before an epoch: first contact, and whether it is what the recovery data says
-marker              who writes below a prefix, and which conditions the store honours
-writer              in a task: rows into objects of their own epoch; rolling: or gathered over several
-upload              the objects of one attempt, sent in parts; staged: what a task hands over
-commit, manifest    on the driver: completes uploads, settles what is unclear, says what an epoch published
-clean-up            uploads and pieces that nothing will publish any more
-connection          whether a sink could write, without leaving anything there
-readers             for whoever reads what was published, or clears up after a query that is gone
-store, errors       the requests, made again while errors may pass; what S3's answers mean
+sink                `S3Sink`, the public class; options and location: its options and its store
+target              the prefix before an epoch: checks on the first run, and against the recovery log
+marker              the step that writes below a prefix, and the conditional requests that the store supports
+writer              in a task: writes rows to objects of their epoch; rolling: or gathers them over several epochs
+upload              the objects of one attempt, sent in parts; staged: the committables
+commit, manifest    on the driver: completes uploads, resolves unclear responses, writes the manifest of an epoch
+clean_up            aborts uploads and deletes pieces that will never be published
+connection          checks whether a sink could write, and removes everything that the check creates
+readers             for readers of published objects, and for clean-up after an abandoned query
+store, errors       the requests with retries, and the classification of S3's responses
 ```
 """
 
@@ -42,10 +42,10 @@ __all__ = [
 
 
 def sink_from_options(options: Mapping[str, str]) -> S3Sink:
-    """Make a sink from Spark options (`bucket` and `prefix`, or `path`; `format`, `part_bytes`, also `partBytes`, …).
+    """Create a sink from Spark options (`bucket` and `prefix`, or `path`; `format`, `part_bytes`, also `partBytes`, …).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: names every unknown or wrong option.
     """
     parsed = dict(parse_options(S3Options, options))
     key = parsed["sse_customer_key"]

@@ -1,6 +1,6 @@
-"""What attempts leave behind: uploads and pieces that nothing will publish any more, known by their names.
+"""Clean-up of uploads and pieces that will never be published, identified by their names.
 
-Nothing is judged by its age, and nothing of others is touched.
+Age is no criterion, and data of other queries is not touched.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from outfall.storage.names import AttemptName
 from outfall.trace_points import reached
 
 _AT_ONCE = 1000
-"""Keys that S3 deletes in one request."""
+"""The number of keys that S3 deletes in one request."""
 
 
 def abort_uploads(store: Store, incarnation: str, generation: int | None) -> int:
-    """Abort what `find_uploads` finds, and return how many there were."""
-    # All first: a listing that goes on where an upload was that is no more may leave out others.
+    """Abort the uploads that `find_uploads` finds; return their number."""
+    # List all first: a listing that continues at an aborted upload may omit others.
     ours = list(find_uploads(store, incarnation, generation))
     for key, upload_id in ours:
         store.abort_upload(f"cleaning up {store.options.url()}", key, upload_id)
@@ -29,17 +29,17 @@ def abort_uploads(store: Store, incarnation: str, generation: int | None) -> int
 
 
 def find_uploads(store: Store, incarnation: str, generation: int | None) -> Iterator[tuple[str, str]]:
-    """Yield key and id of each upload that an incarnation began under older generations.
+    """Yield key and id of each upload of an incarnation's older generations.
 
     Args:
         store: the bucket.
-        incarnation: whose.
-        generation: the first that is spared; `None` for none.
+        incarnation: the incarnation.
+        generation: the first generation to keep; `None` to keep none.
     """
     root = store.options.root
     given: dict[str, Any] = {"Prefix": root}
     while True:
-        page = store.demand(f"looking for uploads below {store.options.url()}", "list_multipart_uploads", **given)
+        page = store.demand(f"listing uploads below {store.options.url()}", "list_multipart_uploads", **given)
         for upload in page.get("Uploads", []):
             name = AttemptName.parse(upload["Key"], with_step=True)
             if name is None or name.incarnation != incarnation or not upload["Key"].startswith(root):
@@ -52,13 +52,13 @@ def find_uploads(store: Store, incarnation: str, generation: int | None) -> Iter
 
 
 def dead_pieces(store: Store, incarnation: str, generation: int, live: set[str]) -> list[str]:
-    """Return the keys of the pieces of an incarnation that older generations put and that no state holds.
+    """Return the keys of pieces of an incarnation's older generations that no recorded state names.
 
     Args:
         store: the bucket.
-        incarnation: whose.
-        generation: the first that is spared.
-        live: the names that stand in recorded states.
+        incarnation: the incarnation.
+        generation: the first generation to keep.
+        live: the names in recorded states.
     """
     start = key_of(store, "")
     names = [key.removeprefix(start) for key in store.keys(f"{start}{incarnation}/")]
@@ -66,7 +66,7 @@ def dead_pieces(store: Store, incarnation: str, generation: int, live: set[str])
 
 
 def delete_pieces(store: Store, incarnation: str, generation: int, live: set[str]) -> int:
-    """Delete what `dead_pieces` finds, and return how many there were."""
+    """Delete the pieces that `dead_pieces` finds; return their number."""
     dead = dead_pieces(store, incarnation, generation, live)
     if dead:
         reached("s3: deleting pieces")
@@ -78,18 +78,19 @@ def delete(store: Store, keys: Sequence[str]) -> None:
     """Delete objects, a thousand at a time.
 
     Raises:
-        TransientError, TargetError: some could not be deleted.
+        TransientError: S3 did not respond in time.
+        TargetError: some objects could not be deleted.
     """
     doing = f"deleting below {store.options.url()}"
     for start in range(0, len(keys), _AT_ONCE):
-        # Not quiet: an answer that tells of each key is known to be whole.
+        # Not quiet: a response with a result for each key is known to be complete.
         wanted = {"Objects": [{"Key": key} for key in keys[start : start + _AT_ONCE]], "Quiet": False}
         failed = store.demand(doing, "delete_objects", Delete=wanted).get("Errors", [])
         if failed:
             raise TargetError(
                 f"{doing} failed for {len(failed)} objects, first {failed[0].get('Key')!r}",
                 why=f"{failed[0].get('Code')}: {failed[0].get('Message')}",
-                do="grant s3:DeleteObject, or delete them by hand",
+                do="grant s3:DeleteObject, or delete them manually",
             )
 
 

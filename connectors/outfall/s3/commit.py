@@ -1,6 +1,6 @@
-"""Publishing an epoch: each upload is completed, several at a time, so that its object appears at once and whole.
+"""Publishes an epoch: completes its uploads, several at a time. Each object appears atomically.
 
-What became of a request whose answer does not tell is looked up, never guessed.
+If a response leaves the outcome of a request open, the outcome is looked up.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ Request = CommitRequest[StagedObject]
 
 
 class S3Committer(Committer[StagedObject]):
-    """Completes uploads, and puts the objects whose bytes it was given. It never replaces an object.
+    """Completes uploads, and puts objects whose bytes are in the committable. It never replaces an object.
 
-    A key is of one attempt and never used twice, so committing can be repeated: two drivers that complete one upload
-    do the same, and whoever comes second finds the object. An answer that does not tell what happened is settled by
-    looking at the object.
+    A key belongs to one attempt and is never reused, so a commit can be repeated: if two drivers complete one upload,
+    the second one finds the object. If a response leaves the outcome open, the object is checked.
 
-    An object whose bytes were handed over could be put again after somebody deleted it. So nothing is published once
-    the marker says that a newer generation, or a later epoch, has been.
+    An object whose bytes are in the committable could be put again after it was deleted. Nothing is therefore published
+    once the marker has a newer generation or a later epoch.
 
-    What is lost after committing has begun is lost for good: of an upload that is gone nobody can tell whether it
-    was never completed, or was, and its object deleted since.
+    A loss after the commit has begun is final: an upload that was never completed cannot be distinguished from a
+    completed one whose object was deleted.
     """
 
     strict = True
@@ -44,12 +43,12 @@ class S3Committer(Committer[StagedObject]):
         self._marker: ObjectMarker | None = None
 
     def commit(self, requests: Sequence[Request]) -> None:
-        # With each round, however long the one before took: a driver that was paused may have been overtaken meanwhile.
+        # In each round, because a driver that was paused may have been replaced in the meantime.
         markers = Markers(self._store)
         self._marker = markers.advance(self._context)
         reached("s3: marker advanced")
         self._each(self._publish, requests)
-        # Another query may have overwritten the prefix meanwhile, and deleted some of the objects or all.
+        # Another query may have overwritten the prefix in the meantime, and deleted some or all of the objects.
         markers.still(self._context)
 
     def find_lost(self, requests: Sequence[Request]) -> None:
@@ -101,7 +100,7 @@ class S3Committer(Committer[StagedObject]):
         )
 
     def _settled_by_look(self, request: Request) -> bool:
-        """Look before publishing, where the store would replace what is there."""
+        """Check the key before publishing, for a store that would replace an object; return whether it exists."""
         found = look(self._store, request.committable)
         if found is Found.OURS:
             request.signal_already_committed()
@@ -110,7 +109,7 @@ class S3Committer(Committer[StagedObject]):
         return found is not Found.NOTHING
 
     def _settle(self, request: Request, error: BaseException) -> None:
-        """Find out what a failed request did, and signal it."""
+        """Determine the outcome of a failed request, and signal it."""
         staged, answer = request.committable, classify(error)
         if answer is FailureKind.REFUSED:
             raise translated(f"publishing {staged}", error) from error
@@ -123,14 +122,14 @@ class S3Committer(Committer[StagedObject]):
         elif answer is FailureKind.TAKEN and found is Found.OTHERS:
             request.signal_failed_with_known_reason(self._foreign(staged))
         elif answer is FailureKind.INCOMPLETE:
-            request.signal_lost(f"parts of {staged} are gone")
+            request.signal_lost(f"parts of {staged} are missing")
         elif upload_exists(self._store, staged):
             request.retry_later(describe(error))
         else:
             self._settle_gone(request)
 
     def _settle_gone(self, request: Request) -> None:
-        """Signal an upload that is no more. Whoever completed it may have done so since the first look."""
+        """Signal a missing upload. Another driver may have completed it since the first check."""
         if look(self._store, request.committable) is Found.OURS:
             request.signal_already_committed()
         else:
@@ -142,7 +141,7 @@ class S3Committer(Committer[StagedObject]):
             request.signal_lost(_gone(staged))
 
     def _revoke(self, request: Request) -> None:
-        """Abort an upload. One whose bytes are in the recovery data is revoked there: only who records puts it."""
+        """Abort an upload. An object whose bytes are in the recovery log needs no action, because it was never put."""
         staged = request.committable
         if staged.upload_id is not None:
             doing = f"aborting the upload of {self._store.url(staged.key)}"
@@ -150,7 +149,7 @@ class S3Committer(Committer[StagedObject]):
             reached("s3: revoked")
         if look(self._store, staged) is Found.OURS:
             raise LostCommittableError(
-                f"{self._store.url(staged.key)} is published already and cannot be revoked",
+                f"{self._store.url(staged.key)} is already published and cannot be revoked",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 do="delete the objects of this epoch and start again, or restore the lost ones",
@@ -158,23 +157,23 @@ class S3Committer(Committer[StagedObject]):
 
     def _foreign(self, staged: StagedObject) -> CommitRefusedError:
         return CommitRefusedError(
-            f"{self._store.url(staged.key)} exists and is not ours",
+            f"{self._store.url(staged.key)} exists and was created by another writer",
             step=self._context.step_id,
             epoch=self._context.epoch,
-            why="its id, or its size and ETag, are not those of our upload",
-            do="find out who wrote it, move it away, and start the query again",
+            why="its id, or its size and ETag, are not those of the upload of this query",
+            do="find the writer, move the object to another location, and start the query again",
         )
 
 
 def _gone(staged: StagedObject) -> str:
     return (
-        f"{staged} is gone: its upload was aborted, as by a lifecycle rule, or its object was deleted before the epoch"
-        " was completed"
+        f"{staged} is missing: its upload was aborted, for example by a lifecycle rule, or its object was deleted"
+        " before the epoch was completed"
     )
 
 
 class Found(Enum):
-    """What lies under a key."""
+    """The object under a key."""
 
     NOTHING = auto()
     OURS = auto()
@@ -182,14 +181,15 @@ class Found(Enum):
 
 
 def look(store: Store, staged: StagedObject) -> Found:
-    """Ask what lies under an object's key.
+    """Return which object is under a key.
 
-    Ours is what carries our random id, or, in a store that keeps no metadata, has our size and ETag.
+    It is ours if it has the random id; or, in a store without metadata, if it has the same size and ETag.
 
     Raises:
-        TransientError, TargetError: S3 does not tell.
+        TransientError: S3 did not respond in time.
+        TargetError: S3 rejected the request.
     """
-    doing = f"looking at {store.url(staged.key)}"
+    doing = f"checking {store.url(staged.key)}"
     try:
         head = store.call(doing, "head_object", Key=staged.key)
         if head["ContentLength"] == staged.size and metadata(head).get(ID) == staged.id:
@@ -202,7 +202,7 @@ def look(store: Store, staged: StagedObject) -> Found:
 
 
 def _look_again(store: Store, doing: str, staged: StagedObject) -> Found:
-    """Look by a byte of the object: headers of a head that was cut off may be missing, and it has no body to tell."""
+    """Check by reading one byte: a HEAD response has no body that would show whether its headers are complete."""
 
     def first_byte() -> Mapping[str, Any]:
         answer = store.ask("get_object", Key=staged.key, Range="bytes=0-0")
@@ -214,7 +214,7 @@ def _look_again(store: Store, doing: str, staged: StagedObject) -> Found:
     try:
         answer = store.again(doing, first_byte)
     except TargetError as error:
-        # It has no bytes; or it is archived and cannot be read, and then the head has to do.
+        # The object is empty, or it is archived and cannot be read. Then the HEAD response decides.
         if code_of(error.__cause__) in ("InvalidRange", "InvalidObjectState"):
             return Found.OTHERS
         raise
@@ -222,14 +222,15 @@ def _look_again(store: Store, doing: str, staged: StagedObject) -> Found:
 
 
 def upload_exists(store: Store, staged: StagedObject) -> bool:
-    """Ask whether an object's upload can still be completed; what is here in its bytes always can.
+    """Return whether an object's upload can still be completed. An object with its bytes always can.
 
     Raises:
-        TransientError, TargetError: S3 does not tell.
+        TransientError: S3 did not respond in time.
+        TargetError: S3 rejected the request.
     """
     if staged.upload_id is None:
         return True
-    doing = f"looking at the upload of {store.url(staged.key)}"
+    doing = f"checking the upload of {store.url(staged.key)}"
     try:
         store.call(doing, "list_parts", Key=staged.key, UploadId=staged.upload_id, MaxParts=1)
     except FAILURES as error:

@@ -1,6 +1,6 @@
-"""What S3's answers mean for whoever asked (S3 API Reference, "Error responses"), and the errors that Outfall raises.
+"""Classifies S3's responses (S3 API Reference, "Error responses"), and translates them to Outfall's errors.
 
-A response is believed only when it is whole, and the one that was asked for.
+A response is used only if it is complete and belongs to its request.
 """
 
 from __future__ import annotations
@@ -29,33 +29,32 @@ from botocore.parsers import ResponseParserError
 from outfall.errors import OutfallError, TargetError, TargetLostError, TransientError
 
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
-"""What boto3 raises."""
+"""The exceptions of boto3."""
 
 
 class FailureKind(Enum):
-    """Kinds of failures, by what is to be done about them."""
+    """Kinds of failures, by the reaction that they require."""
 
     TAKEN = auto()
-    """412: an object has the key. Ours from an earlier try, or somebody else's."""
+    """412: an object with the key exists, from an earlier attempt of this sink or from another writer."""
     BUSY = auto()
-    """409: another request for the key is under way."""
+    """409: another request for the key is in progress."""
     GONE = auto()
-    """404: there is no such upload; it was completed, aborted or taken by a lifecycle rule. Or no such object."""
+    """404: the object or the upload does not exist. An upload was completed, aborted or removed by a rule."""
     INCOMPLETE = auto()
-    """Parts that were uploaded are not there."""
+    """Uploaded parts are missing."""
     UNCLEAR = auto()
-    """Nobody knows whether it was done, or the answer was not read whole: a 5xx, a 200 with an error in it, a time-out,
-    a broken connection."""
+    """The request may or may not have been executed: a 5xx, a 200 with an error, a timeout, a broken connection."""
     NOT_DONE = auto()
-    """It was not done, and may be later: throttling, a body that did not arrive as it was sent."""
+    """The request was not executed and may succeed later: throttling, a body that arrived damaged."""
     EXPIRED = auto()
-    """Credentials have to be renewed."""
+    """Credentials must be renewed."""
     REFUSED = auto()
-    """Somebody has to act: a right, a bucket, an option, a certificate, a store that does not know the request."""
+    """The user must act: a permission, a bucket, an option, a certificate, a request that is not supported."""
 
 
 PASSING = frozenset({FailureKind.BUSY, FailureKind.UNCLEAR, FailureKind.NOT_DONE, FailureKind.EXPIRED})
-"""After which the same request may succeed."""
+"""Kinds after which the same request may succeed."""
 
 _CODES = {
     "PreconditionFailed": FailureKind.TAKEN,
@@ -106,7 +105,7 @@ _STATUSES = {
 
 
 def classify(error: BaseException) -> FailureKind:
-    """Tell what a failure means."""
+    """Return the kind of a failure."""
     if isinstance(error, ClientError):
         code, status = code_of(error), status_of(error)
         if code in _CODES:
@@ -120,59 +119,60 @@ def classify(error: BaseException) -> FailureKind:
 
 
 def is_untrusted(error: BaseException) -> bool:
-    """Whether the server's certificate was refused. Other errors of TLS, as a connection that breaks, may pass."""
+    """Return whether the server's certificate was rejected. Other TLS errors, such as a broken connection, may pass."""
     if not isinstance(error, SSLError):
         return False
     cause = error.kwargs.get("error")
-    # The standard library's and urllib3's errors about certificates have no base in common but this one.
+    # ValueError is the only common base of the certificate errors of the standard library and urllib3.
     while isinstance(cause, BaseException) and not isinstance(cause, ValueError):
         cause = cause.__cause__ or cause.__context__
     return cause is not None
 
 
 def is_not_implemented(error: BaseException | None) -> bool:
-    """Whether a store says that it does not know a request, or a header of it."""
+    """Return whether a store does not support a request or one of its headers."""
     return isinstance(error, ClientError) and (status_of(error) == 501 or code_of(error) == "NotImplemented")
 
 
 def code_of(error: BaseException | None) -> str:
-    """Return S3's code; empty for an error that is not S3's."""
+    """Return S3's error code; empty for other errors."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def status_of(error: BaseException | None) -> int:
-    """Return the HTTP status; 0 where there is none."""
+    """Return the HTTP status; 0 if there is none."""
     if not isinstance(error, ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-# --- whether a response is whole, and the one that was asked for
+# --- checks that a response is complete and belongs to its request
 
 
 def asked(send: Callable[[], Mapping[str, Any]], request: str, sent: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Make a request, and return its response if that is whole and belongs to it.
+    """Send a request, and return its response if it is complete and belongs to the request.
 
-    A connection that ends within the head of a response leaves the headers that came before, and boto3 takes what is
-    missing for empty: a listing without keys, an object without bytes, a part without an ETag.
+    If a connection ends within the headers of a response, boto3 treats missing data as empty: a listing without keys,
+    an object without bytes, a part without an ETag.
 
     Args:
-        send: makes the request by boto3.
-        request: its name, as `"head_object"`.
+        send: sends the request with boto3.
+        request: its name, for example `"head_object"`.
         sent: its arguments.
 
     Raises:
-        ResponseParserError: the response is cut off, or of another request: nobody knows whether it was done.
-        ClientError, BotoCoreError: as boto3 does.
+        ResponseParserError: the response is truncated or belongs to another request. The request may have succeeded.
+        ClientError: as raised by boto3.
+        BotoCoreError: as raised by boto3.
     """
     try:
         answer = send()
     except ClientError as error:
-        # Without a body, which would name a code, boto3 takes the status for one.
+        # Without a body, boto3 uses the status as the error code.
         if code_of(error).isdigit() and request != "head_object" and not _is_framed(error.response):
-            raise unusable(request, "its head is cut off") from error
+            raise unusable(request, "its headers are truncated") from error
         raise
-    except ValueError as error:  # a header whose value is cut off, such as a time
+    except ValueError as error:  # a truncated header value, such as a time
         raise unusable(request, f"it cannot be read: {error}") from error
     flaw = _flaw(request, sent, answer)
     if flaw:
@@ -181,23 +181,23 @@ def asked(send: Callable[[], Mapping[str, Any]], request: str, sent: Mapping[str
 
 
 def unusable(request: str, flaw: str) -> ResponseParserError:
-    """Make the error of a response that says nothing, so that the request is made again or looked after."""
+    """Return the error of an unusable response, after which the request is retried or its effect is checked."""
     return ResponseParserError(f"the response to {request} is not usable: {flaw}")
 
 
 def metadata(answer: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return an object's metadata. The names are those of HTTP headers: stores change their case."""
+    """Return an object's metadata with lower-case names, because stores change the case of header names."""
     return {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
 
 
 def _is_framed(answer: Mapping[str, Any]) -> bool:
-    """Whether a response says where its body ends, so that whoever has read the body has read all of the head."""
+    """Return whether the headers of a response include the length of its body, and are therefore complete."""
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {"content-length": "1"})
     return str(headers.get("content-length", "")).isdigit() or "chunked" in headers.get("transfer-encoding", "").lower()
 
 
 def _flaw(request: str, sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
-    """Tell what is wrong with the content of a response; `None` if nothing is."""
+    """Return the defect of a response; `None` if it has none."""
     for name in _REQUIRED.get(request, ()):
         if answer.get(name) in (None, ""):
             return f"{name} is missing"
@@ -205,50 +205,50 @@ def _flaw(request: str, sent: Mapping[str, Any], answer: Mapping[str, Any]) -> s
         asked_for = sent.get(name, "")
         # SeaweedFS does not encode what boto3 then decodes.
         if name in answer and answer[name] not in (asked_for, unquote_plus(asked_for)):
-            return f"it is of another request: {name} is {answer[name]!r}"
+            return f"it belongs to another request: {name} is {answer[name]!r}"
     if request == "upload_part_copy":
         return None if answer["CopyPartResult"].get("ETag") else "ETag is missing"
     if _is_cut(answer.get("ETag", "")):
-        return "ETag is cut off"
+        return "ETag is truncated"
     for name, size in CHECKSUMS.items() if request == "upload_part" else ():
         if 0 < len(answer.get(name, "")) < size:
-            return f"{name} is cut off"
+            return f"{name} is truncated"
     return _CONTENTS[request](sent, answer) if request in _CONTENTS else None
 
 
 def _is_cut(etag: str) -> bool:
-    """Whether an entity tag ends before its second quotation mark. Some stores write none at all."""
+    """Return whether an entity tag lacks its second quotation mark. Some stores write no quotation marks."""
     return etag.startswith('"') and (len(etag) < 2 or not etag.endswith('"'))
 
 
 def _flaw_of_page(sent: Mapping[str, Any], page: Mapping[str, Any]) -> str | None:
     bucket = sent["Bucket"]
-    # What a listing through an access point calls its bucket is not documented.
+    # The bucket name in a listing through an access point is not documented.
     if page["Name"] != bucket and not bucket.startswith("arn:") and not bucket.endswith("-s3alias"):
-        return f"it is of another request: Name is {page['Name']!r}"
+        return f"it belongs to another request: Name is {page['Name']!r}"
     keys = [found["Key"] for found in page.get("Contents", [])]
     count = len(keys) + len(page.get("CommonPrefixes", []))
     if page.get("KeyCount", count) != count:
-        return f"it holds {count} keys, and KeyCount is {page['KeyCount']}"
+        return f"it has {count} keys, but KeyCount is {page['KeyCount']}"
     if page["IsTruncated"] and not page.get("NextContinuationToken"):
         return "NextContinuationToken is missing"
     after = sent.get("StartAfter", "")
     wrong = [key for key in keys if not key.startswith(sent["Prefix"]) or key.encode() <= after.encode()]
-    return f"it is of another request: it holds {wrong[0]!r}" if wrong else None
+    return f"it belongs to another request: it has the key {wrong[0]!r}" if wrong else None
 
 
 def _flaw_of_deletion(sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
     told = {each.get("Key") for name in ("Deleted", "Errors") for each in answer.get(name, [])}
     untold = [each["Key"] for each in sent["Delete"]["Objects"] if each["Key"] not in told]
-    return f"it does not tell what became of {untold[0]!r}" if untold else None
+    return f"it has no result for {untold[0]!r}" if untold else None
 
 
 def _flaw_of_object(sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
-    return None if _is_framed(answer) else "its head is cut off"
+    return None if _is_framed(answer) else "its headers are truncated"
 
 
 def _flaw_of_versioning(sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
-    """The answer of a bucket that never kept versions is an empty element, and no empty body."""
+    """Return the defect of a versioning response. That of an unversioned bucket is an empty element, not empty."""
     empty = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("content-length") == "0"
     return "it is empty" if empty else _flaw_of_object(sent, answer)
 
@@ -260,7 +260,7 @@ CHECKSUMS = {
     "ChecksumSHA1": 28,
     "ChecksumSHA256": 44,
 }
-"""Names of checksums in S3's API, and how long each is in Base64."""
+"""Names of checksums in S3's API, and their length in Base64."""
 _REQUIRED = {
     "list_objects_v2": ("Name", "IsTruncated"),
     "list_multipart_uploads": ("Bucket",),
@@ -280,7 +280,7 @@ _ECHOED = {
     "create_multipart_upload": ("Key",),
     "complete_multipart_upload": ("Key",),
 }
-"""What a response repeats of its request, where it does."""
+"""Arguments that a response may repeat."""
 _CONTENTS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str | None]] = {
     "list_objects_v2": _flaw_of_page,
     "delete_objects": _flaw_of_deletion,
@@ -299,29 +299,29 @@ _KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 
 
 def translated(doing: str, error: BaseException) -> OutfallError:
-    """Make our error of boto3's.
+    """Translate an error of boto3.
 
     Args:
-        doing: what failed, as `"completing s3://bucket/key"`.
+        doing: the failed operation, for example `"completing s3://bucket/key"`.
         error: one of `FAILURES`.
     """
     what, why = f"{doing} failed", describe(error)
     if classify(error) in PASSING:
-        return TransientError(what, why=why, do="nothing, if it passes: the task or the query is tried again")
+        return TransientError(what, why=why, do="nothing, if it passes: the task or the query is retried")
     return TargetError(what, why=why, do=_remedy(error))
 
 
 def piece_lost(url: str) -> TargetLostError:
-    """Make the error for an object that holds rows which wait, and that is not there."""
+    """Return the error of a missing piece."""
     return TargetLostError(
-        f"{url} is gone, or not what was written",
-        why="it holds rows that wait for a large object. Somebody deleted it, or a lifecycle rule did",
+        f"{url} is missing or was changed",
+        why="it holds buffered rows of a large object, and was deleted by a user or a lifecycle rule",
         do="restore it, or start the query with a new checkpoint",
     )
 
 
 def describe(error: BaseException) -> str:
-    """Return what S3 or boto3 said."""
+    """Return the message of S3 or boto3."""
     if isinstance(error, ClientError):
         message = error.response.get("Error", {}).get("Message", "")
         return f"{code_of(error)} (HTTP {status_of(error)}): {message}".rstrip(": ")
@@ -330,15 +330,18 @@ def describe(error: BaseException) -> str:
 
 def _remedy(error: BaseException) -> str:
     if isinstance(error, NoCredentialsError | PartialCredentialsError) or code_of(error) in _KEYS:
-        return "give driver and executors credentials that boto3 finds, or a session_factory"
+        return "provide credentials that boto3 finds on the driver and executors, or set session_factory"
     if code_of(error) == "NoSuchBucket":
         return "create the bucket, or correct its name, the region or the endpoint_url"
     if code_of(error) == "RequestTimeTooSkewed":
-        return "set the clock of the host that asked: S3 takes requests whose time is at most 15 minutes off"
+        return "set the clock of the requesting host: S3 accepts requests whose time is at most 15 minutes off"
     if is_untrusted(error):
-        return "have driver and executors trust the certificate, as by AWS_CA_BUNDLE, or correct the endpoint_url"
+        return (
+            "make the driver and executors trust the certificate, for example with AWS_CA_BUNDLE, or correct the"
+            " endpoint_url"
+        )
     if is_not_implemented(error):
-        return "leave out the option that the store does not know, or take another store"
+        return "leave out the option that the store does not support, or use another store"
     if isinstance(error, ClientError) and status_of(error) == 403:
         return _RIGHTS
     return "correct the options, the bucket or its policy"

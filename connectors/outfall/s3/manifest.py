@@ -1,7 +1,7 @@
-"""Manifests: one object per epoch, written last, that lists what the epoch published.
+"""Manifests: one object per epoch, written last, that lists the objects of the epoch.
 
-Objects appear one by one while an epoch is committed. A reader that must see epochs whole or not at all takes the keys
-that stand in manifests, in place of those that a listing shows.
+Objects appear one by one while an epoch is committed. A reader that must see either all or none of an epoch takes the
+keys from the manifests instead of a listing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class ManifestEntry(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     key: str
-    """The whole key."""
+    """The complete key."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     rows: int
 
 
 class Manifest(BaseModel):
-    """What one epoch of one step published."""
+    """The objects that one epoch of one step published."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,24 +48,24 @@ class Manifest(BaseModel):
 
     @property
     def rows(self) -> int:
-        """Rows of all objects."""
+        """The number of rows in all objects."""
         return sum(each.rows for each in self.objects)
 
     @property
     def size(self) -> int:
-        """Bytes of all objects."""
+        """The size of all objects in bytes."""
         return sum(each.size for each in self.objects)
 
     @classmethod
     def of(cls, published: Sequence[StagedObject]) -> Manifest:
-        """Make the manifest of an epoch from its objects, of which there is at least one.
+        """Return the manifest of an epoch with at least one object.
 
         Raises:
-            RecordError: a key was not written by this sink.
+            RecordError: a key was not created by this sink.
         """
         first = AttemptName.parse(published[0].key, with_step=True)
         if first is None:
-            raise RecordError(f"{published[0].key} is no key of ours", do="restore the recovery data")
+            raise RecordError(f"{published[0].key} is not a key of this sink", do="restore the recovery log")
         entries = sorted((each.key, each.size, each.rows) for each in published)
         return cls(
             step=first.step_id,
@@ -84,19 +84,19 @@ class Manifests:
         self._root = f"{store.options.root}{SIDECAR}/manifests/"
 
     def key(self, incarnation: str, epoch: int) -> str:
-        """Return where the manifest of an epoch is."""
+        """Return the key of the manifest of an epoch."""
         return f"{self._root}{incarnation}/{epoch:010d}.json"
 
     def write(self, manifest: Manifest) -> None:
-        """Write the manifest of an epoch; again after a crash."""
+        """Write the manifest of an epoch. It may be written again after a crash."""
         key = self.key(manifest.incarnation, manifest.epoch)
         self._store.put(key, manifest.model_dump_json().encode(), ContentType="application/json")
 
     def since(self, incarnation: str, epoch: int) -> Iterator[str]:
-        """Yield the keys of the manifests of an epoch and of later ones."""
+        """Yield the manifest keys of an epoch and of later ones."""
         after = self.key(incarnation, epoch - 1) if epoch > 0 else ""
         return self._store.keys(f"{self._root}{incarnation}/", after=after, most=10)
 
     def all(self, incarnation: str | None = None) -> Iterator[str]:
-        """Yield the keys of all manifests, those of other steps too, or of one incarnation."""
+        """Yield the keys of all manifests, including those of other steps, or of one incarnation."""
         return self._store.keys(f"{self._root}{incarnation}/" if incarnation else self._root)

@@ -1,7 +1,7 @@
-"""The marker: the object that says which step writes below a prefix, who opened it last, and what the store can.
+"""The marker: an object with the step that writes below a prefix, its last driver, and the features of the store.
 
-Its key holds the incarnation, which is random: a task that sees the object sees the driver's bucket. It is written only
-over the version that was read (`If-Match`), so that of two who write it at once one finds out.
+Its key contains the random incarnation, so a task that finds the object has access to the driver's bucket. A marker is
+written only over the version that was read (`If-Match`), so two concurrent writers cannot both succeed.
 """
 
 from __future__ import annotations
@@ -29,28 +29,27 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"([0-9a-f]{16})\.json")
 _BEHIND_MARKERS = "g"
-"""Names of markers begin with hexadecimal digits, and come before this one."""
+"""Names of markers begin with hexadecimal digits and sort before this string."""
 
 
 _FIELDS = (
     "incarnation", "step", "created", "conditional", "matching", "opened", "generation", "token", "epoch",
 )  # fmt: skip
-"""In the order in which they have always stood in the object."""
+"""The stable order of the fields in the object."""
 
 
 class ObjectMarker(StepMarker):
-    """A marker's content."""
+    """The content of a marker."""
 
     conditional: bool = True
-    """Whether the store refuses to replace an object where it is asked not to (`If-None-Match: *`)."""
+    """Whether the store supports `If-None-Match: *`."""
     matching: bool | None = None
-    """Whether it refuses to replace another version than the one that is named (`If-Match`); `None` in a marker of a
-    release that did not ask."""
+    """Whether the store supports `If-Match`; `None` in markers of releases that did not test it."""
     opened: bool = True
-    """Whether the prefix was taken into possession; until then the marker only announces it."""
+    """Whether the step has taken possession of the prefix; until then, the marker only announces it."""
 
     def body(self) -> bytes:
-        """Return the content as it is stored."""
+        """Return the stored content."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -71,22 +70,22 @@ class Markers:
         self._root = f"{store.options.root if root is None else root}{SIDECAR}/"
 
     def key(self, incarnation: str) -> str:
-        """Return where a step's marker is."""
+        """Return the key of a step's marker."""
         return f"{self._root}{incarnation}.json"
 
     def url(self, incarnation: str) -> str:
-        """Return the same as a URL, for texts."""
+        """Return the URL of a step's marker, for messages."""
         return self._store.url(self.key(incarnation))
 
     def incarnations(self) -> list[str]:
-        """Return the incarnations of all steps that write here, or did."""
+        """Return the incarnations of all steps that write here or have written here."""
         names = (key.removeprefix(self._root) for key in self._store.keys(self._root))
-        # What comes after them may be very much: manifests and pieces.
+        # Stop after the markers, because many manifests and pieces may follow.
         found = (_NAME.fullmatch(name) for name in takewhile(lambda name: name < _BEHIND_MARKERS, names))
         return [match[1] for match in found if match is not None]
 
     def find(self, incarnation: str) -> FoundMarker | None:
-        """Return a step's marker, `None` when there is none.
+        """Return a step's marker; `None` if there is none.
 
         Raises:
             TargetLostError: it cannot be read.
@@ -97,17 +96,19 @@ class Markers:
         try:
             marker = ObjectMarker.model_validate_json(content.body)
         except ValidationError as error:
-            raise unreadable_marker(self.url(incarnation), f"its {len(content.body)} bytes are no marker") from error
+            raise unreadable_marker(
+                self.url(incarnation), f"its {len(content.body)} bytes are not a valid marker"
+            ) from error
         if marker.incarnation != incarnation:
-            raise unreadable_marker(self.url(incarnation), f"it is of another step: {marker.step!r}")
+            raise unreadable_marker(self.url(incarnation), f"it belongs to another step: {marker.step!r}")
         return FoundMarker(marker, content.etag)
 
     def write(self, marker: ObjectMarker, over: FoundMarker | None) -> bool:
-        """Write a step's marker over the version that was read; `None` for none.
+        """Write a step's marker over the version that was read; `None` if there was none.
 
         Returns:
-            Whether it was written. Else there is another version by now, or none; or an earlier try has written it, of
-            which no answer came.
+            Whether it was written. If not, there is another version or none; or an earlier attempt has written it, but
+            its response was lost.
         """
         if over is None:
             condition = {"IfNoneMatch": "*"} if marker.conditional else {}
@@ -122,23 +123,23 @@ class Markers:
         return True
 
     def remove(self, incarnation: str) -> None:
-        """Remove the marker of a step, so that it stops."""
+        """Remove the marker of a step, so that its query fails."""
         self._store.demand(f"removing {self.url(incarnation)}", "delete_object", Key=self.key(incarnation))
 
     def open(self, found: FoundMarker, context: TargetContext[Any]) -> ObjectMarker | None:
-        """Say in a marker that this driver has opened the prefix.
+        """Record in the marker that this driver has opened the prefix.
 
         Returns:
-            The marker as it is now; `None` when it is gone.
+            The new marker; `None` if the marker is missing.
 
         Raises:
-            FencedError: a newer driver has opened it, or that of another copy of the recovery data.
+            FencedError: a newer driver, or one with another copy of the recovery log, has opened the prefix.
         """
         current: FoundMarker | None = found
         while current is not None:
             marker, record = current.marker, current.marker.record
             if not marker.matching and record.generation < min(context.begun, default=0):
-                # A driver that was late has put it over a newer one; `check_target` has looked at the manifests.
+                # A stale driver has replaced a newer marker. `check_target` has checked the manifests.
                 record = replace(record, token=None)
             check_opening(self._store.options.url(), record, context)
             if marker.matching is None:
@@ -148,16 +149,16 @@ class Markers:
             after = marker.opened_by(context).model_copy(update={"opened": True})
             if after == current.marker or (self.write(after, current) and after.matching):
                 return after
-            # Where the condition is ignored, of two who write at once the later one is found now.
+            # If the store ignores the condition, this read finds the later one of two concurrent writers.
             current = self.find(context.incarnation)
         return None
 
     def advance(self, context: CommitterInitContext) -> ObjectMarker:
-        """Say, before the first object of an epoch is published, how far publishing came.
+        """Record, before the first object of an epoch is published, that the epoch is being published.
 
         Raises:
-            TargetLostError: the marker is gone; nothing may be published.
-            FencedError: a newer driver has opened the prefix, or a later epoch was published; nothing may be any more.
+            TargetLostError: the marker is missing. Nothing may be published.
+            FencedError: a newer driver has opened the prefix, or a later epoch was published. Nothing may be published.
         """
         while True:
             found = self.still(context)
@@ -166,7 +167,12 @@ class Markers:
                 return after
 
     def still(self, context: CommitterInitContext) -> FoundMarker:
-        """Look whether the prefix is still this step's, and no later epoch was published. Errors as of `advance`."""
+        """Check that the prefix still belongs to this driver and that no later epoch was published.
+
+        Raises:
+            TargetLostError: see `advance`.
+            FencedError: see `advance`.
+        """
         found = self.find(context.incarnation)
         if found is None:
             raise overwritten(self.url(context.incarnation))
@@ -174,21 +180,21 @@ class Markers:
         check_publishing(where, found.marker.record, context)
         if found.marker.epoch > context.epoch:
             raise FencedError(
-                f"{where} is at epoch {found.marker.epoch}; nothing of this epoch is published any more",
+                f"{where} is at epoch {found.marker.epoch}, so this epoch is no longer published",
                 step=context.step_id,
                 epoch=context.epoch,
-                why="a newer driver has finished the epoch, or the recovery data was restored from an older copy",
-                do="nothing, if the newer driver is meant to run; else restore the newest recovery data",
+                why="a newer driver has finished the epoch, or the recovery log was restored from an older copy",
+                do="nothing, if the newer driver is the intended one; otherwise restore the newest recovery log",
             )
         return found
 
     def check_task(self, context: WriterInitContext) -> None:
-        """Check in a task that it sees the bucket that the driver opened, and that none has opened it since.
+        """Check in a task that it has access to the driver's bucket, and that no other driver has opened the prefix.
 
         Raises:
-            UnsharedTargetError: naming this host and the prefix.
-            TargetLostError: another query has overwritten what lies here.
-            FencedError: another driver has opened it.
+            UnsharedTargetError: names this host and the prefix.
+            TargetLostError: another query has overwritten the prefix.
+            FencedError: another driver has opened the prefix.
         """
         found = self.find(context.incarnation)
         if found is not None:
@@ -199,19 +205,20 @@ class Markers:
         raise unshared(
             self._store.options.url(),
             self.url(context.incarnation),
-            do="give driver and executors the same endpoint_url, region and account",
+            do="give the driver and executors the same endpoint_url, region and account",
         )
 
     def refuse_stale(self, context: WriterInitContext, what: str) -> None:
-        """Say of an attempt that misses something of its own whether that is since it is an old one.
+        """Raise an error if an attempt lacks an upload or a piece because it is stale.
 
         Args:
             context: the attempt.
-            what: what is missing.
+            what: the failed operation.
 
         Raises:
             StaleWriterError: a newer driver has opened the prefix.
-            UnsharedTargetError, TargetLostError: see `check_task`.
+            UnsharedTargetError: see `check_task`.
+            TargetLostError: see `check_task`.
         """
         try:
             self.check_task(context)
@@ -220,18 +227,18 @@ class Markers:
                 what,
                 step=context.step_id,
                 epoch=context.epoch,
-                why="this attempt is an old one, which another driver has overtaken; what it wrote was cleaned up",
-                do="nothing, if that one goes on; otherwise start the query again",
+                why="this is a stale task: another driver has taken over and cleaned up its data",
+                do="nothing, if that driver continues; otherwise start the query again",
             ) from error
 
     def announce(self, context: TargetContext[Any]) -> FoundMarker | None:
-        """Find out what the store can, and make the marker of a step that comes to the prefix for the first time.
+        """Test the features of the store, and create the marker of a step that opens the prefix for the first time.
 
         Returns:
-            The marker; `None` when it was removed in that moment.
+            The marker; `None` if another query removed it at once.
 
         Raises:
-            FencedError: another driver of the step was faster.
+            FencedError: another driver of the step has already created it.
         """
         probe = self._probe(context.incarnation)
         marker = ObjectMarker.of(
@@ -252,16 +259,17 @@ class Markers:
         return f"{self._root}.probe-{incarnation}"
 
     def refuses_to_replace(self, key: str) -> bool:
-        """Put an object twice, and complete an upload over it, under a key that is nobody else's; then remove both.
+        """Return whether the store supports `If-None-Match`, by a test with an object and an upload that are removed.
 
-        Both are asked: stores came to honour the condition in one before the other. An object that an earlier look has
-        left is as good as a new one.
+        Both are tested, because some stores support the condition for puts but not for uploads. An object that an
+        earlier test has left does not matter.
 
         Args:
-            key: the key, below `_outfall/`.
+            key: an unused key below `_outfall/`.
 
         Raises:
-            TransientError, TargetError: the store refuses for another reason.
+            TransientError: the store did not respond in time.
+            TargetError: the store rejects the test for another reason.
         """
         condition = {"IfNoneMatch": "*"}
         try:
@@ -272,13 +280,14 @@ class Markers:
                 self._store.ask("delete_object", Key=key)
 
     def refuses_another_version(self, key: str) -> bool:
-        """Put an object over a version that there is none of, and remove it again if that was done.
+        """Return whether the store supports `If-Match`, by a put over a version that does not exist.
 
         Args:
-            key: the key, below `_outfall/`.
+            key: an unused key below `_outfall/`. An object that the test creates is removed.
 
         Raises:
-            TransientError, TargetError: the store refuses for another reason.
+            TransientError: the store did not respond in time.
+            TargetError: the store rejects the test for another reason.
         """
         if self._refused("put_object", Key=key, Body=b"4", IfMatch=f'"{"0" * 32}"'):
             return True
@@ -287,7 +296,7 @@ class Markers:
         return False
 
     def _refuses_to_complete(self, key: str) -> bool:
-        doing = f"looking at what {self._store.options.url()} can"
+        doing = f"testing the features of {self._store.options.url()}"
         upload_id = self._store.call(doing, "create_multipart_upload", Key=key)["UploadId"]
         upload = {"Key": key, "UploadId": upload_id}
         try:
@@ -301,8 +310,8 @@ class Markers:
                 self._store.ask("abort_multipart_upload", **upload)
 
     def _refused(self, request: str, **arguments: object) -> bool:
-        """Whether the store refuses a request because of its condition. Some do not know the condition."""
-        doing = f"looking at what {self._store.options.url()} can"
+        """Return whether the store rejects a request because of its condition. Some do not support conditions."""
+        doing = f"testing the features of {self._store.options.url()}"
         try:
             self._store.call(doing, request, **arguments)
         except TargetError as error:
@@ -310,7 +319,7 @@ class Markers:
                 return False
             raise
         except FAILURES as error:
-            # S3 says of a version that does not exist: no such key.
+            # For a version that does not exist, S3 responds NoSuchKey.
             if classify(error) is FailureKind.TAKEN or ("IfMatch" in arguments and classify(error) is FailureKind.GONE):
                 return True
             raise translated(doing, error) from error
@@ -320,17 +329,17 @@ class Markers:
         where = self._store.options.url()
         if not marker.conditional:
             log.warning(
-                "step %r: %s does not honour If-None-Match. Each key is looked at before it is published instead, so"
-                " that what others write under a key of ours in that moment is replaced; our own rows are there once"
-                " all the same",
+                "step %r: %s does not support If-None-Match. The driver checks each key before it publishes instead. An"
+                " object that another program writes under the same key in between is replaced. The rows of this step"
+                " are still written exactly once",
                 marker.step,
                 where,
             )
         if not marker.matching:
             log.warning(
-                "step %r: %s does not honour If-Match. Let no two queries take this prefix, and no two drivers run on"
-                " copies of one checkpoint, at the same moment: each looks for the other before and after it writes,"
-                " and may miss it in between",
+                "step %r: %s does not support If-Match. Do not start two queries on this prefix, or two drivers on"
+                " copies of one checkpoint, at the same time: each checks for the other before and after it writes, and"
+                " may miss it in between",
                 marker.step,
                 where,
             )

@@ -1,4 +1,4 @@
-"""For whoever reads or clears up without writing: what was published, and uploads of a query that is gone for good."""
+"""For readers of published objects, and for the clean-up of uploads of an abandoned query."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from outfall.s3.store import Store
 def read_manifests(
     place: str | S3Sink, *, step_id: str | None = None, incarnation: str | None = None, client: Any = None
 ) -> Iterator[Manifest]:
-    """Yield the manifests below a prefix: by incarnation, and of each in the order of its epochs.
+    """Yield the manifests below a prefix, ordered by incarnation and epoch.
 
-    Epochs without rows have none. The helper only reads; what a sink adds to requests, as a key of SSE-C, its endpoint
-    or who pays, it adds when it is given the sink.
+    Epochs without rows have no manifest. Given a sink, requests use its options, such as the SSE-C key, the endpoint
+    and `requester_pays`.
 
     Args:
-        place: `s3://bucket/prefix`, as the sink has it, or a sink made with the same options.
-        step_id: of one step only.
-        incarnation: of one incarnation only.
-        client: a boto3 client for S3, for a path; by default one with boto3's own chain of credentials.
+        place: `s3://bucket/prefix` as in the sink, or a sink with the same options.
+        step_id: only manifests of this step.
+        incarnation: only manifests of this incarnation.
+        client: a boto3 S3 client, only with a path; by default, one with boto3's own chain of credentials.
 
     Raises:
-        ConfigurationError: the path is no S3 URL, or there is a client beside a sink.
-        RecordError: a manifest is damaged, or of a newer format.
-        TransientError, TargetError: S3 cannot be read.
+        ConfigurationError: the path is not an S3 URL, or both a client and a sink are given.
+        RecordError: a manifest is damaged or has a newer format.
+        TransientError: S3 did not respond in time.
+        TargetError: S3 rejected the request.
     """
     store = _store_at(place, client)
     for key in Manifests(store).all(incarnation):
@@ -59,32 +60,33 @@ def clean_up_uploads(
 ) -> int:
     """Abort the uploads of one incarnation below a prefix.
 
-    A sink does this by itself after each epoch. By hand it is for a query that will never run again: uploads that are
-    not completed cost as much as objects. Nothing of others is touched, and nothing for its age alone.
+    A sink does this after each epoch. Call it for a query that will never run again, because uploads that are not
+    completed cost as much as objects. Uploads of other incarnations are not touched, whatever their age.
 
     Args:
-        place: `s3://bucket/prefix`, as the sink has it, or the sink.
-        incarnation: whose; the start line of the query names it, and so do the keys.
-        generation: only uploads of generations below this one. Without it all, also those of a query that still runs.
-        client: a boto3 client for S3, for a path; by default one with boto3's own chain of credentials.
+        place: `s3://bucket/prefix` as in the sink, or the sink.
+        incarnation: the incarnation, which is in the start line of the query and in the keys.
+        generation: only uploads of older generations. Without it, all uploads, including those of a running query.
+        client: a boto3 S3 client, only with a path; by default, one with boto3's own chain of credentials.
 
     Returns:
-        How many were aborted.
+        The number of aborted uploads.
 
     Raises:
-        ConfigurationError: the path is no S3 URL, or there is a client beside a sink.
-        TransientError, TargetError: S3 refuses.
+        ConfigurationError: the path is not an S3 URL, or both a client and a sink are given.
+        TransientError: S3 did not respond in time.
+        TargetError: S3 rejected the request.
     """
     return abort_uploads(_store_at(place, client), incarnation, generation)
 
 
 def _store_at(place: str | S3Sink, client: Any = None) -> Store:
-    """Return the store at a place; a sink's options say how S3 is reached, SSE-C and paying included."""
+    """Return the store of a path or a sink."""
     if isinstance(place, str):
         return Store(make_options(S3Options, {"path": place}), None if client is None else _Given(client))
     if client is not None:
         raise ConfigurationError(
-            "client is given beside a sink, which says itself how S3 is reached",
+            "both a client and a sink are given, but the sink has its own client",
             do="leave client out, or give the path",
         )
     return place.store
@@ -92,7 +94,7 @@ def _store_at(place: str | S3Sink, client: Any = None) -> Store:
 
 @dataclass(frozen=True)
 class _Given:
-    """A session whose client there is already."""
+    """A session that returns an existing client."""
 
     made: Any
 
@@ -100,7 +102,7 @@ class _Given:
         return self
 
     def client(self, *_: Any, **__: Any) -> Any:
-        """Return it, whatever is asked for."""
+        """Return the client, for all arguments."""
         return self.made
 
 
@@ -111,7 +113,7 @@ def _decoded(where: str, body: bytes) -> Manifest:
         raise RecordError(f"the manifest {where} is damaged", do="restore it") from error
     if manifest.format > FORMAT:
         raise RecordError(
-            f"the manifest {where} has format {manifest.format}, and this release reads {FORMAT}",
+            f"the manifest {where} has format {manifest.format}, but this release reads format {FORMAT}",
             do="read it with the release that wrote it, or a newer one",
         )
     return manifest

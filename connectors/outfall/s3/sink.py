@@ -1,4 +1,4 @@
-"""`S3Sink`: objects in a bucket, each row in them once."""
+"""`S3Sink`: objects in a bucket, with each row written exactly once."""
 
 from __future__ import annotations
 
@@ -53,28 +53,28 @@ class S3Sink(
 
     Item type: rows (dicts or Arrow batches); for `format="text"` one string column.
 
-    What must exist: the bucket, and the right to put, list and abort below the prefix. The same bucket must be reached
-    from the driver and from all executors.
+    Requirements: the bucket must exist, with permission to put, list and abort below the prefix. The driver and all
+    executors must reach the same bucket.
 
-    Unit of parallelism: each Spark task uploads an object of its own (one per bucket path), in parts, which nobody
-    sees. The driver completes the uploads when their epoch is recorded, several at a time.
+    Parallelism: each Spark task uploads its own objects (one per partition directory) as parts of invisible uploads.
+    The driver completes the uploads when their epoch is recorded, several at a time.
 
-    With `roll_bytes`, `roll_interval` or `roll_rows` the rows of small epochs wait, hidden in the bucket, until one
-    task makes a large object of them. What waits is counted as held, and delivered by `outfall.spark.drain` and at the
-    end of a batch job. `workers=` then says how many tasks write.
+    With `roll_bytes`, `roll_interval` or `roll_rows`, the rows of small epochs are buffered in hidden objects of the
+    bucket until one task composes a large object. `outfall.spark.drain` and the end of a batch job deliver buffered
+    rows. `workers=` then sets the number of writing tasks.
 
-    Guarantee: exactly once, whatever is retried, killed or woken late, and whatever answer is lost. Objects appear one
-    by one; an epoch's manifest, written last, is for readers that want it whole or not at all.
+    Guarantee: exactly once, after retries, crashes, stale tasks and lost responses. Objects appear one by one. The
+    manifest of an epoch is written last, for readers that must see either all or none of it.
 
     Args:
-        bucket: the bucket; or give `path="s3://bucket/prefix"`.
-        prefix: what all keys begin with.
-        session_factory: makes a `boto3.session.Session`, in each process and again when credentials have expired; a
-            picklable callable without arguments. By default boto3's own chain.
-        options: as `S3Options` describes them: `format`, `partition_by`, `part_bytes`, `sse`, …
+        bucket: the bucket; or use `path="s3://bucket/prefix"`.
+        prefix: the prefix of all keys.
+        session_factory: returns a `boto3.session.Session`, in each process and again after credentials have expired; a
+            picklable callable without arguments. By default, boto3's own chain.
+        options: `format`, `partition_by`, `part_bytes`, `sse`, …, see `S3Options`.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
+        ConfigurationError: names every option that is wrong.
     """
 
     options: S3Options
@@ -91,18 +91,18 @@ class S3Sink(
         self.options = make_options(S3Options, {"bucket": bucket, "prefix": prefix, **options})
         if session_factory is not None and not callable(session_factory):
             raise ConfigurationError(
-                "session_factory is not callable", do="give a function that returns a boto3.session.Session"
+                "session_factory is not callable", do="set it to a function that returns a boto3.session.Session"
             )
         self.session_factory = session_factory
         self.clock: Callable[[], float] = time.time
-        """Seconds since 1970, for `roll_interval`."""
+        """Returns seconds since 1970, for `roll_interval`."""
 
     def __repr__(self) -> str:
         return f"S3Sink({self.options.url()!r}, format={self.options.format!r})"
 
     @property
     def store(self) -> Store:
-        """The bucket, opened anew."""
+        """A new store for the bucket."""
         return Store(self.options, self.session_factory)
 
     def kind(self) -> str:
@@ -116,9 +116,9 @@ class S3Sink(
 
     def requires(self) -> Sequence[str]:
         return (
-            "a store that shows at once what was written",
+            "a strongly consistent store",
             "no lifecycle rule that aborts uploads or deletes objects of epochs that are not completed yet",
-            *(("none that deletes what lies below _outfall/pieces/",) if self.options.rolls else ()),
+            *(("no lifecycle rule that deletes objects below _outfall/pieces/",) if self.options.rolls else ()),
         )
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Writer:
@@ -141,11 +141,11 @@ class S3Sink(
         attempt = UploadAttempt(replace(self.store, metrics=context.metrics), context)
         if not (options.rolls or recovered):
             return S3Writer(attempt, self.buckets)
-        # What was gathered under other options is written too.
+        # Rows that were gathered with other options are written too.
         return RollingWriter(attempt, self.buckets, options.roll_bounds(self.clock), recovered)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
-        self.options.customer_key()  # one that cannot be found is better told now
+        self.options.customer_key()  # fails early if the key is missing
         PrefixTarget(self.store, context).check()
         return {}
 
@@ -183,8 +183,9 @@ class S3Sink(
 
 
 def _spared(context: CleanUpContext) -> int:
-    """Return the first generation that is spared.
+    """Return the first generation that is kept.
 
-    After the last epoch of all its own is not: what counts of it is published, or stands in a recorded state.
+    After the last epoch of all, this driver's own generation is not kept: everything that counts is published or in a
+    recorded state.
     """
     return context.generation + context.final

@@ -1,4 +1,4 @@
-"""What a task hands over: objects whose bytes are safe and that nobody sees yet."""
+"""The committables of a task: objects whose bytes are durable but not visible yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from pydantic import BaseModel, ConfigDict, Field
 
 ID = "outfall-id"
-"""The metadata by which an object is known to be ours."""
+"""The metadata key that identifies an object of this sink."""
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
@@ -22,17 +22,17 @@ class UploadedPart(BaseModel):
     number: int = Field(ge=1, le=10_000)
     etag: str
     checksum: dict[str, str] = {}
-    """By its name in S3's API, as `ChecksumCRC32`; S3 wants it back when the upload is completed."""
+    """Checksums by their names in S3's API, such as `ChecksumCRC32`. S3 requires them to complete the upload."""
 
     def named(self) -> dict[str, str | int]:
-        """Return the part as `CompleteMultipartUpload` takes it."""
+        """Return the part as an argument of `CompleteMultipartUpload`."""
         return {"PartNumber": self.number, "ETag": self.etag, **self.checksum}
 
 
 class StagedObject(BaseModel):
-    """An object before it is published: an upload that is not completed, or a few bytes.
+    """An object before it is published: an upload that is not completed, or its bytes.
 
-    It holds no secret. What makes an object ours for certain is `id`, which S3 keeps in the object's metadata.
+    It contains no secret. S3 stores the random `id` in the object's metadata, which identifies the object reliably.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -40,21 +40,21 @@ class StagedObject(BaseModel):
     bucket: str
     key: str
     id: str
-    """Random, of this object alone."""
+    """The random id of this object."""
     size: int = Field(ge=1)
-    """Bytes; an upload that lost some of them cannot be completed."""
+    """Size in bytes. An upload that lost some of them cannot be completed."""
     rows: int = Field(ge=0)
     upload_id: str | None = None
-    """`None` for an object whose bytes are here."""
+    """`None` for an object whose bytes are in `content`."""
     parts: tuple[UploadedPart, ...] = ()
     content: str | None = None
-    """The bytes, in Base64."""
+    """The bytes in Base64."""
 
     def __str__(self) -> str:
         how = "inline" if self.upload_id is None else f"upload {self.upload_id}"
         return f"s3://{self.bucket}/{self.key} ({self.rows} rows, {self.size} bytes, {how})"
 
-    __repr__ = __str__  # its content is rows, and those belong into no text
+    __repr__ = __str__  # without the content, because rows must not appear in messages
 
     @property
     def body(self) -> bytes:
@@ -62,9 +62,9 @@ class StagedObject(BaseModel):
         return base64.b64decode(self.content or "")
 
     def etag(self) -> str | None:
-        """Return the ETag that the object will have, as far as S3 tells by it what is in an object.
+        """Return the ETag that the object will have; `None` if it does not depend on the contents.
 
-        S3 User Guide, "Checking object integrity": of an upload the MD5 of its parts' MD5s, unless KMS encrypts them.
+        S3 User Guide, "Checking object integrity": for an upload, the MD5 of its parts' MD5s, unless KMS encrypts them.
         """
         if self.upload_id is None:
             return hashlib.md5(self.body, usedforsecurity=False).hexdigest()

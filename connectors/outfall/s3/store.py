@@ -1,6 +1,6 @@
-"""The requests that a sink makes, with what its options add to each; made again while errors may pass.
+"""The requests of a sink, with the arguments of its options and with retries after transient errors.
 
-boto3's clients are one per process and set of options, shared by its threads, and never pickled.
+There is one boto3 client per process and set of options. It is shared by all threads and never pickled.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ T = TypeVar("T")
 _retries = RetryLog(logging.getLogger(__name__))
 _LONGEST_PAUSE = 15.0
 _NAME = "outfall-name"
-"""The metadata by which a small object of ours says what it is, so that no other one is taken for it."""
+"""The metadata key with the name of a small object, which identifies the object in a response."""
 
 SessionFactory = Callable[[], Any]
-"""Makes a `boto3.session.Session`. Picklable, so that tasks can call it too."""
+"""Returns a `boto3.session.Session`. Picklable, so that tasks can call it too."""
 
 _TRIES = 1
-"""Only ours are made again, so that each is seen. boto3 slows a client down all the same when S3 throttles it."""
+"""boto3 does not retry, so that Outfall can log and count every retry. It still slows down while S3 throttles."""
 
 
 @dataclass(frozen=True)
 class S3Access:
-    """How a process reaches S3. Holds no client; picklable."""
+    """The access of a process to S3. Has no client; picklable."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -58,20 +58,20 @@ class S3Access:
     read_timeout: float = 60.0
     connections: int = 10
     sse_customer_key: SecretStr | None = None
-    """What requests carry, that no text may show."""
-    # Whether two are one is asked of them, but no hash: a data class with `__call__` has none.
+    """A secret of requests, which is removed from messages."""
+    # Factories are compared but not hashed, because a data class with `__call__` has no hash.
     session_factory: SessionFactory | None = field(default=None, hash=False)
 
     def client(self) -> Any:
-        """Return this process's client. Credentials come from `session_factory`, else from boto3's own chain."""
+        """Return this process's client. Credentials come from `session_factory` or from boto3's own chain."""
         return _clients.get(self)
 
     def renew(self, client: Any) -> None:
-        """Have the next call of `client` make a new one, with new credentials, unless that has happened already."""
+        """Drop a client, so that the next call of `client` creates one with new credentials."""
         _clients.drop(self, client)
 
     def make(self) -> Any:
-        """Make a client of its own."""
+        """Create a new client."""
         session = boto3.session.Session() if self.session_factory is None else self.session_factory()
         config = Config(
             connect_timeout=self.connect_timeout,
@@ -90,7 +90,7 @@ _clients = ProcessClients[S3Access]()
 
 @dataclass(frozen=True)
 class VersionedContent:
-    """What is in a small object, and which version of it that is."""
+    """The content of a small object, and its version."""
 
     body: bytes
     etag: str
@@ -98,18 +98,18 @@ class VersionedContent:
 
 @dataclass(frozen=True)
 class Store:
-    """A bucket, seen through a sink's options. Made anew on the driver and in each task; holds no client."""
+    """A bucket with the options of a sink. The driver and each task create their own store. Has no client."""
 
     options: S3Options
     session_factory: SessionFactory | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
-    """Set by whoever gives up: then nothing is tried again."""
+    """Set to stop all retries."""
     metrics: Metrics | None = None
-    """Where requests that are made again are counted."""
+    """The counters for retries."""
 
     @property
     def access(self) -> S3Access:
-        """How it is reached."""
+        """The access to the bucket."""
         options = self.options
         return S3Access(
             endpoint_url=options.endpoint_url,
@@ -117,22 +117,23 @@ class Store:
             path_style=options.path_style,
             connect_timeout=options.connect_timeout.total_seconds(),
             read_timeout=options.read_timeout.total_seconds(),
-            # One more than works at once, for whoever asks for something else meanwhile.
+            # One more than the parallel uploads, for other requests at the same time.
             connections=options.max_concurrency + 1,
             sse_customer_key=options.sse_customer_key,
             session_factory=self.session_factory,
         )
 
     def ask(self, request: str, **arguments: Any) -> Mapping[str, Any]:
-        """Make one request, and return its response if that is whole and belongs to it.
+        """Send one request, and return its response if it is complete and belongs to the request.
 
         Args:
-            request: a method of boto3's client, as `"head_object"`.
-            arguments: beside the bucket and what the options add.
+            request: a method of boto3's client, for example `"head_object"`.
+            arguments: arguments other than the bucket and those of the options.
 
         Raises:
-            ClientError, BotoCoreError, ResponseParserError: see `errors.asked`. After expired credentials the next
-                request has new ones.
+            ClientError: see `errors.asked`. After expired credentials, the next request uses new ones.
+            BotoCoreError: see `errors.asked`.
+            ResponseParserError: see `errors.asked`.
         """
         client = self.access.client()
         sent = {"Bucket": self.options.bucket, **self._added(request), **arguments}
@@ -144,25 +145,26 @@ class Store:
             raise
 
     def call(self, doing: str, request: str, **arguments: Any) -> Mapping[str, Any]:
-        """Make a request that may be repeated, again after errors that may pass, until `retry_deadline`.
+        """Send a repeatable request, with retries after transient errors until `retry_deadline`.
 
         Args:
-            doing: for texts, as `"uploading a part of s3://bucket/key"`.
+            doing: the operation for messages, for example `"uploading a part of s3://bucket/key"`.
             request: a method of boto3's client.
-            arguments: beside the bucket and what the options add.
+            arguments: arguments other than the bucket and those of the options.
 
         Raises:
             TransientError: the deadline has passed.
-            TargetError: somebody has to act.
-            ClientError: an answer that says something: TAKEN, GONE, INCOMPLETE.
+            TargetError: the user must act.
+            ClientError: a response that the caller must handle: TAKEN, GONE, INCOMPLETE.
         """
         return self.again(doing, lambda: self.ask(request, **arguments))
 
     def demand(self, doing: str, request: str, **arguments: Any) -> Mapping[str, Any]:
-        """Make a request as `call` does, where no answer but that it was done says anything.
+        """Send a request like `call`, for which every error is a failure.
 
         Raises:
-            TransientError, TargetError: see `call`.
+            TransientError: see `call`.
+            TargetError: see `call`.
         """
         try:
             return self.call(doing, request, **arguments)
@@ -170,7 +172,7 @@ class Store:
             raise translated(doing, error) from error
 
     def abort_upload(self, doing: str, key: str, upload_id: str) -> None:
-        """Abort an upload; one that is gone already is as good. Errors are those of `demand`."""
+        """Abort an upload. A missing upload is not an error. Raises like `demand`."""
         try:
             self.call(doing, "abort_multipart_upload", Key=key, UploadId=upload_id)
         except FAILURES as error:
@@ -178,7 +180,7 @@ class Store:
                 raise translated(doing, error) from error
 
     def again(self, doing: str, what: Callable[[], T]) -> T:
-        """Do what may be repeated, as `call` makes a request. Raises as it does."""
+        """Run a repeatable function with the retries of `call`. Raises like `call`."""
         retrying = Retrying(
             retry=retry_if_exception(lambda error: isinstance(error, FAILURES) and classify(error) in PASSING),
             stop=stop_after_delay(self.options.retry_deadline.total_seconds()) | stop_when_event_set(self.stopped),
@@ -207,27 +209,28 @@ class Store:
         )
 
     def get(self, key: str) -> bytes | None:
-        """Return a small object's content, `None` when there is none. Errors are those of `read`."""
+        """Return a small object's content; `None` if there is none. Raises like `read`."""
         found = self.read(key)
         return None if found is None else found.body
 
     def read(self, key: str) -> VersionedContent | None:
-        """Return a small object's content with its ETag, `None` when there is none.
+        """Return a small object's content with its ETag; `None` if there is none.
 
         Raises:
-            TransientError, TargetError: see `call`.
+            TransientError: see `call`.
+            TargetError: see `call`.
         """
 
         def read() -> VersionedContent:
             answer = self.ask("get_object", Key=key)
-            # The answer comes before its body, and the connection may break in between.
+            # The response arrives before its body, and the connection may break in between.
             body: bytes = answer["Body"].read()
             name = metadata(answer).get(_NAME)
             if len(body) != answer.get("ContentLength", len(body)):
                 raise unusable("get_object", f"it has {len(body)} bytes of {answer['ContentLength']}")
-            # Who copies a prefix to another one copies what its objects say.
+            # Only the end, because a copy of a prefix also copies the metadata of its objects.
             if name is not None and not key.endswith(name):
-                raise unusable("get_object", f"it is of another request: {name} was read")
+                raise unusable("get_object", f"it belongs to another request: {name} was read")
             return VersionedContent(body, answer["ETag"])
 
         doing = f"reading {self.url(key)}"
@@ -239,11 +242,12 @@ class Store:
             raise translated(doing, error) from error
 
     def put(self, key: str, body: bytes, **arguments: Any) -> None:
-        """Write a small object of our own, which then says what it is.
+        """Write a small object of the sink, with its name in the metadata.
 
         Raises:
-            TransientError, TargetError: see `call`.
-            ClientError: TAKEN or GONE, where it is written under a condition.
+            TransientError: see `call`.
+            TargetError: see `call`.
+            ClientError: TAKEN or GONE, for a conditional request.
         """
         named = {"Metadata": {_NAME: key.removeprefix(self.options.root)}}
         doing = f"writing {self.url(key)}"
@@ -255,10 +259,11 @@ class Store:
             raise translated(doing, error) from error
 
     def keys(self, prefix: str, *, after: str = "", most: int = 1000) -> Iterator[str]:
-        """Yield the keys that begin with a prefix and come after another key, in the order of their UTF-8 bytes.
+        """Yield the keys that begin with a prefix and sort after another key, in the order of their UTF-8 bytes.
 
         Raises:
-            TransientError, TargetError: see `call`.
+            TransientError: see `call`.
+            TargetError: see `call`.
         """
         given: dict[str, Any] = {"Prefix": prefix, "MaxKeys": most} | ({"StartAfter": after} if after else {})
         while True:
@@ -269,11 +274,11 @@ class Store:
             given["ContinuationToken"] = page["NextContinuationToken"]
 
     def url(self, key: str) -> str:
-        """Return a key as a URL, for texts."""
+        """Return a key as a URL, for messages."""
         return f"s3://{self.options.bucket}/{key}"
 
     def _added(self, request: str) -> dict[str, Any]:
-        """What the options add to a request."""
+        """Return the arguments that the options add to a request."""
         added = {name: value for name in _TAKES.get(request, ()) for name, value in self._argument(name).items()}
         pays = self.options.requester_pays and request not in _OF_THE_BUCKET
         return added | ({"RequestPayer": "requester"} if pays else {})
@@ -292,13 +297,13 @@ class Store:
         return {name: values[name]} if values[name] else {}
 
     def data(self) -> dict[str, str]:
-        """Return what the options add to the creation of data, and not to that of our own small objects."""
+        """Return the arguments that the options add when data is created, but not for the sink's small objects."""
         found = {"StorageClass": self.options.storage_class, "Tagging": self.options.tags}
         return {name: value for name, value in found.items() if value}
 
 
 def _customer(key: bytes, of: str) -> dict[str, str]:
-    """The arguments of SSE-C, encoded here since boto3 does it for some requests only."""
+    """Return the arguments of SSE-C, encoded here because boto3 encodes them only for some requests."""
     digest = hashlib.md5(key, usedforsecurity=False).digest()
     return {
         f"{of}SSECustomerAlgorithm": "AES256",
@@ -308,7 +313,7 @@ def _customer(key: bytes, of: str) -> dict[str, str]:
 
 
 _OF_THE_BUCKET = ("get_bucket_versioning",)
-"""Requests that only its owner pays for."""
+"""Requests that only the bucket owner pays for."""
 _CREATES = ("ACL", "ServerSideEncryption", "SSEKMSKeyId", "customer key", "ChecksumAlgorithm")
 _TAKES = {
     "create_multipart_upload": _CREATES,

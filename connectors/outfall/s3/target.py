@@ -1,4 +1,4 @@
-"""What lies below the prefix, as the recovery data knows it: checked before an epoch begins, and opened once it has."""
+"""The prefix of a step: compared with the recovery log before an epoch begins, and opened afterwards."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from outfall.trace_points import reached
 log = logging.getLogger(__name__)
 
 _AHEAD = (
-    "restore the newest recovery data; or delete the later epochs' objects, whose manifests name them, and start with a"
-    " new checkpoint"
+    "restore the newest recovery log; or delete the objects of the later epochs, which are listed in their manifests,"
+    " and start with a new checkpoint"
 )
 _NESTED_MARKER = re.compile(rf"(.+/){SIDECAR}/[0-9a-f]{{16}}\.json")
 
 
 class PrefixTarget(TargetContents):
-    """One step's prefix in one epoch. Used on the driver.
+    """The prefix of one step in one epoch. Used on the driver.
 
-    There are no locks. A query that comes to a prefix announces itself by its marker, and looks then: of two that come
-    at the same moment at least the later one finds the other, and gives up. Whoever overwrites lists what it is to
-    delete, stops those that could have written it by removing their markers, and looks whether its own is still there:
-    nothing that is written by others after that is in its list.
+    There are no locks. A query first writes its marker and then checks for others. If two queries start at the same
+    moment, at least the later one finds the other and gives up. A query that overwrites the prefix lists the objects to
+    delete, removes the markers of their possible writers, and checks that its own marker still exists. Objects that
+    other queries write later are not in its list.
     """
 
     def __init__(self, store: Store, context: TargetContext[Any]) -> None:
@@ -47,27 +47,30 @@ class PrefixTarget(TargetContents):
         self._manifests = Manifests(store)
 
     def check(self) -> None:
-        """Refuse a prefix that is not what the recovery data says, and change nothing.
+        """Reject a prefix that does not match the recovery log. Changes nothing.
 
         Raises:
-            TargetNotEmptyError, TargetLostError, TargetAheadError, FencedError.
+            TargetNotEmptyError: on the first run, it holds data that `on_existing` does not allow.
+            TargetLostError: it is missing or behind the recovery log.
+            TargetAheadError: it is ahead of the recovery log.
+            FencedError: another driver has opened it.
         """
         context = self._context
         if context.incarnation:
             self._check_ours()
-        # Until an epoch is completed, also with our marker there: whoever wrote it may have died before this check.
+        # Also if this step's marker exists: the driver that wrote it may have died before this check.
         if context.completed is None:
             self._check_existing()
 
     def open(self) -> None:
-        """Take the prefix into possession, if that is not done, and say in the marker who opened it last.
+        """Take possession of the prefix on the first run, and record this driver in the marker.
 
-        With `on_existing="overwrite"` what others left is deleted first.
+        With `on_existing="overwrite"`, existing data is deleted first.
 
         Raises:
-            TargetNotEmptyError: another query came at the same moment, or writes above or below.
-            TargetLostError: the marker is gone.
-            FencedError: a newer driver has opened the prefix, or that of another copy of the recovery data.
+            TargetNotEmptyError: another query opened the prefix at the same moment, or writes above or below it.
+            TargetLostError: the marker is missing.
+            FencedError: a newer driver, or one with another copy of the recovery log, has opened the prefix.
         """
         found = self._markers.find(self._context.incarnation)
         if found is None or not found.marker.opened:
@@ -75,7 +78,7 @@ class PrefixTarget(TargetContents):
         if self._markers.open(found, self._context) is None:
             raise self._removed()
 
-    # --- what the recovery data knows
+    # --- comparison with the recovery log
 
     def _check_ours(self) -> None:
         context = self._context
@@ -92,7 +95,7 @@ class PrefixTarget(TargetContents):
         ahead = [key for key in manifests if key > later or context.completed is None]
         if ahead:
             raise TargetAheadError(
-                f"{self.where} is ahead of the recovery data: there is {self._store.url(ahead[0])}",
+                f"{self.where} is ahead of the recovery data: it has {self._store.url(ahead[0])}",
                 step=context.step_id,
                 epoch=context.epoch,
                 why=f"the recovery data ends at generation {context.last_generation}, completed epoch"
@@ -102,18 +105,18 @@ class PrefixTarget(TargetContents):
         if context.published is not None and not self._holds(manifests, context.published):
             newest = self._store.url(self._manifests.key(context.incarnation, context.published))
             raise TargetLostError(
-                f"{self.where} is behind the recovery data: there is no {newest}",
+                f"{self.where} is behind the recovery data: {newest} is missing",
                 step=context.step_id,
                 epoch=context.epoch,
-                why=f"epoch {context.published} was published, and its manifest written: the prefix was restored from"
-                " an older copy, or the manifest deleted",
+                why=f"epoch {context.published} was published with its manifest: the prefix was restored from an older"
+                " copy, or the manifest was deleted",
                 do="restore a newer copy of the prefix, or start the query with a new checkpoint",
             )
 
     def _check_marker(self, found: FoundMarker, manifests: list[str]) -> None:
         record, published = found.marker.record, self._context.published
         if not found.marker.matching:
-            # A driver that was late may have put an older marker over it: what is published tells the manifests.
+            # A stale driver may have replaced a newer marker. The manifests then determine the newest epoch.
             epoch = record.epoch
             if published is not None and self._holds(manifests, published):
                 epoch = published if epoch is None else max(epoch, published)
@@ -142,15 +145,15 @@ class PrefixTarget(TargetContents):
         return found
 
     def _removed(self) -> TargetError:
-        """Make the error of a marker that is gone after it was written."""
+        """Return the error of a marker that disappeared after it was written."""
         if self._context.completed is not None:
             return overwritten(self._markers.url(self._context.incarnation))
         return TargetNotEmptyError(
-            f"{self.where} was taken by another query at the same moment",
+            f"{self.where} was opened by another query at the same moment",
             step=self._context.step_id,
-            why=f"the marker {self._markers.url(self._context.incarnation)} was there, and is gone:"
+            why=f"the marker {self._markers.url(self._context.incarnation)} disappeared:"
             ' a query with on_existing="overwrite" has removed it',
-            do="name another prefix; or see that one query alone writes there, and start it again",
+            do="use another prefix; or make sure that only one query writes to this one, and start that query again",
         )
 
     def _check_existing(self) -> None:
@@ -166,9 +169,9 @@ class PrefixTarget(TargetContents):
         return filter(self._is_foreign, self._keys_below())
 
     def nested(self) -> Iterator[str]:
-        """Yield the markers above the prefix; those below it are found by whoever looks at all that lies there.
+        """Yield the markers above the prefix; `_keys_below` finds those below it.
 
-        Whoever resumes waits only for one that is being overwritten.
+        With `on_existing="resume"`, only the markers of queries that are overwriting their prefix.
         """
         for root in self._roots_above():
             markers = Markers(self._store, root)
@@ -181,7 +184,7 @@ class PrefixTarget(TargetContents):
                     yield markers.url(incarnation)
 
     def _roots_above(self) -> Iterator[str]:
-        """Yield what lies above the prefix, but for what its readers do not look at this one from."""
+        """Yield the prefixes above this one whose readers would see its objects."""
         root = self._store.options.root
         levels = root.split("/")[:-1]
         for count in range(len(levels)):
@@ -194,15 +197,15 @@ class PrefixTarget(TargetContents):
         except TargetError as error:
             if status_of(error.__cause__) != 403:
                 raise
-            # Who may list the own prefix only shares none with those above it.
-            log.debug("what lies above %s may not be listed", self.where)
+            # A user who may list only this prefix writes no data above it.
+            log.debug("prefixes above %s may not be listed", self.where)
             return []
 
     def _keys_below(self) -> Iterator[str]:
         """Yield all keys below the prefix.
 
         Raises:
-            TargetNotEmptyError: one of them is the marker of another query, whose prefix lies within this one.
+            TargetNotEmptyError: one of them is the marker of another query, whose prefix is inside this one.
         """
         root = self._store.options.root
         for key in self._store.keys(root):
@@ -212,11 +215,11 @@ class PrefixTarget(TargetContents):
             yield key
 
     def _others(self) -> list[str]:
-        """Return the incarnations of others that write here, or did."""
+        """Return the incarnations of other queries that write here or have written here."""
         return [each for each in self._markers.incarnations() if each != self._context.incarnation]
 
     def _is_foreign(self, key: str) -> bool:
-        """Whether an object is one that readers see and that is not ours."""
+        """Return whether an object is visible to readers and was created by another writer."""
         name = AttemptName.parse(key, with_step=True)
         ours = name is not None and name.incarnation == self._context.incarnation
         return not ours and not is_hidden(key.removeprefix(self._store.options.root))
@@ -224,17 +227,17 @@ class PrefixTarget(TargetContents):
     # --- overwriting
 
     def _delete_existing(self) -> None:
-        """Delete what others left. Our own objects are spared: another driver of this step may have been faster."""
-        # Markers first: a query that is about to publish finds its own gone, and stops.
+        """Delete objects of other writers. Those of this step are kept: another driver may have written them."""
+        # Markers first: a query that is about to publish then finds that its marker is missing, and fails.
         self._stop_others()
         described, keys = self._replaced()
-        # Those that came while we listed: their objects may be among the keys.
+        # Again, for queries that started during the listing: their objects may be among the keys.
         self._stop_others()
         self._check_existing()
         if self._markers.find(self._context.incarnation) is None:
             raise self._removed()
         reached("s3: deleting existing")
-        # What others say of the prefix goes first: without it readers list the objects, and with it they miss some.
+        # Summaries first: without them, readers list the objects; with them, readers would miss objects.
         delete(self._store, [*described, *keys])
         if described or keys:
             log.warning(
@@ -250,7 +253,7 @@ class PrefixTarget(TargetContents):
             reached("s3: others stopped")
 
     def _replaced(self) -> tuple[list[str], list[str]]:
-        """List what is to be deleted: what others say of the prefix as a whole, and their objects."""
+        """List the keys to delete: summaries of the whole prefix, and objects of other writers."""
         root, ours = self._store.options.root, self._context.incarnation
         sidecars = (f"{root}{SIDECAR}/manifests/", key_of(self._store, ""))
         described, keys = [], []

@@ -1,7 +1,7 @@
-"""The objects of one attempt: their bytes go to S3 in parts, and nobody sees them before they are completed.
+"""The objects of one attempt: uploads whose parts are sent to S3, and which are invisible until they are completed.
 
-They are begun, ended, and handed over together, or taken back together. Objects with fewer bytes than a part are
-uploads of one part: S3 takes a last part of any size.
+All objects of an attempt are returned together or aborted together. An object smaller than a part is an upload of one
+part, because S3 accepts a last part of any size.
 """
 
 from __future__ import annotations
@@ -29,38 +29,40 @@ from outfall.trace_points import reached
 T = TypeVar("T")
 
 MOST_PARTS = 9_000
-"""S3 takes 10,000 parts; what is written at once may need some more."""
+"""S3 allows 10,000 parts. The difference is a reserve for the batch that is being written."""
 MOST_BYTES = 4 << 40
-"""S3's objects end at 5 TiB."""
+"""S3 allows 5 TiB per object."""
 _LONGEST_KEY = 1024
 
 
 class UploadAttempt:
-    """What one attempt puts into the bucket. Used by one thread; `senders` are its others."""
+    """The uploads of one attempt. Used by one thread; `senders` has the others."""
 
     def __init__(self, store: Store, context: WriterInitContext) -> None:
         self.store = store
         self.context = context
         self.senders = Senders(store.options.max_concurrency)
         self.inline_left = int(store.options.inline_bytes)
-        """Bytes of small objects that may still go to the driver."""
+        """The remaining bytes of small objects that may be returned to the driver."""
         self._ended: list[Callable[[], StagedObject]] = []
         self._uploads: list[Upload] = []
         self._in_touch = False
         self._handed_over = False
 
     def touch(self) -> None:
-        """Check, before the first byte, that this is the driver's bucket, and that it is still this driver's.
+        """Check before the first byte that the task reaches the driver's bucket and the driver is still the last one.
 
         Raises:
-            UnsharedTargetError, TargetLostError, FencedError: see `Markers.check_task`.
+            UnsharedTargetError: see `Markers.check_task`.
+            TargetLostError: see `Markers.check_task`.
+            FencedError: see `Markers.check_task`.
         """
         if not self._in_touch:
             Markers(self.store).check_task(self.context)
             self._in_touch = True
 
     def begin(self, path: str, suffix: str) -> Upload:
-        """Begin an object in a bucket path.
+        """Begin an object in a partition directory.
 
         Raises:
             ValueRefusedError: its key would be too long.
@@ -73,18 +75,18 @@ class UploadAttempt:
                 f"the key {key[:100]!r}… is longer than S3's {_LONGEST_KEY} bytes",
                 step=self.context.step_id,
                 epoch=self.context.epoch,
-                do="give a shorter prefix, shorter values in partition_by, or a shorter step_id",
+                do="use a shorter prefix, shorter values in partition_by, or a shorter step_id",
             )
         upload = Upload(self.store, self.senders, key, self.refuse_stale)
         self._uploads.append(upload)
         return upload
 
     def refuse_stale(self, what: str) -> None:
-        """Raise `StaleWriterError` if something of ours is missing since this attempt is an old one."""
+        """Raise `StaleWriterError` if an upload or a piece is missing because this attempt is stale."""
         Markers(self.store).refuse_stale(self.context, what)
 
     def end(self, upload: Upload, rows: int) -> None:
-        """Finish an object: hand its bytes over if they are few, else have the rest of them sent."""
+        """Finish an object: keep its bytes for the driver if they are few, otherwise send the rest."""
         inline = upload.end_inline(self.inline_left, rows)
         if inline is not None:
             self.inline_left -= inline.size
@@ -95,10 +97,11 @@ class UploadAttempt:
         reached("s3: object ended")
 
     def hand_over(self) -> list[StagedObject]:
-        """Bring all bytes to safety, and return the objects.
+        """Wait until all bytes are durable, and return the objects.
 
         Raises:
-            TransientError, TargetError: a part could not be sent.
+            TransientError: a part could not be sent.
+            TargetError: S3 rejected a part.
         """
         staged = [each() for each in self._ended]
         reached("s3: staged")
@@ -106,7 +109,7 @@ class UploadAttempt:
         return staged
 
     def close(self) -> None:
-        """End the threads, and abort the uploads of an attempt that failed. What stays behind is cleaned up."""
+        """End the threads, and abort the uploads of a failed attempt. The clean-up aborts those that remain."""
         if not self._handed_over:
             self.store.stopped.set()
         self.senders.close()
@@ -118,7 +121,7 @@ class UploadAttempt:
 
 
 class Upload:
-    """The bytes of one object, brought by one thread."""
+    """The upload of one object, whose bytes come from one thread."""
 
     def __init__(self, store: Store, senders: Senders, key: str, refuse_stale: Callable[[str], None]) -> None:
         self._store = store
@@ -131,27 +134,28 @@ class Upload:
         self._id = uuid.uuid4().hex
         self._upload_id: str | None = None
         self._checksum: str | None = None
-        """Which checksum S3 confirms each part with, as its API names it."""
+        """The name in S3's API of the checksum that S3 confirms for each part."""
         self._creating = threading.Lock()
         self.key = key
         self.size = 0
-        """Bytes brought so far."""
+        """Bytes added so far."""
 
     @property
     def held(self) -> int:
-        """Bytes that wait until they are a part; less than one."""
+        """Buffered bytes, less than a part."""
         return self._pending.size
 
     @property
     def full(self) -> bool:
-        """Whether S3 takes little more in this object."""
+        """Whether the object is close to S3's limits."""
         return len(self._sent) >= MOST_PARTS or self.size >= MOST_BYTES
 
     def write(self, buffers: Sequence[pa.Buffer]) -> None:
-        """Take bytes, and send each part that is complete. All parts but the last are of one size, as R2 wants it.
+        """Add bytes, and send each complete part. All parts except the last have the same size, as R2 requires.
 
         Raises:
-            TransientError, TargetError: a part could not be sent, this one or an earlier one.
+            TransientError: this part or an earlier one could not be sent.
+            TargetError: S3 rejected this part or an earlier one.
         """
         for buffer in buffers:
             self.size += self._pending.add([buffer])
@@ -160,14 +164,15 @@ class Upload:
         self._raise_failed()
 
     def copy(self, key: str, size: int) -> None:
-        """Take a whole object of the bucket for the next part, within S3. What waits becomes a part before it.
+        """Copy an object of the bucket as the next part, within S3. Buffered bytes become a part before it.
 
         Args:
             key: its key.
-            size: its bytes, at least S3's smallest part unless nothing follows.
+            size: its size in bytes, at least S3's smallest part unless it is the last part.
 
         Raises:
-            TransientError, TargetError: a part could not be sent, an earlier one too.
+            TransientError: an earlier part could not be sent.
+            TargetError: S3 rejected an earlier part.
         """
         self.end()
         self.size += size
@@ -178,29 +183,30 @@ class Upload:
         self._raise_failed()
 
     def end(self) -> None:
-        """Send the rest. It is under way when this returns."""
+        """Begin to send the rest."""
         if self._pending.size:
             self._send(self._pending.take_all())
 
     def end_inline(self, most: int, rows: int) -> StagedObject | None:
-        """Return the object with its bytes if these are few and none are sent; `None` if they are not."""
+        """Return the object with its bytes if there are at most `most` and none were sent; otherwise `None`."""
         if self._sent or self.size > most:
             return None
         return self._staged(rows, content=encoded(self._pending.take_all()))
 
     def staged(self, rows: int) -> StagedObject:
-        """Wait until all parts are safe, and return the object.
+        """Wait until all parts are durable, and return the object.
 
         Raises:
-            TransientError, TargetError: a part could not be sent.
+            TransientError: a part could not be sent.
+            TargetError: S3 rejected a part.
         """
         parts = tuple(future.result() for future in self._sent)
         return self._staged(rows, upload_id=self._upload_id, parts=parts)
 
     def abort(self) -> None:
-        """Take back what was sent, as far as that is possible; what stays behind is cleaned up. Raises nothing.
+        """Abort the upload if possible; otherwise the clean-up does. Raises nothing.
 
-        Called when no part is under way any more: one that arrives later would stay.
+        Called when no part is in progress, because a part that arrives later would remain.
         """
         if self._upload_id is not None:
             with suppress(*FAILURES):
@@ -221,7 +227,7 @@ class Upload:
         doing = f"uploading part {number} of {self._store.url(self.key)}"
         answer = self._ask_for_part(doing, "upload_part", number, Body=body)
         if self._checksum is not None and self._checksum not in answer:
-            # It has no body that would show whether its head was whole, and S3 wants the checksum back.
+            # The response has no body that shows whether its headers are complete, and S3 requires the checksum later.
             answer = self._ask_for_part(doing, "upload_part", number, Body=body)
         return self._confirmed(number, answer)
 
@@ -243,8 +249,8 @@ class Upload:
                 raise piece_lost(self._store.url(what["CopySource"]["Key"])) from error
             raise TransientError(
                 f"{doing} failed",
-                why=f"the upload is gone: a lifecycle rule has aborted it, or somebody did ({describe(error)})",
-                do="nothing: the task is tried again, and begins anew",
+                why=f"the upload does not exist: a lifecycle rule or a user has aborted it ({describe(error)})",
+                do="nothing: the task is retried and begins a new upload",
             ) from error
 
     def _confirmed(self, number: int, answer: Mapping[str, Any]) -> UploadedPart:
@@ -252,7 +258,7 @@ class Upload:
         return UploadedPart(number=number, etag=answer["ETag"], checksum=checksum)
 
     def _created(self) -> str:
-        """Begin the upload with its first part."""
+        """Create the upload with its first part; return its id."""
         with self._creating:
             if self._upload_id is None:
                 doing = f"beginning the upload of {self._store.url(self.key)}"
@@ -264,14 +270,14 @@ class Upload:
             return self._upload_id
 
     def _raise_failed(self) -> None:
-        """Raise what has gone wrong in parts that were under way, rather than send more."""
+        """Raise errors of parts that were sent before sending more."""
         while self._first_unseen < len(self._sent) and self._sent[self._first_unseen].done():
             self._sent[self._first_unseen].result()
             self._first_unseen += 1
 
 
 class Senders:
-    """A few threads that send parts. Whoever brings more than they can carry waits, so that memory is bounded."""
+    """A few threads that send parts. `send` blocks while all are busy, which bounds the memory."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -279,7 +285,7 @@ class Senders:
         self._pool: ThreadPoolExecutor | None = None
 
     def send(self, work: Callable[[], T]) -> Future[T]:
-        """Do some work in a thread; with one sender in this one."""
+        """Run a function in a thread; with one sender, in the calling thread."""
         if self._count == 1:
             return _done(work)
         if self._pool is None:
@@ -290,7 +296,7 @@ class Senders:
         return future
 
     def close(self) -> None:
-        """Wait for what is under way, and end the threads."""
+        """Wait for running work, and end the threads."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
@@ -303,15 +309,15 @@ def _done(work: Callable[[], T]) -> Future[T]:
 
 
 class ByteQueue:
-    """Buffers in a row. None is copied before it is taken."""
+    """A queue of buffers, which are not copied before they are taken."""
 
     def __init__(self) -> None:
         self._buffers: deque[pa.Buffer] = deque()
         self.size = 0
-        """Bytes that wait."""
+        """The number of bytes in the queue."""
 
     def add(self, buffers: Iterable[pa.Buffer]) -> int:
-        """Put buffers at the end; return how many bytes they are."""
+        """Add buffers at the end; return their size in bytes."""
         before = self.size
         for buffer in buffers:
             self._buffers.append(buffer)
@@ -319,16 +325,16 @@ class ByteQueue:
         return self.size - before
 
     def put_back(self, body: bytes) -> None:
-        """Put bytes at the front."""
+        """Add bytes at the front."""
         self._buffers.appendleft(pa.py_buffer(body))
         self.size += len(body)
 
     def join(self, other: ByteQueue) -> None:
-        """Put another queue's bytes at the end."""
+        """Add another queue's bytes at the end."""
         self.add(other._buffers)
 
     def take(self, size: int) -> bytes:
-        """Take so many bytes from the front; fewer if there are not so many."""
+        """Remove and return at most `size` bytes from the front."""
         left, taken = min(size, self.size), []
         self.size -= left
         while left:
@@ -341,9 +347,9 @@ class ByteQueue:
         return b"".join(taken)
 
     def take_all(self) -> bytes:
-        """Take all of them."""
+        """Remove and return all bytes."""
         return self.take(self.size)
 
     def read(self) -> bytes:
-        """Return all of them, and leave them."""
+        """Return all bytes without removing them."""
         return b"".join(self._buffers)

@@ -1,4 +1,4 @@
-"""What writes the rows of one attempt: one object per bucket path, and more where memory or S3's bounds ask for it."""
+"""Writes the rows of one attempt: one object per partition directory, and more if memory or S3's limits require it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from outfall.sinks import StatelessSinkPartition
 from outfall.values import rows_to_batch
 
 _KEPT_BYTES = 128 << 20
-"""Bytes that formats which keep rows for later (Parquet's row groups) may keep in all objects of an attempt."""
+"""Bytes that formats may buffer in all objects of an attempt together, such as Parquet's row groups."""
 
 OBJECT_BYTES = 16 << 10
-"""What an open object takes beside its bytes, roughly."""
+"""The approximate overhead of an open object, in bytes."""
 
 _LOOK_AFTER = 256
-"""Bucket paths of a batch after which memory is looked at."""
+"""The number of partition directories of a batch after which memory is checked."""
 
 
 class Writer(StatelessSinkPartition[Any]):
-    """Deals rows out to bucket paths, and refuses everything after a failure."""
+    """Distributes rows to partition directories, and rejects all calls after a failure."""
 
     def __init__(self, attempt: UploadAttempt, buckets: PartitionPaths | None) -> None:
         self._attempt = attempt
@@ -44,7 +44,7 @@ class Writer(StatelessSinkPartition[Any]):
         self.write_record_batch(rows_to_batch(values))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Write each row to the object of its bucket path."""
+        """Write each row to the object of its partition directory."""
         self._begin_call()
         if self._buckets is None:
             self._write_some("", batch)
@@ -57,13 +57,13 @@ class Writer(StatelessSinkPartition[Any]):
         self._broken = False
 
     def flush(self, end_of_input: bool) -> None:
-        """Compose what is due, at the end of the input all that waits."""
+        """Compose objects that have reached a bound; at the end of the input, all buffered rows."""
         self._begin_call()
         self._flush(end_of_input)
         self._broken = False
 
     def prepare_commit(self) -> list[StagedObject]:
-        """Bring all bytes to safety, and hand the objects over."""
+        """Wait until all bytes are durable, and return the objects as committables."""
         self._begin_call()
         self._finish()
         staged = self._attempt.hand_over()
@@ -71,11 +71,11 @@ class Writer(StatelessSinkPartition[Any]):
         return staged
 
     def snapshot_state(self, epoch: int) -> Sequence[WriterState]:
-        """What waits for later epochs: nothing."""
+        """Return the state of buffered rows: none."""
         return ()
 
     def close(self) -> None:
-        """Release everything; take back what an attempt that failed has uploaded."""
+        """Release everything; abort the uploads of a failed attempt."""
         self._attempt.close()
 
     def _write_some(self, path: str, rows: pa.RecordBatch) -> None:
@@ -84,10 +84,10 @@ class Writer(StatelessSinkPartition[Any]):
 
     @abstractmethod
     def _write(self, path: str, rows: pa.RecordBatch) -> None:
-        """Write at least one row, all of one bucket path."""
+        """Write at least one row, all of one partition directory."""
 
     def _flush(self, end_of_input: bool) -> None:
-        """Nothing is held back."""
+        """Do nothing: no rows are buffered across epochs."""
 
     @abstractmethod
     def _finish(self) -> None:
@@ -95,13 +95,13 @@ class Writer(StatelessSinkPartition[Any]):
 
     @abstractmethod
     def _bound_memory(self) -> None:
-        """Bring bytes away, where many bucket paths together hold too many."""
+        """Write bytes if all partition directories together buffer too many."""
 
     def _begin_call(self) -> None:
-        """Refuse everything after a failure, which may have left out rows of a batch."""
+        """Reject all calls after a failure, which may have lost rows of a batch."""
         if self._broken:
             raise TransientError(
-                "this attempt cannot go on writing", why="an earlier write failed", do="let the task be tried again"
+                "this attempt cannot continue to write", why="an earlier write failed", do="retry the task"
             )
         self._broken = True
 
@@ -115,17 +115,17 @@ class OpenObject:
 
     @property
     def held(self) -> int:
-        """Bytes of memory that it takes, but for rows that the format keeps and parts under way."""
+        """Its memory in bytes, without rows that the format buffers and parts in progress."""
         return self.upload.held + self.stream.held + OBJECT_BYTES
 
     @property
     def kept(self) -> int:
-        """Bytes of rows that the format keeps."""
+        """The memory of rows that the format buffers, in bytes."""
         return self.stream.kept
 
 
 class S3Writer(Writer):
-    """Uploads objects of its own epoch. An attempt without rows leaves none, nor does one that fails."""
+    """Uploads objects of its epoch. An attempt without rows creates none, and a failed one aborts its own."""
 
     def __init__(self, attempt: UploadAttempt, buckets: PartitionPaths | None) -> None:
         super().__init__(attempt, buckets)
@@ -162,7 +162,7 @@ class S3Writer(Writer):
             self._end(path)
 
     def _bound_memory(self) -> None:
-        """Have formats write what they keep, then end the largest objects, when there is too much of either."""
+        """Write rows that formats buffer, and end the largest objects, if there is too much of either."""
         kept, held = attrgetter("kept"), attrgetter("held")
         while sum(map(kept, self._open.values())) > _KEPT_BYTES:
             largest = max(self._open.values(), key=kept)

@@ -146,11 +146,11 @@ def test_a_store_that_ignores_if_none_match_is_looked_at_before_each_publication
         sink = target.sink(inline_bytes=8)
         with crash_at("s3: completed"):
             run(sink, recovery, 0, rows(1), rows(22), [large(3)])
-        assert "does not honour If-None-Match" in caplog.text
+        assert "does not support If-None-Match" in caplog.text
         run(sink, recovery, 0, rows(9))
         assert target.ids() == [1, 3, 22]
 
-        with listening(occupy(target)), pytest.raises(CommitRefusedError, match="is not ours"):
+        with listening(occupy(target)), pytest.raises(CommitRefusedError, match="created by another writer"):
             run(sink, recovery, 1, [large(4)])
         assert target.ids() == [-1, 1, 3, 22]
 
@@ -158,7 +158,7 @@ def test_a_store_that_ignores_if_none_match_is_looked_at_before_each_publication
 def test_what_an_upload_must_not_replace_is_told_and_left(target: Target, recovery: str) -> None:
     sink = target.sink(inline_bytes=0)
     run(sink, recovery, 0, rows(0))
-    with listening(occupy(target)), pytest.raises(CommitRefusedError, match="is not ours"):
+    with listening(occupy(target)), pytest.raises(CommitRefusedError, match="created by another writer"):
         run(sink, recovery, 1, rows(1))
     assert target.ids() == [-1, 0]
 

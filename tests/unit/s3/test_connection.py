@@ -25,9 +25,9 @@ def test_all_that_the_sink_needs_is_tried_and_nothing_stays() -> None:
     fake = FakeS3()
     fake.put("out/old.jsonl")
     assert check(fake) == [
-        "s3://bkt/out answers; what lies below it may be listed and read",
-        "an upload was begun below s3://bkt/out, given a part, and aborted; completing one was not tried",
-        "the store refuses to replace an object where it is asked not to (If-None-Match)",
+        "s3://bkt/out responds; objects below it may be listed and read",
+        "an upload was begun below s3://bkt/out, received a part, and was aborted; completion was not tested",
+        "the store supports If-None-Match",
     ]
     assert list(fake.objects) == ["out/old.jsonl"]
     assert fake.uploads == {}
@@ -72,7 +72,7 @@ def test_without_the_right_to_abort_it_is_said_what_stays() -> None:
     fake = FakeS3()
     fake.fail("abort_multipart_upload", answer(403, "AccessDenied"), times=1000)
     with pytest.raises(
-        TargetError, match=r"aborting the upload upload-00001 of s3://bkt/out/_outfall/.*which else stays"
+        TargetError, match=r"aborting the upload upload-00001 of s3://bkt/out/_outfall/.*which otherwise remains"
     ):
         check(fake)
 
@@ -109,7 +109,7 @@ def test_a_missing_bucket_and_missing_credentials_say_what_to_do() -> None:
 
 def test_a_store_that_ignores_conditions_is_told_and_nothing_stays() -> None:
     fake = FakeS3(conditional=False)
-    assert "does not honour If-None-Match" in check(fake)[-1]
+    assert "does not support If-None-Match" in check(fake)[-1]
     assert fake.objects == {}
     assert fake.uploads == {}
 
@@ -118,7 +118,7 @@ def test_a_store_that_ignores_conditions_is_told_and_nothing_stays() -> None:
 def test_a_store_that_does_not_know_conditions_gets_none(inline_bytes: int) -> None:
     fake = FakeS3()
     fake.knows_conditions = False
-    assert "does not honour If-None-Match" in check(fake)[-1]
+    assert "does not support If-None-Match" in check(fake)[-1]
     assert fake.objects == {}
     LocalDriver(fake.sink(inline_bytes=inline_bytes), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[{"id": 1}]])
     assert list(fake.data().values()) == [b'{"id":1}\n']
@@ -129,9 +129,9 @@ def test_what_a_query_has_found_out_is_taken_from_its_marker() -> None:
     LocalDriver(fake.sink(), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[]])
     fake.calls.clear()
     found = check(fake)[-1]
-    assert "does not honour If-None-Match" in found
-    assert "does not honour If-Match" in found
-    assert "as the step 'sink' found out at 20" in found
+    assert "does not support If-None-Match" in found
+    assert "does not support If-Match" in found
+    assert "as the step 'sink' found at 20" in found
     assert fake.requests("put_object") == []
 
 
@@ -140,8 +140,8 @@ def test_where_versions_are_kept_no_object_is_put(status: str) -> None:
     fake = FakeS3()
     fake.versioning = status
     assert check(fake)[-1] == (
-        "whether the store honours If-None-Match is found out by the query's first start: the bucket keeps versions,"
-        " and so what is deleted"
+        "support for If-None-Match is tested when the query first starts: the bucket is versioned, so deleted objects"
+        " remain as old versions"
     )
     assert fake.requests("put_object") + fake.requests("delete_object") == []
 
@@ -149,14 +149,14 @@ def test_where_versions_are_kept_no_object_is_put(status: str) -> None:
 def test_where_nobody_tells_whether_versions_are_kept_no_object_is_put() -> None:
     fake = FakeS3()
     fake.fail("get_bucket_versioning", answer(501, "NotImplemented"))
-    assert "does not tell whether it keeps versions (NotImplemented (HTTP 501))" in check(fake)[-1]
+    assert "does not report whether it is versioned (NotImplemented (HTTP 501))" in check(fake)[-1]
     assert fake.requests("put_object") + fake.requests("delete_object") == []
 
 
 def test_where_nothing_may_be_deleted_no_object_is_put() -> None:
     fake = FakeS3()
     fake.fail("delete_object", answer(403, "AccessDenied"), times=1000)
-    assert "nothing may be deleted there (AccessDenied (HTTP 403))" in check(fake)[-1]
+    assert "deleting is not permitted (AccessDenied (HTTP 403))" in check(fake)[-1]
     assert fake.requests("put_object") == []
 
 
@@ -168,7 +168,7 @@ def test_a_look_at_conditions_that_fails_leaves_nothing(when: str) -> None:
         fake.fail("complete_multipart_upload", refusal)
     else:
         fake.during = lambda request: _second_put(fake, refusal)
-    with pytest.raises(TargetError, match="looking at what s3://bkt/out can failed"):
+    with pytest.raises(TargetError, match="testing the features of s3://bkt/out failed"):
         check(fake)
     assert fake.objects == {}
     assert fake.uploads == {}
@@ -200,7 +200,7 @@ def test_deleting_is_tried_where_the_sink_needs_it(options: dict[str, Any]) -> N
     fake = FakeS3()
     assert "objects below s3://bkt/out may be deleted" in check(fake, **options)
     fake.versioning = "Enabled"
-    assert any(line.startswith("whether objects may be deleted was not found out") for line in check(fake, **options))
+    assert any(line.startswith("permission to delete objects was not tested") for line in check(fake, **options))
     fake.versioning = ""
     fake.fail("delete_object", answer(403, "AccessDenied"), times=1000)
     with pytest.raises(TargetError, match=r"deleting below s3://bkt/out failed.*s3:DeleteObject"):

@@ -127,7 +127,7 @@ def test_a_piece_that_somebody_deleted_is_told(recovery: str) -> None:
     driver(fake, recovery, roll_rows=4).run_epoch(0, [[{"id": 0}]])
     (name,) = fake.pieces()
     del fake.objects[f"out/_outfall/pieces/{name}"]
-    with pytest.raises(TargetLostError, match="rows that wait for a large object"):
+    with pytest.raises(TargetLostError, match="buffered rows of a large object"):
         driver(fake, recovery, roll_rows=4).drain()
 
 

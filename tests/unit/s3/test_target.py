@@ -206,10 +206,10 @@ def test_a_store_that_replaces_objects_is_recognised_once_and_said(
     with caplog.at_level(logging.WARNING):
         run(fake, recovery, 0)
         run(fake, recovery, 1)
-    assert [record.message for record in caplog.records if "does not honour If-None-Match" in record.message] == [
-        "step 'sink': s3://bkt/out does not honour If-None-Match. Each key is looked at before it is published instead,"
-        " so that what others write under a key of ours in that moment is replaced; our own rows are there once all the"
-        " same"
+    assert [record.message for record in caplog.records if "does not support If-None-Match" in record.message] == [
+        "step 'sink': s3://bkt/out does not support If-None-Match. The driver checks each key before it publishes"
+        " instead. An object that another program writes under the same key in between is replaced. The rows of this"
+        " step are still written exactly once"
     ]
     assert not fake.marker().conditional
     assert not any(".probe" in key for key in fake.objects)
@@ -388,5 +388,5 @@ def _newer() -> bytes:
 
 def test_an_object_under_a_key_of_somebody_else_gets_no_manifest() -> None:
     published = [StagedObject(bucket="b", key=key, id="i", size=1, rows=1, upload_id="u") for key in ("theirs", "more")]
-    with pytest.raises(RecordError, match="theirs is no key of ours"):
+    with pytest.raises(RecordError, match="theirs is not a key of this sink"):
         Manifest.of(published)

@@ -254,7 +254,7 @@ def test_what_does_not_pass_fails_the_attempt_and_nothing_is_written_after_it(co
     part = open_writer(fake, format="text", retry_deadline=0.1, max_concurrency=concurrency)
     with pytest.raises(TransientError, match=r"uploading part 1 of s3://bkt/out/part-.*SlowDown"):
         write_on(part)
-    with pytest.raises(TransientError, match="cannot go on"):
+    with pytest.raises(TransientError, match="cannot continue"):
         part.prepare_commit()
     part.close()
     assert fake.uploads == {}
@@ -277,7 +277,7 @@ def test_an_upload_that_was_aborted_meanwhile_fails_its_attempt_which_may_be_tri
     part = open_writer(fake, format="text")
     part.write_record_batch(text(6 * MIB))
     fake.uploads.clear()
-    with pytest.raises(TransientError, match="a lifecycle rule has aborted it"):
+    with pytest.raises(TransientError, match="a lifecycle rule or a user has aborted it"):
         part.write_record_batch(text(6 * MIB))
     part.close()
 
@@ -305,7 +305,7 @@ def test_an_old_attempt_that_wakes_and_misses_its_upload_is_told_that_it_is_old(
     part.write_record_batch(text(6 * MIB))
     fake.uploads.clear()
     fake.mark(**newer)
-    with pytest.raises(StaleWriterError, match="which another driver has overtaken"):
+    with pytest.raises(StaleWriterError, match="another driver has taken over"):
         part.write_record_batch(text(6 * MIB))
     part.close()
 

@@ -1,8 +1,8 @@
-"""Rows of several epochs gathered into large objects: kept in hidden pieces, composed when a bound is reached.
+"""Gathers the rows of several epochs into large objects: stores them in hidden pieces, and composes them at a bound.
 
 ```
-writer              gathers, and composes; what waits goes from epoch to epoch in its state
-buffered_object     one object to be: its pieces, its bytes, and the form that these are in
+writer              gathers and composes; its state carries buffered rows from epoch to epoch
+buffered_object     one future object: its pieces, its buffered bytes, and their form
 pieces              hidden objects, and the state that names them
 ```
 """

@@ -1,6 +1,6 @@
-"""One object to be, in a task: pieces in the bucket, and bytes that are not one yet.
+"""One future object, in a task: its pieces in the bucket, and its buffered bytes.
 
-Its bytes are made in a form whose pieces need only be put one after the other.
+Its bytes are encoded in a form whose pieces can be concatenated.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from outfall.s3.writer import OBJECT_BYTES
 from outfall.values import detached
 
 _STREAM_BYTES = 1 << 20
-"""Bytes of rows that are written as one Arrow stream: enough that its schema costs little."""
+"""Bytes of rows in one Arrow stream: with this size, the overhead of its schema is small."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the bytes of an object to be are made. Only bytes of one form go into one object."""
+    """The encoding of the bytes of a future object. All bytes of an object have the same form."""
 
     kind: Literal["bytes", "arrow"]
-    """The format's own bytes, whole compressed members included; or streams of Arrow batches, for a format whose files
-    cannot be put together (Parquet) and are written once all rows are there."""
+    """The bytes of the format, in complete compressed members; or Arrow streams, for a format whose files cannot be
+    concatenated (Parquet) and are encoded when the object is composed."""
     digest: str
     suffix: str
     headed: bool
 
     @classmethod
     def of(cls, options: FormatOptions, schema: pa.Schema) -> Self:
-        """Tell it from the options of the format and the columns."""
+        """Return the form for the options of the format and the columns."""
         columns = "\n".join(f"{field.name} {field.type} {field.nullable}" for field in schema)
         grows = can_grow(options)
         made = {
@@ -53,20 +53,20 @@ class Form:
         return cls("bytes" if grows else "arrow", digest, suffix(options), headed)
 
     def stream(self, options: FormatOptions, *, start: bool) -> EncodedStream | ArrowStream:
-        """Make what turns batches into such bytes; at the `start` of an object with its header."""
+        """Return an encoder of this form; at the `start` of an object it writes the header."""
         return EncodedStream(options, start=start) if self.kind == "bytes" else ArrowStream()
 
 
 class ArrowStream:
-    """Writes batches as Arrow's stream format (IPC), compressed: streams that follow on one another."""
+    """Encodes batches as a sequence of compressed Arrow IPC streams."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
         self.held = 0
-        """Bytes of rows that are held back."""
+        """The size of buffered rows in bytes."""
 
     def encode(self, batch: pa.RecordBatch) -> list[pa.Buffer]:
-        """Take rows; return what is ready to be stored."""
+        """Add rows; return the bytes that are ready to be stored."""
         ready = [] if not self._batches or self._batches[0].schema.equals(batch.schema) else self.finish()
         self._batches.append(detached(batch))
         self.held += batch.nbytes
@@ -85,7 +85,7 @@ class ArrowStream:
 
 
 def batches_of(bodies: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """Read the batches of Arrow streams that follow on one another, cut anywhere into `bodies`."""
+    """Read the batches of a sequence of Arrow streams, which is split into `bodies` at any bytes."""
     source = _Joined(bodies)
     file = pa.PythonFile(source, mode="r")
     while source.more():
@@ -93,7 +93,7 @@ def batches_of(bodies: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 class _Joined(io.RawIOBase):
-    """Bodies as one file, read from its beginning to its end; one of them in memory at a time."""
+    """Bodies as one sequential file, with one of them in memory at a time."""
 
     def __init__(self, bodies: Iterable[bytes]) -> None:
         self._bodies = iter(bodies)
@@ -122,30 +122,30 @@ class _Joined(io.RawIOBase):
 
 
 MERGED = 16
-"""So many pieces of a level become one of the next, so that there are few, and no byte is written again often."""
+"""The number of pieces of a level that are merged into one of the next, to limit pieces and rewrites."""
 
 
 class BufferedObject:
-    """The rows of one object to be.
+    """The rows of one future object.
 
-    Its pieces are whole parts first, which are copied into it as they are; after them come smaller ones, less than a
-    part together; after them the bytes that wait in memory.
+    Its first pieces are whole parts, which are copied unchanged. Smaller pieces follow, which together are less than a
+    part. Buffered bytes in memory come last.
     """
 
     def __init__(self, path: str, form: Form, since: float) -> None:
         self.path = path
         self.form = form
         self.since = since
-        """When the oldest row came, in seconds since 1970."""
+        """The arrival time of the oldest row, in seconds since 1970."""
         self.rows = 0
         self.pieces: list[StoredPiece] = []
         self.waiting = ByteQueue()
-        """Bytes that are in no piece."""
+        """Bytes that are not in a piece yet."""
         self._stream: EncodedStream | ArrowStream | None = None
 
     @classmethod
     def restored(cls, held: ObjectState) -> BufferedObject:
-        """Go on with a recorded one."""
+        """Restore an object from its recorded state."""
         growing = cls(held.path, Form(held.kind, held.encoding, held.suffix, held.headed), held.oldest.timestamp())
         growing.rows = held.rows
         growing.pieces = list(held.pieces)
@@ -153,7 +153,7 @@ class BufferedObject:
         return growing
 
     def held(self) -> ObjectState:
-        """Return it as it is recorded. What waits is recorded with it."""
+        """Return the state to record, including the buffered bytes."""
         return ObjectState(
             path=self.path,
             kind=self.form.kind,
@@ -168,19 +168,19 @@ class BufferedObject:
 
     @property
     def size(self) -> int:
-        """Its bytes, as far as they are known."""
+        """Its size in bytes, as far as it is known."""
         held = self._stream.held if self._stream else 0
         return sum(piece.size for piece in self.pieces) + self.waiting.size + held
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that it takes."""
+        """Its memory in bytes."""
         return self.waiting.size + (self._stream.held + OBJECT_BYTES if self._stream else 0)
 
     def joins(self, other: BufferedObject) -> bool:
-        """Whether both can become one. Called before rows are written.
+        """Return whether both can be joined. Called before rows are written.
 
-        A whole part ends anywhere in a row or a compressed member, so what was made after it has to follow it.
+        A whole part may end within a row or a compressed member, so the bytes after it must follow it directly.
         """
         first, second = self._in_order(other)
         return (
@@ -188,12 +188,12 @@ class BufferedObject:
             and self.form == other.form
             and not self.form.headed
             and not second.has_whole
-            # What waits comes after all pieces: it is put off the whole part before it by pieces of the second.
+            # Buffered bytes come after all pieces, so pieces of the second would separate them from their whole part.
             and not (first.waiting.size and first._ends_in_whole and second.pieces)
         )
 
     def join(self, other: BufferedObject) -> None:
-        """Take the rows of another one, which `joins`."""
+        """Add the rows of another object that `joins` accepts."""
         first, second = self._in_order(other)
         self.pieces, waiting = first.pieces + second.pieces, ByteQueue()
         waiting.join(first.waiting)
@@ -204,7 +204,7 @@ class BufferedObject:
 
     @property
     def has_whole(self) -> bool:
-        """Whether whole parts were cut off its bytes."""
+        """Whether some of its bytes are in whole parts."""
         return any(piece.level == WHOLE for piece in self.pieces)
 
     @property
@@ -212,11 +212,11 @@ class BufferedObject:
         return bool(self.pieces) and self.pieces[-1].level == WHOLE
 
     def _in_order(self, other: BufferedObject) -> tuple[BufferedObject, BufferedObject]:
-        """Both, the one with whole parts first: what is smaller begins and ends with a row, and may stand anywhere."""
+        """Return both, the one with whole parts first. Smaller pieces begin and end with a row, so they can follow."""
         return (other, self) if other.has_whole and not self.has_whole else (self, other)
 
     def write(self, rows: pa.RecordBatch, options: FormatOptions) -> int:
-        """Take rows; return how many bytes were made of them and of earlier ones."""
+        """Add rows; return the number of new encoded bytes, which may include earlier rows."""
         if self._stream is None:
             self._stream = self.form.stream(options, start=self.rows == 0)
         made = self.waiting.add(self._stream.encode(rows))
@@ -224,7 +224,7 @@ class BufferedObject:
         return made
 
     def finish(self) -> int:
-        """Make bytes of all rows; return how many."""
+        """Encode all rows; return the number of new bytes."""
         if self._stream is None:
             return 0
         made = self.waiting.add(self._stream.finish())
@@ -233,24 +233,25 @@ class BufferedObject:
 
     @property
     def small(self) -> list[StoredPiece]:
-        """The pieces after the last whole part. What was one stays one, also when `part_bytes` is larger now."""
+        """The pieces after the last whole part. A whole part remains one even if `part_bytes` is increased."""
         count = next((n for n, piece in enumerate(reversed(self.pieces)) if piece.level == WHOLE), len(self.pieces))
         return self.pieces[len(self.pieces) - count :]
 
     def take_small(self) -> list[StoredPiece]:
-        """Take these pieces out, to read them."""
+        """Remove and return the small pieces."""
         small = self.small
         del self.pieces[len(self.pieces) - len(small) :]
         return small
 
 
 def merged(levels: Sequence[int]) -> tuple[int, int]:
-    """Tell how many of the last pieces a new one takes in, and which level it then has.
+    """Return how many of the last pieces a new piece absorbs, and the resulting level.
 
-    As a counter carries: where fifteen pieces of the new one's level stand before it, all become one of the next level.
+    This works like the carry of a counter: if fifteen pieces of the new one's level precede it, they are merged into
+    one piece of the next level.
 
     Args:
-        levels: of the smaller pieces, in their order.
+        levels: the levels of the small pieces, in order.
     """
     count = level = 0
     while len(levels) - count >= MERGED - 1:
@@ -262,14 +263,14 @@ def merged(levels: Sequence[int]) -> tuple[int, int]:
 
 
 def copied(sizes: Sequence[int], part_bytes: int, smallest: int) -> list[bool]:
-    """Plan an object of pieces: which become parts within S3, and which have to be read.
+    """Plan the composition of an object: which pieces are copied within S3, and which must be read.
 
-    A piece is copied when it is as large as a part, and what was read before it is nothing, or a part for S3.
+    A piece is copied if it is as large as a part, and if the bytes read before it are empty or large enough for a part.
 
     Args:
-        sizes: of the pieces, in their order.
-        part_bytes: into which parts what is read is cut.
-        smallest: the smallest part that S3 takes, but for the last.
+        sizes: the sizes of the pieces, in order.
+        part_bytes: the size of the parts into which read bytes are split.
+        smallest: the smallest part that S3 accepts, except for the last.
     """
     plan, read = [], 0
     for size in sizes:

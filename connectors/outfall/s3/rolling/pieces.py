@@ -1,6 +1,6 @@
-"""Pieces: hidden objects with bytes of objects to be, and the state that names them from epoch to epoch.
+"""Pieces: hidden objects with the bytes of future objects, and the state that names them from epoch to epoch.
 
-Tasks put and read them; the clean-up deletes them once no recorded state names them.
+Tasks write and read them. The clean-up deletes them when no recorded state names them.
 """
 
 from __future__ import annotations
@@ -23,87 +23,87 @@ from outfall.storage.names import SIDECAR
 from outfall.trace_points import reached
 
 PIECES = f"{SIDECAR}/pieces/"
-"""Pieces lie below it, those of each incarnation in a directory of their own."""
+"""The directory of the pieces, with one subdirectory per incarnation."""
 
 WHOLE = 9
-"""The level of a piece that is a part of its object as it is."""
+"""The level of a piece that becomes a part of its object unchanged."""
 
 _NAME = re.compile(r"([0-9a-f]{16})/\d{10,}-\d{5,}-g(\d+)-a\d+-[0-9a-f]{16}")
 
 
 class StoredPiece(BaseModel):
-    """A hidden object that holds some bytes of an object to be."""
+    """A hidden object with some bytes of a future object."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """Below `PIECES`; says whose it is, and is never used twice."""
+    """Its name below `PIECES`. It identifies the attempt and is never reused."""
     size: int = Field(ge=1)
-    """Bytes."""
+    """Size in bytes."""
     level: int = Field(default=0, ge=0, le=WHOLE)
-    """How often its bytes were put together with others; `WHOLE` when they need it no more."""
+    """How often its bytes were merged with others; `WHOLE` if they are never merged again."""
 
     @classmethod
     def of(cls, context: WriterInitContext, size: int, level: int) -> Self:
-        """Name a piece of an attempt. What is random in it keeps a log that was restored from naming it again."""
+        """Create the record of an attempt's piece. Its random suffix prevents reuse after a restore of the log."""
         who = f"{context.epoch:010d}-{context.worker_index:05d}-g{context.generation}-a{context.attempt}"
         return cls(name=f"{context.incarnation}/{who}-{secrets.token_hex(8)}", size=size, level=level)
 
 
 class ObjectState(BaseModel):
-    """The rows of one object to be."""
+    """The buffered rows of one future object."""
 
     model_config = ConfigDict(frozen=True)
 
     path: str
-    """Its bucket path."""
+    """Its partition directory."""
     kind: Literal["bytes", "arrow"]
-    """Whether its bytes in a row are the object, or streams of Arrow batches that are still to be encoded."""
+    """Whether the concatenated bytes are the object, or Arrow streams that are encoded later."""
     encoding: str
-    """A digest of how its bytes were made; only bytes made alike go into one object."""
+    """A digest of the form of its bytes. All bytes of an object have the same form."""
     suffix: str
-    """How its key ends."""
+    """The suffix of its key."""
     headed: bool = False
-    """Whether it begins with a header, so that it cannot follow on others' bytes."""
+    """Whether it begins with a header, so that it cannot follow other bytes."""
     pieces: tuple[StoredPiece, ...] = ()
     content: str = Field(default="", repr=False)
-    """In Base64 the bytes that come after the pieces."""
+    """The bytes after the pieces, in Base64."""
     rows: int = Field(ge=1)
     oldest: datetime
-    """When the oldest row came."""
+    """The arrival time of the oldest row."""
 
     @property
     def tail(self) -> bytes:
-        """The bytes that come after the pieces."""
+        """The bytes after the pieces."""
         return base64.b64decode(self.content)
 
 
 class WriterState(BaseModel):
-    """All that one writer keeps. One that keeps nothing has a state too, so that each worker gets its own back."""
+    """The state of one writer. A writer without rows has a state too, so that each worker restores its own."""
 
     model_config = ConfigDict(frozen=True)
 
     objects: tuple[ObjectState, ...] = ()
 
     def held(self) -> BufferedRows:
-        """Count the rows."""
+        """Return the number of buffered rows and the time of the oldest."""
         oldest = min((each.oldest for each in self.objects), default=None)
         return BufferedRows(sum(each.rows for each in self.objects), oldest)
 
 
 def generation_of(name: str, incarnation: str) -> int | None:
-    """The generation that put a piece of an incarnation; `None` for a name that is none of its pieces'."""
+    """Return the generation of an incarnation's piece; `None` for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[2]) if match is not None and match[1] == incarnation else None
 
 
 def names_in(states: Iterable[WriterState]) -> set[str]:
-    """The names of all pieces that states hold."""
+    """Return the names of all pieces in some states."""
     return {piece.name for state in states for each in state.objects for piece in each.pieces}
 
 
 class Pieces:
-    """The pieces that one attempt puts and reads."""
+    """The pieces that one attempt writes and reads."""
 
     def __init__(self, attempt: UploadAttempt) -> None:
         self._attempt = attempt
@@ -111,7 +111,7 @@ class Pieces:
         self._putting: dict[str, Future[None]] = {}
 
     def put(self, body: bytes, level: int) -> StoredPiece:
-        """Store bytes under a new name. They are under way when this returns."""
+        """Begin to write bytes under a new name."""
         self._attempt.touch()
         piece = StoredPiece.of(self._attempt.context, len(body), level)
         reached("s3: putting piece")
@@ -120,16 +120,17 @@ class Pieces:
         return piece
 
     def wait(self) -> None:
-        """Wait until all that was put is safe.
+        """Wait until all pieces are durable.
 
         Raises:
-            TransientError, TargetError: it could not be stored.
+            TransientError: a piece could not be stored.
+            TargetError: S3 rejected a piece.
         """
         for future in self._putting.values():
             future.result()
 
     def key(self, piece: StoredPiece) -> str:
-        """Return a piece's key, once it is there."""
+        """Wait until a piece is durable, and return its key."""
         if piece.name in self._putting:
             self._putting[piece.name].result()
         return key_of(self._store, piece.name)
@@ -138,13 +139,13 @@ class Pieces:
         """Return a piece's bytes.
 
         Raises:
-            TargetLostError: they are gone.
-            StaleWriterError: they are gone since this attempt is an old one.
+            TargetLostError: the piece is missing.
+            StaleWriterError: the piece is missing because this attempt is stale.
         """
         key = self.key(piece)
         body = self._store.get(key)
         if body is None or len(body) != piece.size:
-            self._attempt.refuse_stale(f"{self._store.url(key)} is gone")
+            self._attempt.refuse_stale(f"{self._store.url(key)} is missing")
             raise piece_lost(self._store.url(key))
         reached("s3: piece read")
         return body

@@ -1,9 +1,9 @@
-"""Gathers the rows of several epochs, and composes a large object of them when a bound is reached.
+"""Gathers the rows of several epochs, and composes them into a large object at a bound.
 
 ```
-epoch n     rows ──> bytes ──> pieces, hidden, put by the task · what is left, in the state if it is little
-state       names the pieces; they stand in a record until the epoch that composes them is completed
-bound       one attempt copies the pieces into a multipart upload of its own, and hands it over as any other object
+epoch n     rows ──> bytes ──> hidden pieces, written by the task; small remainders are stored in the state
+state       names the pieces, until the epoch that composes them is completed
+bound       one attempt copies the pieces into a multipart upload and returns it like any other object
 clean-up    deletes pieces of older generations that no recorded state names
 ```
 """
@@ -27,7 +27,7 @@ from outfall.trace_points import reached
 
 
 class RollingWriter(Writer):
-    """Holds one object to be for each bucket path. Takes the states that were recorded for it."""
+    """Buffers one future object per partition directory, and restores recorded states."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class RollingWriter(Writer):
         self._forms: list[tuple[pa.Schema, Form]] = []
         self._growing: dict[str, BufferedObject] = {}
         self._closed: list[BufferedObject] = []
-        """What takes no more rows, and is composed when the epoch ends."""
+        """Objects that receive no more rows and are composed at the end of the epoch."""
         for state in recovered:
             for held in state.objects:
                 self._restore(BufferedObject.restored(held))
 
     def snapshot_state(self, epoch: int) -> Sequence[WriterState]:
-        """All that waits, as one state; none where nothing is to wait."""
+        """Return all buffered rows as one state; no state if rows are not buffered."""
         objects = tuple(growing.held() for growing in self._growing.values())
         return (WriterState(objects=objects),) if objects or self._rolling.bounded else ()
 
@@ -59,7 +59,7 @@ class RollingWriter(Writer):
         super().close()
 
     def _restore(self, growing: BufferedObject) -> None:
-        """Go on with what one writer left. After there were more of them, what does not join becomes an object."""
+        """Restore an object of one writer. If there were more writers, objects that cannot be joined are closed."""
         other = self._growing.setdefault(growing.path, growing)
         if other is growing:
             return
@@ -81,7 +81,7 @@ class RollingWriter(Writer):
                 self._put_whole(growing)
 
     def _form(self, schema: pa.Schema) -> Form:
-        """The form of rows with these columns. Batches of an epoch have the same, so the last one found comes first."""
+        """Return the form for a schema. The latest comes first, because batches of an epoch have the same schema."""
         for known, form in self._forms:
             if known.equals(schema):
                 return form
@@ -120,19 +120,19 @@ class RollingWriter(Writer):
         return self._rolling.due(growing.size, growing.since, growing.rows)
 
     def _count(self, growing: BufferedObject, made: int) -> None:
-        """Count bytes as they are made; of what is still to be encoded those of the object count, once it is made."""
+        """Count bytes when they are encoded. Bytes of Arrow streams are counted when their object is encoded."""
         if growing.form.kind == "bytes":
             self._attempt.context.metrics.add("bytes", made)
 
     # --- pieces
 
     def _put_whole(self, growing: BufferedObject) -> None:
-        """Put what waits as parts, once it is enough; smaller pieces before it become part of them."""
+        """Write buffered bytes as whole parts if there are enough, together with the small pieces before them."""
         if growing.waiting.size >= self._part_size:
             self._refill(growing)
 
     def _refill(self, growing: BufferedObject) -> None:
-        """Put smaller pieces and what waits as parts. The pieces may be many: one of them is in memory at a time."""
+        """Write small pieces and buffered bytes as whole parts, with one piece in memory at a time."""
         waiting, growing.waiting = growing.waiting, ByteQueue()
         for piece in growing.take_small():
             growing.waiting.add([pa.py_buffer(self._pieces.read(piece))])
@@ -145,7 +145,7 @@ class RollingWriter(Writer):
             growing.pieces.append(self._pieces.put(growing.waiting.take(self._part_size), WHOLE))
 
     def _keep(self, growing: BufferedObject, *, inline: bool) -> None:
-        """Put what waits, whatever it is; or let it wait in the state, if it is little."""
+        """Write all buffered bytes as a piece; or keep them for the state if they are few."""
         self._count(growing, growing.finish())
         if growing.waiting.size + sum(piece.size for piece in growing.small) >= self._part_size:
             self._refill(growing)
@@ -157,9 +157,9 @@ class RollingWriter(Writer):
             growing.pieces.append(self._pieces.put(growing.waiting.take_all(), level))
 
     def _read_back(self, growing: BufferedObject, count: int) -> None:
-        """Have the bytes of the last small pieces wait again, which together are less than a part.
+        """Read the last small pieces, which together are less than a part, back into the buffer.
 
-        The clean-up deletes the pieces, once the epoch is completed.
+        The clean-up deletes the pieces after the epoch is completed.
         """
         for _ in range(count):
             growing.waiting.put_back(self._pieces.read(growing.pieces.pop()))
@@ -167,7 +167,7 @@ class RollingWriter(Writer):
     # --- objects
 
     def _compose(self, growing: BufferedObject) -> None:
-        """Make an object of all that waits, in an upload of this attempt."""
+        """Compose all rows of an object into an upload of this attempt."""
         self._count(growing, growing.finish())
         reached("s3: composing")
         if growing.form.kind == "arrow":
