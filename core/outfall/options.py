@@ -8,6 +8,8 @@ import inspect
 import json
 import os
 import re
+import socket
+import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -305,8 +307,12 @@ def _from_environment(name: str) -> str:
     value = os.environ.get(name)
     if value is None:
         raise ConfigurationError(
-            f"the environment variable {name!r}, which holds a secret, is not set on this host",
-            do="set it for the driver and for the executors (spark.executorEnv.*)",
+            f"the environment variable {name!r}, which holds a secret, is not set {_here()}",
+            # This also holds for the processes on the driver's host in which Spark plans format("outfall").
+            why="Spark's Python workers have the environment that Spark was started with; a variable that is set in the"
+            " driver later does not reach them",
+            do=f'set it for the driver, and for the executors with .config("spark.executorEnv.{name}", …) before the'
+            " session starts; or use file:PATH with a file on each host",
         )
     return value
 
@@ -316,9 +322,9 @@ def _from_file(path: str) -> str:
         return Path(path).read_text().rstrip("\r\n")
     except OSError as error:
         raise ConfigurationError(
-            f"the file {path!r}, which holds a secret, cannot be read on this host",
+            f"the file {path!r}, which holds a secret, cannot be read {_here()}",
             why=error.strerror or type(error).__name__,
-            do="put it there for the driver and for the executors",
+            do="put it at this path on the driver's host and on the host of each executor",
         ) from error
     except UnicodeDecodeError:
         # Without the cause, which holds what the file holds.
@@ -331,6 +337,17 @@ def _from_file(path: str) -> str:
 
 def _names(model: type[SinkOptions]) -> list[str]:
     return [*model.model_fields, *model.aliases]
+
+
+def _here() -> str:
+    kind = "worker (Spark executor)" if _in_task() else "driver"
+    return f"on this {kind}, host {socket.gethostname()}"
+
+
+def _in_task() -> bool:
+    """Whether this process runs a task of Spark. A process without pyspark does not."""
+    context = getattr(sys.modules.get("pyspark"), "TaskContext", None)
+    return context is not None and context.get() is not None
 
 
 def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], others: Collection[str] = ()) -> O:

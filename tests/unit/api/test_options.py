@@ -139,9 +139,17 @@ def test_secrets_are_read_where_they_are_used(tmp_path: Path, monkeypatch: pytes
     assert resolve_secret(SecretStr("env:OUTFALL_SECRET")) == "from the environment"
     assert resolve_secret(SecretStr(f"file:{tmp_path / 'secret'}")) == "from a file"
     assert resolve_secret(SecretStr("itself")) == "itself"
-    with pytest.raises(ConfigurationError, match="NOT_SET"):
+    with pytest.raises(ConfigurationError, match=r"'NOT_SET', .* not set on this driver, host .*executorEnv\.NOT_SET"):
         resolve_secret(SecretStr("env:NOT_SET"))
     with pytest.raises(ConfigurationError, match="no/such"):
+        resolve_secret(SecretStr("file:/no/such"))
+
+
+def test_a_worker_without_a_secret_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.TaskContext.get", object)
+    with pytest.raises(ConfigurationError, match=r"on this worker \(Spark executor\), host .* does not reach them"):
+        resolve_secret(SecretStr("env:NOT_SET"))
+    with pytest.raises(ConfigurationError, match=r"cannot be read on this worker \(Spark executor\), host "):
         resolve_secret(SecretStr("file:/no/such"))
 
 
