@@ -1,7 +1,7 @@
-"""Small bar plots as SVG within HTML: no script, no font, nothing from elsewhere.
+"""Small bar plots as SVG in HTML, without scripts, fonts or external resources.
 
-Text and lines have the colour of the text around them, bars have colours that stand out from white and from black: so
-a plot is readable on a light page and on a dark one. A page may set others by the variables `--bar-1` and `--bar-2`.
+Text and lines have the color of the surrounding text. The colors of bars contrast with white and with black, so a plot
+is readable on light and dark pages. A page may set other colors with the variables `--bar-1` and `--bar-2`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 
 BAR_COLOURS = ("#3d7fb8", "#c9741a")
-"""Of the first and of the second series; of at least 3:1 to white and to black."""
+"""For the first and the second series; contrast of at least 3:1 to white and to black."""
 
 _WIDTH, _HEIGHT = 360, 132
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 4, 8, 20
@@ -22,21 +22,21 @@ _WIDEST_BAR = 24.0
 
 @dataclass(frozen=True)
 class BarSeries:
-    """Numbers that are drawn in one colour, at most as many as there are bars."""
+    """Numbers in one color, with one value per bar."""
 
     name: str
     values: Sequence[float]
 
 
 def bar_plot(title: str, unit: str, axis: str, bars: Sequence[str], series: Sequence[BarSeries]) -> str:
-    """Draw one bar for each name, the series stacked on each other, as a `figure` of HTML.
+    """Return a bar plot as an HTML `figure`, with one stacked bar per name.
 
     Args:
-        title: what is plotted.
-        unit: of the values.
-        axis: what the bars are, such as `epoch`; stands below with the first and the last name.
-        bars: a name for each bar.
-        series: one or two of them, with a value that is not negative for each bar.
+        title: The title.
+        unit: The unit of the values.
+        axis: The label of the bars, such as `epoch`, shown with the first and the last name.
+        bars: A name per bar.
+        series: One or two series, with a value of at least 0 per bar.
     """
     sums = [sum(values) for values in zip(*(each.values for each in series), strict=True)]
     counted = all(isinstance(value, int) for each in series for value in each.values)
@@ -65,7 +65,7 @@ def bar_plot(title: str, unit: str, axis: str, bars: Sequence[str], series: Sequ
 
 
 def compact(number: float) -> str:
-    """Return a number in at most five letters, as `12.3k`."""
+    """Return a number in at most five characters, such as `12.3k`."""
     units = ["", "k", "M", "G", "T", "P"]
     while abs(number) >= 999.5 and len(units) > 1:
         number /= 1000
@@ -74,7 +74,7 @@ def compact(number: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """Return the next number above that an axis can end at, whose half is a plain number too."""
+    """Return the next larger number that suits an axis, whose half is a simple number too."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -91,7 +91,7 @@ def _bar(left: float, step: float, shares: Sequence[float], said: str) -> str:
                 f' width="{step - gap:.1f}" height="{_DOWN * share:.1f}" fill="{_colour(number)}"/>'
             )
             below += share
-    # Of the whole height, so that a low bar is found by a pointer too.
+    # Over the whole height, so that a pointer finds a low bar too.
     pieces.append(f'<rect x="{_LEFT + left:.1f}" y="{_TOP}" width="{step:.1f}" height="{_DOWN}" fill="transparent"/>')
     return f"<g><title>{escape(said)}</title>{''.join(pieces)}</g>"
 
@@ -118,7 +118,7 @@ def _axes(top: float, axis: str, bars: Sequence[str], step: float) -> str:
         end = _LEFT + step * len(bars)
         names = [(float(_LEFT), "start", f"{axis} {bars[0]}")]
         if len(bars) > 1:
-            # Few bars leave too little room between their first and their last name.
+            # Few bars leave too little space between the first and the last name.
             names.append((max(end, _LEFT + 110), "end", bars[-1]))
         lines += [
             f'<text x="{x:.1f}" y="{_HEIGHT - 5}" text-anchor="{anchor}" fill="currentColor" fill-opacity="0.75">'

@@ -1,6 +1,6 @@
-"""Batch jobs with sink objects: what save modes mean, and the log of a job that is never resumed.
+"""Batch jobs with the Python API: save modes, and the log of a job that is never resumed.
 
-Such a log ends with the job, and so must everything that only it knows.
+Such a log is deleted with the job, and so must be all data that only this log can finish.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PREFIX = "outfall-batch-"
-"""How the names of the directories begin that hold the logs of jobs that are never resumed."""
+"""The prefix of the directories with the logs of jobs that are never resumed."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,51 +49,51 @@ def write(
     commit: CommitPolicy | None = None,
     mode: Literal["append", "overwrite", "error", "errorifexists", "ignore"] | None = None,
 ) -> EpochResult:
-    """Write a DataFrame through a sink, as one epoch: all or nothing where the sink can.
+    """Write a DataFrame to a sink, as one epoch: all rows or none, if the sink supports it.
 
-    With `epoch` and `recovery` the job may run again: what is written stays, what was left unfinished is finished.
-    Without them a second run is a new write, and `mode` says what becomes of the rows of the first; of a run that
-    failed nothing is left, or, where it was recorded already, the error says how to finish it. At the end the sink
-    holds nothing back any more, also of what a stream with the same recovery left.
+    With `epoch` and `recovery`, the job may run again: written rows are not written again, and an unfinished epoch is
+    finished. Without them, a second run is a new write, and `mode` decides about the rows of the first. A failed run
+    leaves no rows. If it was already recorded, the error states how to finish it. After the job, the sink has no
+    buffered rows, not even of an earlier stream with the same recovery data.
 
     Args:
-        df: the rows, not streaming.
-        sink: where they go.
-        key: see `for_each_batch`, as all arguments not named here.
-        value: see `for_each_batch`.
-        step_id: see `for_each_batch`.
-        epoch: the number of this job's rows, larger than that of any earlier job, for example a date `20261121`.
-        recovery: where the step's log is.
-        null_key: see `for_each_batch`.
-        order_by: see `for_each_batch`.
-        workers: see `for_each_batch`.
-        commit: see `for_each_batch`.
-        mode: what to do with data that the target holds, as Spark's save modes say: "append" adds to it, "overwrite"
-            replaces it, "error" or "errorifexists" refuses it, "ignore" then writes nothing. Without it the sink's
-            `on_existing` says so where it is set; else data is refused by sinks that can see it, and others add. A job
-            with `epoch` and `recovery` adds its epoch to those before, and takes "append" only.
+        df: The rows, not streaming.
+        sink: The sink.
+        key: See `for_each_batch`, as for all arguments not described here.
+        value: See `for_each_batch`.
+        step_id: See `for_each_batch`.
+        epoch: The number of this job's rows, larger than that of any earlier job, for example a date `20261121`.
+        recovery: The location of the step's log.
+        null_key: See `for_each_batch`.
+        order_by: See `for_each_batch`.
+        workers: See `for_each_batch`.
+        commit: See `for_each_batch`.
+        mode: The treatment of existing data in the target, as in Spark's save modes: "append" adds to it, "overwrite"
+            replaces it, "error" or "errorifexists" rejects it, and "ignore" then writes nothing. Defaults to the sink's
+            `on_existing`, if set. Otherwise, sinks that detect existing data reject it, and the others add to it. A job
+            with `epoch` and `recovery` adds its epoch to the earlier ones, and accepts only "append".
 
     Returns:
-        What was written, or that it was skipped.
+        The outcome, written or skipped.
 
     Raises:
-        ConfigurationError: something does not fit together, or the sink cannot be written in this mode.
-        TargetNotEmptyError: the target holds data, and `mode` does not say what to do with it.
-        OutfallError: see `EpochCoordinator`.
+        ConfigurationError: An argument is invalid or does not fit the sink, or the sink does not support the mode.
+        TargetNotEmptyError: The target contains data, and `mode` does not decide about it.
+        OutfallError: See `EpochCoordinator`.
     """
     if df.isStreaming:
-        raise ConfigurationError("the DataFrame is a stream", do="use outfall.spark.write_stream")
+        raise ConfigurationError("the DataFrame is streaming", do="use outfall.spark.write_stream")
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0):
         raise ConfigurationError(
-            f"epoch={epoch!r} is no number of an epoch", do="give a whole number, for example the date as 20261121"
+            f"epoch={epoch!r} is not a valid epoch", do="pass an integer from 0, for example the date as 20261121"
         )
     if (epoch is None) != (recovery is None):
         raise ConfigurationError(
-            "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
+            "epoch and recovery must be given together", do="pass both for a job that can run again, or neither"
         )
     mode = in_own_case(mode, _SAVE_MODES)
     if mode not in (None, *_SAVE_MODES):
-        raise ConfigurationError(f"mode is {mode!r}", do=f"give one of {', '.join(_SAVE_MODES)}, or leave it out")
+        raise ConfigurationError(f"mode is {mode!r}", do=f"pass one of {', '.join(_SAVE_MODES)}, or omit it")
     settings = StepSettings(
         step_id=step_id,
         key=key,
@@ -126,25 +126,25 @@ _SAVE_MODES: dict[str, SaveMode] = {
     "errorifexists": "error",
     "ignore": "error",
 }
-"""Spark's names of its save modes, with what each asks of a sink."""
+"""Spark's names of its save modes → the mode that the sink gets."""
 
 _HOLDS_DATA = (
-    'Of a batch job, mode="append" adds to what is there and mode="overwrite" replaces it. A job that may be run twice'
-    " takes epoch= and recovery=: it then writes its rows once, however often it runs."
+    'In a batch job, mode="append" adds to the existing data and mode="overwrite" replaces it. If the job may run'
+    " again, pass epoch= and recovery=: then it writes its rows once, however often it runs."
 )
 
 
 def check_resumed_mode(mode: str) -> None:
-    """Refuse a save mode for a job with recovery data that is not to append.
+    """Reject a save mode other than "append" for a job with recovery data.
 
     Raises:
-        ConfigurationError: saying what to do instead.
+        ConfigurationError: The mode is not "append".
     """
     if mode != "append":
         raise ConfigurationError(
-            f"mode={mode!r} does not go with epoch and recovery",
-            why="such a job adds its epoch to those before",
-            do='pass mode="append"; what the target held before the first epoch is a matter of the sink\'s on_existing',
+            f"mode={mode!r} is not valid with epoch and recovery",
+            why="such a job adds its epoch to the earlier ones",
+            do='pass mode="append"; the sink\'s on_existing decides about data from before the first epoch',
         )
 
 
@@ -162,39 +162,39 @@ def _write_unresumed(df: DataFrame, sink: Any, settings: StepSettings) -> EpochR
 
 
 def make_recovery() -> RecoveryConfig:
-    """Make a place for the log, on this host's disk. The protocol runs on it as ever."""
+    """Create a directory for the log on this host's disk. The protocol uses it like any other log."""
     return recovery_config(tempfile.mkdtemp(prefix=PREFIX))
 
 
 def remove_recovery(recovery: RecoveryConfig) -> None:
-    """Remove the log of a job that ended."""
+    """Delete the log of a job that has ended."""
     shutil.rmtree(recovery.url(), ignore_errors=True)
 
 
 def end_failed(recovery: RecoveryConfig, step_id: str, make_coordinator: Callable[[], EpochCoordinator]) -> str | None:
-    """Take back what a job left that failed, and remove its log. Raises nothing: the job's own error goes on.
+    """Roll back a failed job and delete its log. Raises nothing, so that the error of the job is not hidden.
 
     Args:
-        recovery: where the log is.
-        step_id: the job's step.
-        make_coordinator: makes a coordinator of the job's step, on that log.
+        recovery: The location of the log.
+        step_id: The step id of the job.
+        make_coordinator: Returns a coordinator of the job's step, on that log.
 
     Returns:
-        Where the log is kept and what for, one sentence; `None` when it is gone.
+        The location and the purpose of a log that is kept, as one sentence; `None` if it was deleted.
     """
     try:
         with closing(make_coordinator()) as coordinator:
             withdrawn = coordinator.withdraw()
     except Exception as error:
-        _log.warning("a failed job could not be taken back", exc_info=True)
+        _log.warning("a failed job could not be rolled back", exc_info=True)
         return (
-            f"What the failed job left in the target could not be taken back ({type(error).__name__}); its log is kept:"
-            f" `outfall gc {recovery.url()} {step_id} --take-over --yes`, with the sink's options, clears it."
+            f"The data of the failed job could not be rolled back ({type(error).__name__}), so its log is kept:"
+            f" `outfall gc {recovery.url()} {step_id} --take-over --yes`, with the sink's options, cleans it up."
         )
     if withdrawn:
         remove_recovery(recovery)
         return None
     return (
-        f"The job is recorded and not wholly published, so its log is kept: the same job with epoch=0 and"
+        f"The job is recorded but not completely published, so its log is kept: the same job with epoch=0 and"
         f" recovery={recovery.url()!r} publishes the rest."
     )

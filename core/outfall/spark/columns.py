@@ -1,7 +1,7 @@
-"""The columns of the rows: by position, and in which Arrow types they arrive.
+"""The columns of the rows: addressed by position, and with their Arrow types.
 
-Spark takes a column's name apart at its dots, and does not tell names apart that differ in case only, or not at all. So
-the rows go to the tasks under names of our own and get theirs back there.
+Spark splits a column name at its dots, and does not distinguish names that differ only in case. The rows therefore have
+positional names on their way to the tasks, and get their own names back there.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _PATH = re.compile(rf"(?:{_PIECE.pattern})(?:\.(?:{_PIECE.pattern}))*")
 
 @dataclass(frozen=True)
 class FoundColumn:
-    """A column, or a field within one."""
+    """A column, or a field in a column."""
 
     path: tuple[str, ...]
-    """The column's name under `RowColumns.renamed`, and the fields that lead on from it."""
+    """The column's name in `RowColumns.renamed`, followed by the names of nested fields."""
     name: str
-    """As the user says it, without back-ticks."""
+    """The user's name for it, without back-ticks."""
 
     def expression(self) -> Column:
-        """What selects it from the renamed rows."""
+        """Return the expression that selects it from the renamed rows."""
         from pyspark.sql import functions as sf
 
         column, *fields = self.path
@@ -48,48 +48,48 @@ class FoundColumn:
 
 
 class RowColumns:
-    """The columns of some rows."""
+    """The columns of a DataFrame."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Take the names in the order of the columns; they may be any, also twice the same."""
+        """Keep the names in the order of the columns. Names may be arbitrary, and may occur more than once."""
         self.names = tuple(names)
 
     def renamed(self, df: DataFrame) -> DataFrame:
-        """Return the rows with a name for each column that nothing can mistake."""
+        """Return the rows with unambiguous column names."""
         return df.toDF(*map(_position, range(len(self.names)))) if self.names else df
 
     def find(self, argument: str, text: str) -> FoundColumn:
-        """Find the column that an argument names: literally, or as Spark reads it, with fields and back-ticks.
+        """Return the column that an argument names, literally or as in Spark, with fields and back-ticks.
 
         Raises:
-            ConfigurationError: there is none, or more than one.
+            ConfigurationError: No column or more than one column has the name.
         """
         pieces = [text] if text in self.names else _pieces(text)
         if not pieces or pieces[0] not in self.names:
             raise ConfigurationError(
-                f"{argument} names the column {text!r}, and the rows have {', '.join(self.names)}",
-                do=f"give {argument} the name of a column",
+                f"{argument} names the column {text!r}, but the rows have {', '.join(self.names)}",
+                do=f"set {argument} to the name of a column",
             )
         self.check_unique(pieces[0])
         return FoundColumn((_position(self.names.index(pieces[0])), *pieces[1:]), ".".join(pieces))
 
     def check_unique(self, *names: str) -> None:
-        """Refuse names that several columns have, of all columns if none is given.
+        """Reject duplicate column names, among all columns if none is given.
 
         Raises:
-            ConfigurationError: naming one.
+            ConfigurationError: Names a duplicate.
         """
         for name in names or self.names:
             if self.names.count(name) > 1:
                 raise ConfigurationError(
                     f"{self.names.count(name)} columns have the name {name!r}",
                     why="a row is a mapping of names to values",
-                    do="rename all but one, or leave them out",
+                    do="rename or remove all but one",
                 )
 
 
 def named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Give the first columns of a batch these names; the others keep theirs."""
+    """Return the batch with these names for its first columns."""
     if not names:
         return batch
     fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=False)]
@@ -98,22 +98,22 @@ def named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 
 def check_schema(sink: Any, schema: StructType) -> None:
-    """Let a sink refuse columns that it cannot write, before any data moves.
+    """Let a sink reject columns that it cannot write, before any data moves.
 
-    A sink that changes the DataFrame itself is left to find out in its tasks.
+    A sink that changes the DataFrame itself checks its columns in the tasks.
 
     Raises:
-        ConfigurationError: a column has a type that the sink, or Arrow, does not carry.
+        ConfigurationError: A column has a type that the sink or Arrow does not support.
     """
     if supports(sink, SupportsTarget) and not supports(sink, SupportsPreWriteTopology):
         sink.check_schema(arrow_schema(schema))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the schema of the batches that a Python worker gets. Timestamps are given in UTC here.
+    """Return the Arrow schema of the batches in a Python worker, with timestamps in UTC.
 
     Raises:
-        ConfigurationError: Spark has no Arrow type for a column's.
+        ConfigurationError: Spark has no Arrow type for a column.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas import types
@@ -129,7 +129,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             raise ConfigurationError(
                 f"the column {field.name!r} has the type {field.dataType.simpleString()}",
                 why="Spark cannot send it to Python as Arrow",
-                do="cast it to another type or leave it out",
+                do="cast it to another type or remove it",
             ) from error
     return pa.schema(fields)
 
@@ -139,7 +139,7 @@ def _position(index: int) -> str:
 
 
 def _pieces(text: str) -> list[str]:
-    """The column and its fields, as Spark takes a name apart; none where it would not."""
+    """Return the column and its fields, as Spark splits a name; empty if the name is invalid."""
     if not _PATH.fullmatch(text):
         return []
     return [quoted.replace("``", "`") if quoted else plain for quoted, plain in _PIECE.findall(text)]

@@ -1,7 +1,7 @@
-"""A listener for Spark's streaming queries that adds what Outfall counted to what Spark reports of a batch.
+"""A listener for streaming queries that adds Outfall's counters to the progress that Spark reports.
 
-Spark's own progress says nothing of what a function of `foreachBatch` or a data source in Python wrote. The counts are
-in the step's log, so that is what is read.
+Spark's progress does not contain the writes of a `foreachBatch` function or of a Python data source. The listener reads
+the counters from the step's log.
 """
 
 from __future__ import annotations
@@ -31,48 +31,49 @@ if TYPE_CHECKING:
     )
 
 _FIRST_READ = 8
-"""Entries that are read at first; more where that leaves a gap. An epoch without surprises has five at most."""
+"""Number of entries of the first read; more are read if that leaves a gap. A normal epoch has five at most."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class EpochProgress:
-    """An epoch of a query, as Outfall counted it and as Spark reported it."""
+    """An epoch of a query, with Outfall's counters and Spark's progress report."""
 
     query_id: str
-    """Spark's id of the query, which survives restarts."""
+    """Spark's query id, which is the same after restarts."""
     query_name: str | None
     step_id: str
     epoch: EpochSummary
-    """What Outfall counted. Its `batch` is `None` for a drain, which Spark knows nothing of."""
+    """Outfall's counters. `batch` is `None` for a drain, which Spark has no report of."""
     progress: StreamingQueryProgress
-    """Spark's report that the epoch was handed over with: of its own batch, or of a later one for a drain and for an
-    epoch whose own report Spark never made, since the query failed right after it."""
+    """The Spark report with which the epoch was passed on. It is that of the epoch's batch, or a later one for a drain
+    and for an epoch without a report because the query failed directly after it."""
 
 
 class EpochListener(StreamingQueryListener):
-    """Hands each epoch of one step over, when Spark reports the progress of its batch.
+    """Passes each epoch of one step on when Spark reports the progress of its batch.
 
     ```python
     spark.streams.addListener(EpochListener("/data/chk", on_epoch=lambda it: print(it.query_name, it.epoch.rows)))
     ```
 
-    Epochs come in their order and each once, those that were skipped and drains included. Progress of other queries is
-    passed over: which one writes the step stands in its log. The first report after the listener was made begins with
-    its own batch. Nothing that goes wrong here reaches the query: a log that cannot be read is warned of once, and what
-    was missed comes with a later report.
+    Each epoch is passed on once and in order, including skipped epochs and drains. Progress of other queries is
+    ignored: the log records which query writes the step. The first report after the creation of the listener starts
+    with its own batch. Errors never reach the query: an unreadable log is logged once as a warning, and missed epochs
+    follow with a later report.
 
-    On Spark Connect, since 4.0, listeners run in the client, which must reach the log.
+    On Spark Connect, since 4.0, listeners run in the client, which must be able to read the log.
 
     Args:
-        recovery: where the step's log is: the query's checkpoint location, or what was given as `recovery`.
-        step_id: the step's id.
-        on_epoch: called with each epoch, on the thread of Spark's listeners, so it must not wait for long. One that
-            raises is warned of once, and the epoch does not come again. Left out: each epoch is logged at level INFO.
+        recovery: The location of the step's log: the query's checkpoint location, or its `recovery`.
+        step_id: The step id.
+        on_epoch: Called with each epoch, on the thread of Spark's listeners, so it must not block for long. If it
+            raises, a warning is logged once, and the epoch is not passed on again. By default, each epoch is logged at
+            level INFO.
 
     Raises:
-        ConfigurationError: no log can lie there.
+        ConfigurationError: The location cannot store a log.
     """
 
     def __init__(
@@ -86,19 +87,19 @@ class EpochListener(StreamingQueryListener):
         self._step_id = check_step_id(step_id)
         self._on_epoch = on_epoch or _log_epoch
         self._lock = Lock()
-        """Spark may call from several threads."""
+        """Required because Spark may call from several threads."""
         self._query_id: str | None = None
-        """The query that writes the step; `None` until the log tells it."""
+        """The query that writes the step; `None` until the log contains it."""
         self._done: int | None = None
-        """The number of the newest entry that counts as handed over; `None` before the first report."""
+        """The number of the newest entry that was passed on; `None` before the first report."""
         self._warned: set[str] = set()
-        """What fails, and has not worked since it was warned of."""
+        """The operations that have failed since their last success."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: Spark waits here."""
+        """Do nothing, because Spark waits for this method."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Hand over what the step has completed or skipped up to the batch that is reported. Called by Spark."""
+        """Pass on the epochs that the step has completed or skipped up to the reported batch. Called by Spark."""
         progress = event.progress
         query_id = str(progress.id)
         with self._lock:
@@ -114,13 +115,13 @@ class EpochListener(StreamingQueryListener):
                 self._hand_over(EpochProgress(query_id, progress.name, self._step_id, epoch, progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: an idle trigger has no epoch."""
+        """Do nothing, because an idle trigger has no epoch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: what has no report yet comes with the first one of the next run."""
+        """Do nothing: the first report of the next run includes epochs without a report."""
 
     def _new_epochs(self, query_id: str, batch_id: int) -> list[EpochSummary]:
-        """Return what is to be handed over now, and count it as handed over."""
+        """Return the epochs to pass on now, and mark them as passed on."""
         with closing(self._recovery.open_read_only(self._step_id)) as log:
             entries = self._new_entries(log)
         if self._query_id is None:
@@ -134,7 +135,7 @@ class EpochListener(StreamingQueryListener):
         found = []
         for number, epoch in counted:
             if epoch.batch is not None and epoch.batch > batch_id:
-                break  # its own report is still to come
+                break  # its own report follows
             if number > self._done:
                 found.append(epoch)
                 self._done = number
@@ -160,13 +161,14 @@ class EpochListener(StreamingQueryListener):
         if what not in self._warned:
             self._warned.add(what)
             reason = without_credentials(f"{type(error).__name__}: {error}")
-            _log.warning(f"{text}, which is not said again until it works: %s", *args, reason)
+            _log.warning(f"{text}; no further warning until it works: %s", *args, reason)
 
 
 def _log_epoch(it: EpochProgress) -> None:
     epoch = it.epoch
     _log.info(
-        "query %s, step %s, epoch %d: %d rows in %.2f s (%d retries, %d dead letters, %d dropped, %d skipped, %d held)",
+        "query %s, step %s, epoch %d: %d rows in %.2f s (%d retries, %d dead letters, %d dropped, %d skipped,"
+        " %d buffered)",
         it.query_name or it.query_id,
         it.step_id,
         epoch.epoch,

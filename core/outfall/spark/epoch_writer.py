@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class EpochWriter:
-    """Writes DataFrames through one sink, one epoch each. Picklable."""
+    """Writes DataFrames to one sink, one epoch each. Picklable."""
 
     def __init__(
         self,
@@ -52,19 +52,19 @@ class EpochWriter:
         end_of_input: bool = False,
         final: bool = False,
     ) -> None:
-        """Check what can be checked without rows.
+        """Check the arguments without rows.
 
         Args:
-            sink: the sink.
-            recovery: where its log is.
-            settings: how it is written.
-            any_later: see `EpochOptions`.
-            end_of_input: whether the sink may hold nothing back after an epoch.
-            final: see `EpochOptions`.
+            sink: The sink.
+            recovery: The location of the log.
+            settings: The settings of the step.
+            any_later: See `EpochOptions`.
+            end_of_input: Whether the sink must deliver all buffered rows after an epoch.
+            final: See `EpochOptions`.
 
         Raises:
-            CapabilityError: the sink's capabilities do not go together, or it cannot be pickled.
-            ConfigurationError: the settings do not fit the sink.
+            CapabilityError: The sink's capabilities do not fit together, or it cannot be pickled.
+            ConfigurationError: The settings do not fit the sink.
         """
         settings = settings.for_sink(sink)
         settings.check(sink)
@@ -77,22 +77,22 @@ class EpochWriter:
         self._final = final
         self._started = time.time()
         self._checked: StructType | None = None
-        """The columns of the rows that were checked last, in this process."""
+        """The columns that were last checked in this process."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Forget which columns were checked: what the sink keeps of them may not travel with it."""
+        """Return the state without the checked columns, because the sink may not carry the result of the check."""
         return self.__dict__ | {"_checked": None}
 
     def write(self, df: DataFrame, epoch: int, *, query: RunningQuery = NO_QUERY) -> EpochResult:
-        """Write one epoch, or skip it when it is completed. Called on the driver.
+        """Write one epoch, or skip it if it is completed. Called on the driver.
 
         Args:
-            df: the rows, not streaming.
-            epoch: their number.
-            query: which query they are a batch of.
+            df: The rows, not streaming.
+            epoch: Their number.
+            query: The query of the batch.
 
         Raises:
-            ConfigurationError: the sink cannot keep the query's output mode.
+            ConfigurationError: The sink does not support the query's output mode.
         """
         if query.output_mode is not None:
             check_output_mode(self._sink, query.output_mode)
@@ -110,26 +110,26 @@ class EpochWriter:
                 rewrites += 1
                 if rewrites > REWRITES:
                     raise
-                _log.warning("%s Writing it anew.", error)
+                _log.warning("%s Writing it again.", error)
         if self._end_of_input and supports(self._sink, SupportsBufferedRows):
-            # Parts that had no rows now may hold some of an earlier job or query.
+            # Parts without rows in this epoch may have buffered rows of an earlier job or query.
             drain(lambda: self.coordinator(query))
         return result
 
     def check(self, df: DataFrame) -> None:
-        """Refuse rows that cannot be written, before any data moves. Called on the driver.
+        """Reject rows that cannot be written, before any data moves. Called on the driver.
 
-        The sink is asked once for the same columns in a process, since it may have to ask its target.
+        Checks the same columns only once per process, because the sink may query its target.
 
         Raises:
-            ConfigurationError: a column is missing, or has a type that cannot be written.
+            ConfigurationError: A column is missing, or has a type that cannot be written.
         """
         if df.schema != self._checked:
             self._settings.check_rows(self._sink, df)
             self._checked = df.schema
 
     def coordinator(self, query: RunningQuery = NO_QUERY) -> EpochCoordinator:
-        """Make a coordinator of the step. Called on the driver."""
+        """Return a coordinator of the step. Called on the driver."""
         checkpoint = SparkCheckpoint.at(query.checkpoint)
         options = EpochOptions(
             commit=self._settings.commit,
@@ -145,7 +145,7 @@ class EpochWriter:
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=query.run)
 
     def _description(self, epoch: int) -> str:
-        """What Spark's UI shows of the epoch's jobs: of a sink that consists of others, the kinds of these."""
+        """Return the description of the epoch's jobs in Spark's UI, with the kinds of the children of a composite."""
         sinks = [self._sink, *children_of(self._sink).values()]
         kinds = ", ".join(kind_of(sink) for sink in sinks if not supports(sink, SupportsChildren))
         return f"outfall: step {self._settings.step_id}, epoch {epoch} → {kinds}"
@@ -156,16 +156,16 @@ class EpochWriter:
         function = EpochFunction(self._sink, ticket, epoch, value, names)
         rows = map_in_arrow(frame, function, RESPONSE_SCHEMA).collect()
         if not rows:
-            # Spark saw that there are no rows and ran nothing. A stateful query must be run all the same, or its state
-            # store misses this batch and the query cannot go on.
+            # Spark proved that there are no rows and ran no task. A stateful query must be run nevertheless. Otherwise
+            # its state store misses this batch, and the query cannot continue.
             df.write.format("noop").mode("overwrite").save()
         return [TaskResponse.decode(bytes(row["response"])) for row in rows]
 
     def _prepared(self, df: DataFrame, ticket: Ticket) -> tuple[DataFrame, tuple[str, ...], str | None]:
-        """The rows as the tasks need them: shaped by the sink, routed, and no column more than is written.
+        """Prepare the rows for the tasks: apply the pre-write topology, route, and select the written columns.
 
         Returns:
-            The rows under names of our own; the names to give back; the name of the column that is the value.
+            The rows under positional names, the original names, and the name of the value column.
         """
         settings = self._settings
         shaped = self._sink.add_pre_write_topology(df) if supports(self._sink, SupportsPreWriteTopology) else df
@@ -196,10 +196,10 @@ class EpochWriter:
 
 @contextmanager
 def _described(df: DataFrame, text: str) -> Iterator[None]:
-    """Describe the Spark jobs that the block starts on this thread, and put back what described them before.
+    """Set the description of the Spark jobs that the block starts on this thread, and restore the previous one.
 
-    Spark Connect keeps descriptions to itself. It shows the tags of a session in its own tab, and with the jobs in the
-    REST API; a tag has no comma.
+    Spark Connect ignores descriptions. It shows the tags of a session in its own tab, and with the jobs in the REST
+    API. A tag must not contain a comma.
     """
     session = df.sparkSession
     if is_connect(df):
@@ -216,13 +216,13 @@ def _described(df: DataFrame, text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # A session that was stopped meanwhile has none to put back, and its own error goes on.
+        # A session that was stopped meanwhile has no description to restore, and must not hide the original error.
         with suppress(Exception):
             context.setLocalProperty(JOB_DESCRIPTION, before)  # type: ignore[arg-type]
 
 
 def default_parallelism(df: DataFrame) -> int:
-    """How many tasks run side by side; on Connect, where that is unknown, the number of shuffle partitions."""
+    """Return the number of parallel tasks, or of shuffle partitions on Connect, where the former is unknown."""
     session = df.sparkSession
     if is_connect(df):
         return int(session.conf.get("spark.sql.shuffle.partitions") or 200)
@@ -230,7 +230,7 @@ def default_parallelism(df: DataFrame) -> int:
 
 
 def _check_pickles(sink: Any) -> None:
-    """Pickle a sink as Spark does, before anything is begun."""
+    """Pickle a sink as Spark does, before the epoch begins."""
     from pyspark import cloudpickle
 
     dumps: Any = cloudpickle.dumps
@@ -240,5 +240,5 @@ def _check_pickles(sink: Any) -> None:
         raise CapabilityError(
             f"the {type(sink).__name__} cannot be sent to Spark's tasks",
             why=f"pickling it fails: {error}",
-            do="let the sink hold options only, and open connections, locks and files in its partitions",
+            do="store only options in the sink, and open connections, locks and files in its partitions",
         ) from error

@@ -1,4 +1,4 @@
-"""Which query a batch comes from, and which run of it."""
+"""Identifies the query of a batch, and its run."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ JOB_GROUP = "spark.jobGroup.id"
 
 @dataclass(frozen=True)
 class RunningQuery:
-    """What tells a batch's query from others."""
+    """The identity of a batch's query."""
 
     query_id: str | None
-    """Spark's id, which stands in the checkpoint and survives restarts; `None` for a batch job."""
+    """Spark's query id, which is in the checkpoint and the same after restarts; `None` for a batch job."""
     run: str | None
-    """Differs between the runs of a query in this process."""
+    """Unique per run of a query in this process."""
     checkpoint: str | None = None
-    """Where its checkpoint is, as far as that is known."""
+    """The location of its checkpoint, if known."""
     output_mode: str | None = None
-    """Its output mode, where that is known and the rows are the query's as they come."""
+    """Its output mode, if known and if the rows are those of the batch."""
 
 
 NO_QUERY = RunningQuery(None, None)
-"""What a batch job is of."""
+"""The identity of a batch job."""
 
 
 def running_query(df: DataFrame) -> RunningQuery:
-    """Recognise the query of a micro-batch on a classic session. Called on the thread that its function runs on.
+    """Return the query of a micro-batch on a classic session. Called on the thread of the foreachBatch function.
 
     Raises:
-        ConfigurationError: the thread is another one, or there is no stream. Without its query's id a batch of another
-            query could not be told from one that comes again, and its rows would be dropped.
+        ConfigurationError: The thread is another one, or there is no stream. Without the query id, a batch of another
+            query could be taken for a replay, and its rows would be dropped.
     """
     context = df.sparkSession.sparkContext
     query_id = context.getLocalProperty(QUERY_ID)
     if query_id is None:
         raise ConfigurationError(
-            "Spark tells this thread no query id",
-            why="the function was called on a thread of its own, which has not the properties of the stream's, or"
-            " outside a stream",
-            do="call it on the thread of foreachBatch; or give the other thread pyspark.inheritable_thread_target(…),"
-            " made inside the foreachBatch function; or write what is no stream with outfall.spark.write",
+            "this thread has no Spark query id",
+            why="the function was called on another thread than the stream's, or outside a stream",
+            do="call it on the thread of foreachBatch; or start the other thread with"
+            " pyspark.inheritable_thread_target(…), created inside the foreachBatch function; or use"
+            " outfall.spark.write for rows that are not streaming",
         )
     active = _active(df, query_id)
     if active is None:
@@ -58,10 +58,10 @@ def running_query(df: DataFrame) -> RunningQuery:
 
 
 def _active(df: DataFrame, query_id: str) -> tuple[str, str, str | None] | None:
-    """Run, checkpoint and output mode that Spark itself has of an active query; `None` where it cannot be asked.
+    """Return run, checkpoint and output mode of an active query from Spark; `None` if they are not available.
 
-    The stream's thread has the run as its job group, which is the user's to set. The mode is told only of rows that
-    nobody has changed: a function of the user's may make something else of them.
+    The job group of the stream's thread is the run, but the user may set it. The mode is returned only for unchanged
+    rows, because a user's function may transform them.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -80,10 +80,10 @@ def _active(df: DataFrame, query_id: str) -> tuple[str, str, str | None] | None:
 
 
 def query_in(df: DataFrame, checkpoint: str) -> str | None:
-    """Return the query id that Spark wrote into a checkpoint; `None` where there is none.
+    """Return the query id in a checkpoint; `None` if there is none.
 
-    The file is `metadata` (`StreamMetadata` in Spark's sources), written before a query's first batch. It is read
-    through Spark, which sees what a path means to the query.
+    It is in the file `metadata` (`StreamMetadata` in Spark's sources), which Spark writes before a query's first batch.
+    The file is read through Spark, so that the path has the same meaning as for the query.
     """
     from pyspark.errors import PySparkException
 
@@ -97,5 +97,5 @@ def query_in(df: DataFrame, checkpoint: str) -> str | None:
 
 
 def is_connect(df: DataFrame) -> bool:
-    """Whether the rows belong to a session of Spark Connect."""
+    """Return whether the rows belong to a session of Spark Connect."""
     return ".connect." in type(df).__module__

@@ -1,7 +1,7 @@
-"""Brings each row to the one task that writes its part, and the rows of a task to a Python function.
+"""Routes each row to the one task that writes its part, and runs a Python function over the rows of a task.
 
-Hides what differs between releases of PySpark: before `repartitionById` a row's partition is the hash of a column, and
-`mapInArrow` asks for pandas although nothing uses it.
+Hides differences between releases of PySpark: without `repartitionById`, a row's partition is the hash of a column, and
+`mapInArrow` requires pandas although it does not use it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def route(
     tasks: int,
     order_by: Sequence[Column],
 ) -> DataFrame:
-    """Add the part column, and repartition so that each part's rows are in one task.
+    """Add the part column, and repartition so that the rows of each part are in one task.
 
     Args:
-        df: the rows, under names that differ.
-        sink: a fixed sink.
-        parts: how many parts it has.
-        key: the column that routes; `None` only for a single part.
+        df: The rows, with unique column names.
+        sink: A fixed sink.
+        parts: The number of its parts.
+        key: The routing column; `None` only for a single part.
         null_key: "error" or "empty".
-        tasks: how many tasks write at most; part i goes to task i modulo this number.
-        order_by: columns by which the rows of each part are sorted.
+        tasks: The maximum number of tasks. Part i is written by task i modulo this number.
+        order_by: Columns by which the rows of each part are sorted.
     """
     routed = _with_part(df, sink, parts, key=key, null_key=null_key)
     routed = _repartition(routed, min(parts, tasks))
@@ -72,16 +72,16 @@ def _repartition(df: DataFrame, tasks: int) -> DataFrame:
     task: Column = sf.pmod(sf.col(PART_COLUMN), sf.lit(tasks)).cast("int")
     if pyspark_version() >= (4, 1):
         return df.repartitionById(tasks, task)
-    # Before repartitionById a row's partition is the hash of a column: give it one that hashes to where we want it.
+    # Without repartitionById, a row's partition is the hash of a column. Use values whose hash is the right partition.
     salts = sf.array(*[sf.lit(salt) for salt in partition_salts(tasks)])
     return df.repartition(tasks, sf.element_at(salts, task + 1))
 
 
 def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType | str) -> DataFrame:
-    """Run a function over each partition's Arrow batches.
+    """Run a function over the Arrow batches of each partition.
 
-    PySpark refuses `mapInArrow` where pandas is missing, although neither the driver nor the workers use it there. Only
-    then is the call made by the way that PySpark makes it itself, behind that check; Connect cannot do without pandas.
+    PySpark rejects `mapInArrow` without pandas, although neither driver nor workers use it there. In this case, the
+    function makes the same call as PySpark behind that check. Connect does not work without pandas.
     """
     if find_spec("pandas") is not None or is_connect(df):
         return df.mapInArrow(function, schema)
@@ -101,7 +101,7 @@ def _without_pandas(df: DataFrame, function: ArrowFunction, schema: StructType |
         return Classic(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
     from pyspark.sql import DataFrame as Frame
 
-    eval_type = import_module("pyspark.rdd").PythonEvalType.SQL_MAP_ARROW_ITER_UDF  # gone from pyspark.rdd in 4.x
+    eval_type = import_module("pyspark.rdd").PythonEvalType.SQL_MAP_ARROW_ITER_UDF  # not in pyspark.rdd of 4.x
     call = udf._create_udf(function, schema, eval_type)
     column = call(*[frame[name] for name in frame.columns])
     old: Any = Frame
@@ -110,7 +110,7 @@ def _without_pandas(df: DataFrame, function: ArrowFunction, schema: StructType |
 
 
 def hash_int(value: int) -> int:
-    """Return what Spark's `hash` gives for an INT column: a signed 32-bit integer.
+    """Return Spark's `hash` of an INT column: a signed 32-bit integer.
 
     It is MurmurHash3 x86_32 (Austin Appleby, public domain) with seed 42.
     """
@@ -127,7 +127,7 @@ def hash_int(value: int) -> int:
 
 
 def partition_salts(partitions: int) -> list[int]:
-    """Find, for each partition, the least int that `repartition(partitions, column)` sends there."""
+    """Return for each partition the smallest int that `repartition(partitions, column)` sends there."""
     found: dict[int, int] = {}
     value = 0
     while len(found) < partitions:

@@ -1,4 +1,4 @@
-"""How one step is written through the Python API."""
+"""The settings of one step in the Python API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NullKey = Literal["error", "empty"]
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Everything about a write but the sink, the rows and the recovery location. Checked on construction."""
+    """All settings of a step except the sink, the rows and the recovery location. Checked on construction."""
 
     step_id: str = "sink"
     key: str | None = None
@@ -42,33 +42,33 @@ class StepSettings:
     commit: CommitPolicy = field(default_factory=CommitPolicy)
 
     def __post_init__(self) -> None:
-        """Refuse what can be seen to be wrong without rows."""
+        """Reject invalid values that are detectable without rows."""
         check_step_id(self.step_id)
         for name in ("key", "value"):
             column = getattr(self, name)
             if column is not None and not isinstance(column, str):
-                raise ConfigurationError(f"{name} is a {type(column).__name__}", do="give the name of a column")
+                raise ConfigurationError(f"{name} is a {type(column).__name__}", do="pass the name of a column")
         object.__setattr__(self, "null_key", in_own_case(self.null_key, ("error", "empty")))
         if self.null_key not in ("error", "empty"):
-            raise ConfigurationError(f"null_key is {self.null_key!r}", do='give "error" or "empty"')
+            raise ConfigurationError(f"null_key is {self.null_key!r}", do='pass "error" or "empty"')
         if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
-            raise ConfigurationError(f"workers is {self.workers!r}", do="give a whole number from 1, or leave it out")
+            raise ConfigurationError(f"workers is {self.workers!r}", do="pass an integer from 1, or omit it")
         if isinstance(self.order_by, str) or not all(isinstance(column, str) for column in self.order_by):
             raise ConfigurationError(
                 f"order_by is {self.order_by!r}",
-                do="give a list of names of columns; for another order add a column with the values to sort by",
+                do="pass a list of column names; for another order, add a column with the values to sort by",
             )
         if not isinstance(self.commit, CommitPolicy):
             raise ConfigurationError(
-                f"commit is a {type(self.commit).__name__}", do="give an outfall.spark.CommitPolicy"
+                f"commit is a {type(self.commit).__name__}", do="pass an outfall.spark.CommitPolicy"
             )
 
     def check(self, sink: Any) -> None:
-        """Check the settings against a sink. Called once for a query or job.
+        """Check the settings against a sink. Called once per query or job.
 
         Raises:
-            CapabilityError: the sink's capabilities do not go together.
-            ConfigurationError: the settings do not fit the sink.
+            CapabilityError: The sink's capabilities do not fit together.
+            ConfigurationError: The settings do not fit the sink.
         """
         check_sink(sink)
         if is_fixed(sink):
@@ -76,47 +76,46 @@ class StepSettings:
         elif self.key is not None:
             raise ConfigurationError(
                 f"key={self.key!r} routes rows to parts, and {type(sink).__name__} has none",
-                do="leave key out, or give the sink parts",
+                do="omit key, or give the sink parts",
             )
         if keeps_writer_state(sink) and self.workers is None:
             raise ConfigurationError(
-                f"{type(sink).__name__} keeps state per worker, so their number must be fixed", do="pass workers="
+                f"{type(sink).__name__} keeps state per worker, so their number must be set", do="pass workers="
             )
         if supports(sink, SupportsPreWriteTopology) and self.workers is not None and not is_fixed(sink):
             raise ConfigurationError(
-                f"{type(sink).__name__} says itself which rows a task gets, and workers={self.workers} would deal them"
-                " out anew",
-                do="leave workers out: spark.sql.shuffle.partitions says how many tasks write",
+                f"{type(sink).__name__} partitions the rows itself, and workers={self.workers} would repartition them",
+                do="omit workers: spark.sql.shuffle.partitions sets the number of tasks that write",
             )
 
     def for_sink(self, sink: Any) -> StepSettings:
-        """Return them with the column that routes rows, where the user named none and the sink knows one."""
+        """Return the settings with the sink's default routing column, if the user has named none."""
         if self.key is not None or not is_fixed(sink) or len(listed_parts(self.step_id, sink, ())) == 1:
             return self
         return replace(self, key=routing_key_of(sink))
 
     def check_key(self, sink: Any, parts: int) -> None:
-        """Refuse several parts where no key says which row belongs to which.
+        """Reject several parts without a key.
 
         Raises:
-            ConfigurationError: saying what to pass.
+            ConfigurationError: The key is missing.
         """
         if self.key is None and parts > 1:
             raise ConfigurationError(
-                f"{type(sink).__name__} has {parts} parts and no key says which row belongs to which",
+                f"{type(sink).__name__} has {parts} parts, but no key routes the rows to them",
                 do="pass key=, the name of a column",
             )
 
     def check_rows(self, sink: Any, df: DataFrame) -> None:
-        """Check the columns that are named, and let the sink check those that it gets.
+        """Check the named columns, and let the sink check the columns that it gets.
 
         Raises:
-            ConfigurationError: a column is missing, or has a type that cannot be written.
+            ConfigurationError: A column is missing, or has a type that cannot be written.
         """
         if not bears_speculation(sink) and df.sparkSession.conf.get("spark.speculation", "false") == "true":
             raise ConfigurationError(
                 f"{type(sink).__name__} cannot be written with spark.speculation=true",
-                why="of two attempts of one task each would fence the other",
+                why="two attempts of one task would fence each other",
                 do="start the session with spark.speculation=false",
             )
         columns = RowColumns(df.columns)

@@ -1,4 +1,4 @@
-"""Streaming with sink objects, and delivering what a sink holds back while its query does not run."""
+"""Streaming with the Python API, and the delivery of buffered rows while a query does not run."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
 
 
 class ForEachBatch:
-    """The function that `DataStreamWriter.foreachBatch` calls. Made by `for_each_batch`."""
+    """The function that `DataStreamWriter.foreachBatch` calls. Created by `for_each_batch`."""
 
     def __init__(self, writer: EpochWriter, checkpoint: str) -> None:
-        """Write through `writer`. On Connect the query's id is read from `checkpoint`."""
+        """Write with `writer`. On Connect, the query id is read from `checkpoint`."""
         self._writer = writer
         self._checkpoint = checkpoint
         self._query: RunningQuery | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch. Called by Spark on the driver, once or more for each batch id."""
+        """Write one micro-batch. Called by Spark on the driver, at least once per batch id."""
         if not isinstance(batch_id, int):
-            raise ConfigurationError(f"the batch id is {batch_id!r}", do="pass Spark's batch id on as it came")
+            raise ConfigurationError(f"the batch id is {batch_id!r}", do="pass Spark's batch id unchanged")
         query = self._query_on_connect(df) if is_connect(df) else running_query(df)
         if query.checkpoint is None:
             query = replace(query, checkpoint=self._checkpoint)
         self._writer.write(df, batch_id, query=query)
 
     def check(self, df: DataFrame) -> None:
-        """Refuse rows that cannot be written, before the query is started."""
+        """Reject rows that cannot be written, before the query is started."""
         self._writer.check(df)
 
     def _query_on_connect(self, df: DataFrame) -> RunningQuery:
-        """The server runs the function in one process per started query and tells it no id."""
+        """Return the query. The server runs the function in one process per started query, without the query's id."""
         if self._query is None:
             query_id = query_in(df, self._checkpoint)
             if query_id is None:
                 raise ConfigurationError(
                     f"{self._checkpoint!r} is not the checkpoint of a query, so this query's id is unknown",
-                    why="on Spark Connect it stands only there, and without it a batch of another query could not be"
-                    " told from one that comes again, whose rows are dropped",
+                    why="on Spark Connect, only the checkpoint has the id. Without it, a batch of another query could"
+                    " be taken for a replay, whose rows are dropped",
                     do="set the query's checkpointLocation, and pass the same location as checkpoint=",
                 )
             self._query = RunningQuery(query_id, "process")
@@ -78,34 +78,35 @@ def for_each_batch(
     adopt_checkpoint: bool = False,
     commit: CommitPolicy | None = None,
 ) -> ForEachBatch:
-    """Make a function for `df.writeStream.foreachBatch`, or to be called inside one of your own.
+    """Return a function for `df.writeStream.foreachBatch`, or for a call inside your own function.
 
-    On a classic session the query's output mode is compared with what the sink can keep, unless the function is called
-    with other rows than came. On Spark Connect the mode is not seen: `update` and `complete` need a sink that upserts.
+    On a classic session, the sink is checked for the query's output mode, unless the function is called with other rows
+    than those of the batch. On Spark Connect, the mode is unknown: `update` and `complete` require a sink that upserts.
 
-    Several writes in one function need a `step_id` each. On another thread the function must be called through
-    `pyspark.inheritable_thread_target`, made inside the function that Spark calls: so the thread knows the query.
+    Several writes in one function require a `step_id` each. On another thread, call the function through
+    `pyspark.inheritable_thread_target`, created inside the function that Spark calls, so that the thread inherits the
+    query id.
 
     Args:
-        sink: where the rows go.
-        recovery: where the step's log is: an absolute path, a URL or a `RecoveryConfig`. Keep it as long as the
+        sink: The sink.
+        recovery: The location of the step's log: an absolute path, a URL or a `RecoveryConfig`. Keep it as long as the
             checkpoint and no longer.
-        checkpoint: the query's checkpoint location, where it is not `recovery`. Needed on Spark Connect only, where the
-            query's id is read from it.
-        key: the column that routes rows to the parts of a fixed sink; cast to string. A name with its dots as it is,
-            or as Spark takes it: `a.b` is also the field `b` of `a`. Left out: the sink's own, where it knows one
-            (`DeclaresRoutingKey`).
-        value: the column or field to write; all columns as a dict per row when `None`.
-        step_id: names this sink within the query: letters, digits, `.`, `_`, `-`.
-        null_key: what a NULL key does: "error", or "empty" to route it as an empty string.
-        order_by: columns by which the rows of each task are sorted, part by part.
-        workers: how many tasks write; left to Spark when `None`.
-        adopt_checkpoint: begin at the batch id that comes although nothing is recorded yet, for a query that wrote
-            elsewhere before.
-        commit: how long committing is tried, and what is done with data that the target refuses: `CommitPolicy`.
+        checkpoint: The query's checkpoint location, if it is not `recovery`. Required only on Spark Connect, where the
+            query id is read from it.
+        key: The column that routes rows to the parts of a fixed sink, cast to string. Either a column name with
+            literal dots, or a name as in Spark: `a.b` is also the field `b` of `a`. Defaults to the routing column of
+            the sink, if it has one (`DeclaresRoutingKey`).
+        value: The column or field to write. By default, all columns as a dict per row.
+        step_id: The name of this sink within the query: letters, digits, `.`, `_`, `-`.
+        null_key: The treatment of a NULL key: "error", or "empty" to route it as an empty string.
+        order_by: Columns by which the rows of each task are sorted, part by part.
+        workers: The number of tasks that write. By default, Spark decides.
+        adopt_checkpoint: Begin at the first batch id although no epoch is recorded, for a query that wrote to another
+            sink before.
+        commit: The duration of retries, and the treatment of data that the target rejects. See `CommitPolicy`.
 
     Raises:
-        ConfigurationError: something does not fit together.
+        ConfigurationError: An argument is invalid, or does not fit the sink.
     """
     settings = StepSettings(
         step_id=step_id,
@@ -139,36 +140,37 @@ def write_stream(
     adopt_checkpoint: bool = False,
     commit: CommitPolicy | None = None,
 ) -> DataStreamWriter:
-    """Write a streaming DataFrame through a sink.
+    """Write a streaming DataFrame to a sink.
 
     ```python
     write_stream(df, FileSink("/data/out", parts=4), key="carrier", checkpoint="/data/chk").start()
     ```
 
     Args:
-        df: the streaming rows.
-        sink: where they go.
-        key: see `for_each_batch`, as all arguments not named here.
-        value: see `for_each_batch`.
-        step_id: see `for_each_batch`.
-        checkpoint: Spark's checkpoint location, absolute; also holds the step's log unless `recovery` is given. Leave
-            it out only when you set `checkpointLocation` yourself and pass `recovery`; on Spark Connect give it always.
-        recovery: where the step's log is, if not with the checkpoint.
-        null_key: see `for_each_batch`.
-        order_by: see `for_each_batch`.
-        workers: see `for_each_batch`.
-        adopt_checkpoint: see `for_each_batch`.
-        commit: see `for_each_batch`.
+        df: The streaming rows.
+        sink: The sink.
+        key: See `for_each_batch`, as for all arguments not described here.
+        value: See `for_each_batch`.
+        step_id: See `for_each_batch`.
+        checkpoint: Spark's checkpoint location, absolute. It also contains the step's log unless `recovery` is given.
+            Omit it only if you set `checkpointLocation` yourself and pass `recovery`; on Spark Connect, always pass it.
+        recovery: The location of the step's log, if not with the checkpoint.
+        null_key: See `for_each_batch`.
+        order_by: See `for_each_batch`.
+        workers: See `for_each_batch`.
+        adopt_checkpoint: See `for_each_batch`.
+        commit: See `for_each_batch`.
 
     Returns:
-        A `DataStreamWriter`: go on with `trigger`, `queryName`, `outputMode` and `start` as ever. Sinks that only add
-        rows refuse `update` and `complete`, on a classic session before the first row; on Spark Connect it is not seen.
+        A `DataStreamWriter`: continue with `trigger`, `queryName`, `outputMode` and `start`. Sinks that only add rows
+        reject `update` and `complete`, on a classic session before the first row. On Spark Connect, the mode is
+        unknown.
 
     Raises:
-        ConfigurationError: something does not fit together; nothing was started.
+        ConfigurationError: An argument is invalid, or does not fit the sink. Nothing was started.
     """
     if not df.isStreaming:
-        raise ConfigurationError("the DataFrame is not a stream", do="use outfall.spark.write for a batch")
+        raise ConfigurationError("the DataFrame is not streaming", do="use outfall.spark.write for a batch")
     function = for_each_batch(
         sink,
         recovery=recovery if recovery is not None else checkpoint_recovery(checkpoint),
@@ -196,28 +198,30 @@ def drain(
     step_id: str = "sink",
     commit: CommitPolicy | None = None,
 ) -> EpochResult | None:
-    """Deliver what a sink holds back across epochs. Runs in this process and needs no Spark session.
+    """Deliver the rows that a sink buffers across epochs. Runs in this process, without a Spark session.
 
-    Stop the query first: one that runs is fenced and fails. Started again, it goes on at its next batch. A drain that
-    fails or is killed can be repeated, and what it recorded is finished by whatever runs next; each row is delivered
-    once, as in any epoch.
+    Stop the query first: a running query is fenced and fails. After a restart, it continues with its next batch. Repeat
+    a drain that failed or was killed; the next run finishes an epoch that it recorded. Each row is delivered with the
+    guarantee of any epoch.
 
     Args:
-        sink: the query's sink, with the same options.
-        checkpoint: the query's checkpoint location, where its recovery data lies beside it.
-        recovery: where the step's log is, if not with the checkpoint.
-        step_id: the step's id.
-        commit: how long committing is tried.
+        sink: The query's sink, with the same options.
+        checkpoint: The query's checkpoint location, if it contains the step's log.
+        recovery: The location of the step's log, if not with the checkpoint.
+        step_id: The step id.
+        commit: The duration of retries. See `CommitPolicy`.
 
     Returns:
-        What was delivered; `None` when nothing was held back.
+        The outcome; `None` if no rows were buffered.
 
     Raises:
-        ConfigurationError: neither or both of `checkpoint` and `recovery` are given, or the sink holds nothing back.
-        OutfallError: see `EpochCoordinator`.
+        ConfigurationError: Neither or both of `checkpoint` and `recovery` are given, or the sink buffers no rows.
+        OutfallError: See `EpochCoordinator`.
     """
     if checkpoint is not None and recovery is not None:
-        raise ConfigurationError("checkpoint and recovery are both given", do="give the one where the step's log is")
+        raise ConfigurationError(
+            "checkpoint and recovery are both given", do="pass the one that contains the step's log"
+        )
     location = recovery_config(recovery if recovery is not None else checkpoint_recovery(checkpoint))
     options = EpochOptions(commit=commit or CommitPolicy())
     check_step_id(step_id)
@@ -228,18 +232,18 @@ def checkpoint_recovery(checkpoint: str | os.PathLike[str] | None) -> str:
     """Return the checkpoint location as a recovery location.
 
     Raises:
-        ConfigurationError: it is missing or relative.
+        ConfigurationError: The location is missing or relative.
     """
     if checkpoint is None or not os.fspath(checkpoint).strip():
         raise ConfigurationError(
-            "no checkpoint location is given, so there is nowhere to record what was written",
-            do="give the query's checkpoint location, or recovery=",
+            "no checkpoint location is given, so there is no location for the recovery log",
+            do="pass the query's checkpoint location, or recovery=",
         )
     location = os.fspath(checkpoint)
     if not os.path.isabs(location) and not urlsplit(location).scheme:
         raise ConfigurationError(
             f"the checkpoint location {location!r} is relative",
             why="Spark and its workers may run in different directories",
-            do="give an absolute path or a URL",
+            do="pass an absolute path or a URL",
         )
     return location

@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: the functions of the Python API, and what a task knows of itself."""
+"""The functions of the Python API in Spark's Python workers, and the identity of a task."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ QUERY_ID = "sql.streaming.queryId"
 PART_COLUMN = "__outfall_part"
 KEY_COLUMN = "__outfall_key"
 NULL_KEY_PART = -1
-"""Stands in the part column for a NULL key, which the task refuses."""
+"""The value of the part column for a NULL key, which the task rejects."""
 
 RESPONSE_SCHEMA = "response binary"
 
 
 @dataclass(frozen=True)
 class EpochFunction:
-    """Writes the rows of one task and yields its response; for `mapInArrow`."""
+    """Writes the rows of one task and yields its result; for `mapInArrow`."""
 
     sink: Any
     ticket: Ticket
     epoch: int
     value: str | None
     names: tuple[str, ...] = ()
-    """The names that the columns get back, in their order."""
+    """The original names of the columns, in their order."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row with one column: the response."""
+        """Yield one row with one column: the result."""
         task = EpochTask(self.sink, self.ticket, task_identity(self.epoch), value_column=self.value)
         response = task.run(self._routed(batches))
         yield pa.RecordBatch.from_pydict({"response": pa.array([response.encode()], pa.binary())})
@@ -52,7 +52,7 @@ class EpochFunction:
                 yield None, batch
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        """Cut a batch by part; rows of one part keep their order."""
+        """Split a batch by part. The rows of a part keep their order."""
         column = batch.column(PART_COLUMN)
         rows = batch.drop_columns([PART_COLUMN])
         present = pc.unique(column).to_pylist()
@@ -61,7 +61,7 @@ class EpochFunction:
                 "a row's key is NULL",
                 step=self.ticket.step_id,
                 epoch=self.epoch,
-                do='leave such rows out, or pass null_key="empty" to route them as an empty key',
+                do='filter such rows out, or pass null_key="empty" to route them as an empty key',
             )
         if len(present) == 1:
             yield self.ticket.parts[present[0]], rows
@@ -76,7 +76,7 @@ class EpochFunction:
 
 @dataclass(frozen=True)
 class PartFunction:
-    """Puts the part's index in place of the key, by a sink's own `part_fn`; for `mapInArrow`."""
+    """Replaces the key by the index of the part, with a sink's own `part_fn`; for `mapInArrow`."""
 
     sink: Any
     parts: int
@@ -91,23 +91,23 @@ class PartFunction:
 
 
 def task_identity(epoch: int | None) -> TaskIdentity:
-    """Identify this try of this task. Called in a task.
+    """Return the identity of this attempt of this task. Called in a task.
 
     Args:
-        epoch: the epoch where the driver knows it; `None` to take Spark's batch id.
+        epoch: The epoch, if the driver has it; `None` to use Spark's batch id.
 
     Raises:
-        TerminalError: there is no task, or no batch id.
+        TerminalError: There is no task, or no batch id.
     """
     context = TaskContext.get()
     if context is None:
-        raise TerminalError("this runs in no Spark task", do="report this")
+        raise TerminalError("this code does not run in a Spark task", do="report this")
     batch_id = context.getLocalProperty(BATCH_ID)
     if epoch is None and batch_id is not None:
         epoch = int(batch_id)
     if epoch is None:
         raise TerminalError(
-            "Spark tells the task no batch id", do="write through outfall.spark.write_stream, which passes it on"
+            "the task has no batch id of Spark", do="write with outfall.spark.write_stream, which passes it on"
         )
     return TaskIdentity(
         epoch=epoch,

@@ -1,4 +1,4 @@
-"""Which PySpark is needed."""
+"""Checks the version of PySpark."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ OLDEST_FOR_OPTIONS = (4, 1)
 def pyspark_version() -> tuple[int, int]:
     """Return the major and minor version of the PySpark that would be imported.
 
-    Read from the module and not from a distribution: clusters bring PySpark without one.
+    Read from the module and not from a distribution, because clusters provide PySpark without one.
 
     Raises:
-        ImportError: there is none.
+        ImportError: PySpark is not installed.
     """
     try:
         found = str(importlib.import_module("pyspark").__version__)
     except ImportError as error:
         raise ImportError(
-            "pyspark is not installed. What to do: pip install 'outfall[spark]', or run where a cluster brings it."
+            "pyspark is not installed. What to do: pip install 'outfall[spark]', or use a cluster that provides it."
         ) from error
     major, minor = found.split(".")[:2]
     return int(major), int(minor)
 
 
 def check_pyspark(oldest: tuple[int, int] = OLDEST) -> None:
-    """Refuse a PySpark that is missing or too old.
+    """Reject a PySpark that is missing or too old.
 
     Raises:
-        ImportError: saying what was found and what is needed.
+        ImportError: Names the found and the required version.
     """
     found = pyspark_version()
     if found < oldest:
         raise ImportError(
-            f"PySpark {found[0]}.{found[1]} is too old for this part of Outfall, which needs"
+            f"PySpark {found[0]}.{found[1]} is too old for this part of Outfall, which requires"
             f" {oldest[0]}.{oldest[1]} or later. What to do: use a newer Spark."
         )

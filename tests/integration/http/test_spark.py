@@ -79,6 +79,6 @@ def test_rows_that_cannot_be_sent_are_refused_before_the_first_one(spark: SparkS
     name = receiver.new_target()
     with pytest.raises(ConfigurationError, match="the idempotency key requires the column 'key'"):
         write(spark.range(3), HttpSink(receiver.url(name), body="record", idempotency="row", key_column="key"))
-    with pytest.raises(ConfigurationError, match="leave workers out"):
+    with pytest.raises(ConfigurationError, match="omit workers"):
         write(spark.range(3), HttpSink(receiver.url(name), body="record", idempotency="content"), workers=2)
     assert receiver.targets[name].requests == []

@@ -130,7 +130,7 @@ def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, tm
     for mode, options, text in [
         ("append", {"on_existing": "overwrite"}, r'use \.mode\("overwrite"\)'),
         ("overwrite", {"on_existing": "resume"}, "contradict each other"),
-        ("overwrite", {"epoch": "1", "recovery": str(tmp_path / "log")}, "does not go with epoch and recovery"),
+        ("overwrite", {"epoch": "1", "recovery": str(tmp_path / "log")}, "is not valid with epoch and recovery"),
     ]:
         with pytest.raises(PySparkException, match=text):
             save(mode, 9, **options)

@@ -86,8 +86,8 @@ def test_save_modes_that_a_job_cannot_keep_are_refused(spark: SparkSession, out:
     resumed = {"epoch": 1, "recovery": str(tmp_path / "recovery")}
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (FileSink(out), {"mode": "replace"}, "mode is 'replace'"),
-        (FileSink(out), {"mode": "overwrite", **resumed}, "does not go with epoch and recovery"),
-        (FileSink(out), {"mode": "ignore", **resumed}, "does not go with epoch and recovery"),
+        (FileSink(out), {"mode": "overwrite", **resumed}, "is not valid with epoch and recovery"),
+        (FileSink(out), {"mode": "ignore", **resumed}, "is not valid with epoch and recovery"),
         (ReprSink(out), {"mode": "overwrite"}, "ReprSink cannot be written with mode='overwrite'"),
         (ReprSink(out), {"mode": "ignore"}, "ReprSink cannot be written with mode='error'"),
     ]

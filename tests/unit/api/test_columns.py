@@ -35,7 +35,7 @@ def test_a_column_is_found_literally_or_as_spark_reads_a_name(text: str, path: t
 
 @pytest.mark.parametrize("text", ["nope", "nope.id", "", ".", "id.", "`id", "`id`x", "Id"])
 def test_a_name_that_means_no_column_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"key names the column .*, and the rows have id, a\.b"):
+    with pytest.raises(ConfigurationError, match=r"key names the column .*, but the rows have id, a\.b"):
         RowColumns(NAMES).find("key", text)
 
 

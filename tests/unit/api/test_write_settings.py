@@ -34,7 +34,7 @@ from outfall.wrappers import FanOutSink
         ({"workers": 2.0}, "workers is 2.0"),
         ({"workers": True}, "workers is True"),
         ({"order_by": "name"}, "order_by is 'name'"),
-        ({"order_by": [object]}, "list of names"),
+        ({"order_by": [object]}, "list of column names"),
         ({"commit": {"deadline": 3}}, "commit is a dict"),
         ({"key": 1}, "key is a int"),
     ],
@@ -150,5 +150,5 @@ def test_a_sink_may_know_the_column_that_routes_its_rows() -> None:
     assert StepSettings().for_sink(FanOutSink([Keyed(), Keyed()])).key == "key"
     for unknown in (Keyed(None), FanOutSink([Keyed(), Keyed("id")])):
         settings = StepSettings().for_sink(unknown)
-        with pytest.raises(ConfigurationError, match="no key says"):
+        with pytest.raises(ConfigurationError, match="no key routes"):
             settings.check_key(unknown, 2)

@@ -111,7 +111,7 @@ def test_routing_by_content_takes_no_number_of_workers() -> None:
     from outfall.spark import settings
 
     sink = HttpSink(URL, body="record", idempotency="content")
-    with pytest.raises(ConfigurationError, match="leave workers out"):
+    with pytest.raises(ConfigurationError, match="omit workers"):
         settings.StepSettings(workers=4).check(sink)
     settings.StepSettings().check(sink)
 
