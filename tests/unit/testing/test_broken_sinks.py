@@ -70,7 +70,7 @@ def test_an_engine_that_forgets_parts_is_found(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("outfall.protocol.takeover.listed_parts", lambda step, sink, recorded: tuple(sink.list_parts()))
     (result,) = run_conformance(conforming.InPlace(), tmp_path, checks=["parts_removed"]).results
     assert result.outcome == "failed"
-    assert "vanished from list_parts()" in result.text
+    assert "disappeared from list_parts()" in result.text
 
 
 def test_an_engine_that_takes_any_epoch_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

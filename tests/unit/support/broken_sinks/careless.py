@@ -42,7 +42,7 @@ class AtLeastOnce(SinkHarness):
 
 
 @found_by("declared_guarantee", "the test claims EXACTLY_ONCE, but the sink declares AT_LEAST_ONCE")
-@found_by("replay_of_a_lost_epoch", "EXACTLY_ONCE is not true")
+@found_by("replay_of_a_lost_epoch", "EXACTLY_ONCE does not hold")
 class ClaimsTooMuch(AtLeastOnce):
     claim = Guarantee.EXACTLY_ONCE
 
@@ -51,9 +51,9 @@ class BlindSink(StagingSink):
     """Knows its target, and never looks at it."""
 
 
-@found_by("rewound_log", "it was not refused")
-@found_by("lost_log", "it was not refused")
-@found_by("foreign_log", "two targets have one name")
+@found_by("rewound_log", "the run was not rejected")
+@found_by("lost_log", "the run was not rejected")
+@found_by("foreign_log", "two targets have the same name")
 class NeverLooksAtItsTarget(Staging):
     def make_sink(self, target: Any) -> Any:
         return BlindSink(target)
@@ -81,7 +81,7 @@ class UnmeasuringSink(NamedShelfSink):
         return {part: 0 for part in self.list_parts() if part not in context.states}
 
 
-@found_by("lost_target", "it was not refused")
+@found_by("lost_target", "the run was not rejected")
 class WritesOnAfterALoss(InPlace):
     def make_sink(self, target: Any) -> Any:
         return UnmeasuringSink(target)

@@ -144,7 +144,7 @@ class TellingSink(RenamingSink):
     committer = ListeningCommitter
 
 
-@found_by("tasks_in_processes_of_their_own", "each task ran in a process of its own")
+@found_by("tasks_in_processes_of_their_own", "each task ran in a separate process")
 class TalksThroughAClass(Renaming):
     sink = TellingSink
 
@@ -203,7 +203,7 @@ class TrustingSink(RenamingSink):
     partition = TrustingPartition
 
 
-@found_by("failing_system_calls", "an fsync failed, and the epoch was completed all the same")
+@found_by("failing_system_calls", "an fsync failed, but the epoch completed")
 class SwallowsAFailedSync(Renaming):
     sink = TrustingSink
 
@@ -215,7 +215,7 @@ class ByWorkerSink(RenamingSink):
         return f".{context.incarnation}-{context.generation}-{context.epoch}-w{context.worker_index}"
 
 
-@found_by("attempt_after_the_winner", "an attempt started before the answers are collected, when another one had won")
+@found_by("attempt_after_the_winner", "an attempt started before the results are collected, when another one had won")
 class StagesByWorker(Renaming):
     sink = ByWorkerSink
 
@@ -289,7 +289,7 @@ class UnsyncedNamesSink(RenamingSink):
     committer = UnsyncedNamesCommitter
 
 
-@found_by("loss_of_power", "the machine lost its power after COMPLETED")
+@found_by("loss_of_power", "the machine lost power after COMPLETED")
 class NeverSyncsWhatItRenames(Renaming):
     sink = UnsyncedNamesSink
 
@@ -306,8 +306,8 @@ class MissingIsCommittedSink(RenamingSink):
     committer = MissingIsCommittedCommitter
 
 
-@found_by("lost_before_committing", "one of its committables was lost")
-@found_by("lost_after_committing", "one of its committables was lost")
+@found_by("lost_before_committing", "data of one of its committables was lost")
+@found_by("lost_after_committing", "data of one of its committables was lost")
 class TakesMissingForCommitted(Renaming):
     """Its test says nothing of how a file is lost."""
 

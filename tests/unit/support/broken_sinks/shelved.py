@@ -48,7 +48,7 @@ class AppendingSink(FaultyShelfSink):
         return super().build_part(step_id, for_part, len(self.shelf.file(for_part).values))
 
 
-@found_by("replay_of_a_lost_epoch", "that a lost attempt of epoch 1 wrote are visible")
+@found_by("replay_of_a_lost_epoch", "rows of a failed attempt of epoch 1 are visible")
 @found_by("random_schedules", r"play\(AppendsOnReplay\(\), \[", thorough=True)
 class AppendsOnReplay(Faulty):
     sink = AppendingSink
@@ -72,8 +72,8 @@ class UnfencedSink(FaultyShelfSink):
     partition = UnfencedPartition
 
 
-@found_by("zombie_of_an_older_generation", "a task stopped at")
-@found_by("late_zombie", "tasks of an older driver started")
+@found_by("zombie_of_an_older_generation", "a task was suspended at")
+@found_by("late_zombie", "tasks of an old driver started")
 class IgnoresTheGeneration(Faulty):
     sink = UnfencedSink
 
@@ -94,7 +94,7 @@ class ByGenerationSink(FaultyShelfSink):
     partition = ByGenerationPartition
 
 
-@found_by("stalled_attempt", "an attempt stalled at")
+@found_by("stalled_attempt", "an attempt was suspended at")
 class IgnoresTheAttempt(Faulty):
     sink = ByGenerationSink
 
@@ -122,7 +122,7 @@ class UnreadSink(FaultyShelfSink):
         super().seal(context, [part for part in parts if part.writer is not None])
 
 
-@found_by("parts_missing_in_the_replay", "the epoch came again with rows for one part")
+@found_by("parts_missing_in_the_replay", "the epoch was replayed with rows for one part")
 class ForgetsUnreadParts(Faulty):
     sink = UnreadSink
 
@@ -136,7 +136,7 @@ class LateSealSink(FaultyShelfSink):
             self.shelf.file(part.part).sealed = context.generation
 
 
-@found_by("old_driver_wakes", "a driver slept at")
+@found_by("old_driver_wakes", "a driver was suspended at")
 class SealsNewerRows(Faulty):
     sink = LateSealSink
 

@@ -117,7 +117,7 @@ class ChangingSink(FaultySink):
     partition = ChangingPartition
 
 
-@found_by("values_unchanged", "a value was changed while it was written")
+@found_by("values_unchanged", "a value was modified during the write")
 class ChangesValues(Faulty):
     sink = ChangingSink
 
@@ -146,7 +146,7 @@ class CountingSink(FaultySink):
         return super().bind(context)
 
 
-@found_by("counts_are_facts", "are counted, and there are")
+@found_by("counts_are_facts", "the correct number is")
 class CountsTwice(Faulty):
     sink = CountingSink
 
@@ -230,9 +230,9 @@ class AppendingSink(FaultySink):
         return 0
 
 
-@found_by("lost_reply_of_a_commit", "a commit did its work and lost its reply")
-@found_by("commit_is_asked_again", "a committer answered")
-@found_by("leftovers_are_cleaned_up", "leftovers of lost attempts")
+@found_by("lost_reply_of_a_commit", "a commit succeeded and its response was lost")
+@found_by("commit_is_asked_again", "a committer signaled")
+@found_by("leftovers_are_cleaned_up", "leftovers of failed attempts")
 class CommitsTwice(Faulty):
     sink = AppendingSink
 
@@ -271,8 +271,8 @@ class TrustingSink(FaultySink):
     committer = TrustingCommitter
 
 
-@found_by("lost_before_committing", "one of its committables was lost")
-@found_by("lost_after_committing", "one of its committables was lost")
+@found_by("lost_before_committing", "data of one of its committables was lost")
+@found_by("lost_after_committing", "data of one of its committables was lost")
 class TakesLostForCommitted(Faulty):
     sink = TrustingSink
 
@@ -294,7 +294,7 @@ class SwallowingSink(FaultySink):
     committer = SwallowingCommitter
 
 
-@found_by("target_refuses", "the target refused everything")
+@found_by("target_refuses", "the target failed from")
 class DropsOnFailure(Faulty):
     sink = SwallowingSink
 
@@ -378,7 +378,7 @@ class ForgetfulSink(FaultySink):
         return ForgetfulSerializer()
 
 
-@found_by("stored_values_come_back", "came back from its bytes as")
+@found_by("stored_values_come_back", "was deserialized as")
 @found_by("unknown_version_is_refused", "read version 2")
 @found_by("damaged_bytes_are_refused", "read b")
 class StoresTooLittle(Faulty):
@@ -392,7 +392,7 @@ class TalkativeSink(FaultySink):
         return f"TalkativeSink(password={self.password!r})"
 
 
-@found_by("no_secret_comes_out", r"a secret stands in the sink's repr.*\*\*\*\*\*\*")
+@found_by("no_secret_comes_out", r"a secret appears in the sink's repr.*\*\*\*\*\*\*")
 class ShowsItsPassword(Faulty):
     sink = TalkativeSink
     secrets = ("hunter2",)
@@ -411,7 +411,7 @@ class ClosingOnceSink(FaultySink):
     partition = ClosingOncePartition
 
 
-@found_by("close_after_errors_and_twice", r"close\(\) failed when it was called a second time")
+@found_by("close_after_errors_and_twice", r"the second call of close\(\) failed")
 class FailsOnTheSecondClose(Faulty):
     sink = ClosingOnceSink
 
@@ -441,6 +441,6 @@ class EmptyingSink(FaultySink):
         warehouse.published.clear()
 
 
-@found_by("replay_of_a_completed_epoch", "Spark lost its own commit entry")
+@found_by("replay_of_a_completed_epoch", "Spark lost its commit entry")
 class EmptiesTheTargetWhenItIsMade(Faulty):
     sink = EmptyingSink

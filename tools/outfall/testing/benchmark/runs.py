@@ -14,7 +14,7 @@ from outfall.sinks import DynamicSink, StatelessSinkPartition
 
 
 class EmptyPartition(StatelessSinkPartition[Any]):
-    """Drops what it is given."""
+    """Discards its input."""
 
     def write_batch(self, values: list[Any]) -> None:
         pass

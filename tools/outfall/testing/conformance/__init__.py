@@ -1,10 +1,11 @@
-"""The conformance and fault suite: any sink against what it claims.
+"""The conformance suite: tests the declared guarantee of any sink with injected faults.
 
 ```
-SinkHarness     what a sink's author gives: make_sink, read, …
-Trials, Trial   targets, logs and a source; what must be found in the end
-checks          one function per fault
-SinkConformance the checks as tests of pytest;  run_conformance  the same without pytest
+SinkHarness      implemented by the sink's author: make_sink, read, …
+Trials, Trial    targets, logs and a source; comparison of the visible rows with the guarantee
+checks           one function per fault
+SinkConformance  the checks as pytest tests
+run_conformance  the checks without pytest
 ```
 """
 

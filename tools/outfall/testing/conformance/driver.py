@@ -1,4 +1,4 @@
-"""Drivers whose tasks are as far from them as Spark's: each has a copy of the sink, or a process of its own."""
+"""Drivers with isolated tasks, as on Spark: each task has a copy of the sink or a separate process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from outfall.trace_points import listen
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 TaskRows = list[tuple[str | None, list[Any]]]
-"""The batches of one task, each with the part it belongs to."""
+"""The batches of one task with their parts."""
 
 
 class RemoteTasks(LocalDriver):
@@ -41,7 +41,7 @@ class RemoteTasks(LocalDriver):
             return coordinator.finish(ticket, answers)
 
     def expect_tasks(self, count: int) -> None:
-        """Say how many tasks the next epoch has: a sink with writer state has its states dealt out by it."""
+        """Set the number of tasks of the next epoch, which distributes the writer states."""
         if supports(self.sink, SupportsWriterState):
             self._options = replace(self._options or EpochOptions(), worker_count=count)
 
@@ -49,7 +49,7 @@ class RemoteTasks(LocalDriver):
         return copied(self.sink)
 
     def routed(self, tasks: Sequence[Iterable[Any]]) -> list[TaskRows]:
-        """Bring rows to the tasks that write them. Of a fixed sink, as many tasks as come share the parts."""
+        """Assign rows to tasks. For a fixed sink, the given number of tasks shares the parts."""
         if not is_fixed(self.sink):
             return [[(None, rows)] for rows in map(list, tasks)]
         by_part = self.route(tasks)
@@ -58,23 +58,23 @@ class RemoteTasks(LocalDriver):
 
 
 def copied(sink: Any) -> Any:
-    """Return the sink as a task receives it: pickled by cloudpickle, as Spark does, where pickle does not do.
+    """Return the sink of a task: a pickled copy, with cloudpickle as fallback, as on Spark.
 
     Raises:
-        ConformanceError: it cannot be sent to a task.
+        ConformanceError: the sink cannot be pickled.
     """
     try:
         return pickle.loads(pickled(sink))  # noqa: S301 - our own bytes
     except Exception as error:
         raise ConformanceError(
             f"the sink cannot be sent to a task: {type(error).__name__}: {error}",
-            do="keep options only on the sink, and open connections in build or build_part; a target in memory derives"
-            " from outfall.testing.ByReference. Lambdas and local classes need the cloudpickle of 'outfall[testing]'",
+            do="keep only options on the sink, and open connections in build or build_part; derive a target in memory"
+            " from outfall.testing.ByReference; lambdas and local classes require cloudpickle from 'outfall[testing]'",
         ) from error
 
 
 def pickled(sink: Any) -> bytes:
-    """Pickle as Spark does, if the extra `testing` is there; else as Python does."""
+    """Pickle as Spark does with the extra `testing`, else as Python does."""
     try:
         return pickle.dumps(sink)
     except Exception:
@@ -88,15 +88,15 @@ def pickled(sink: Any) -> bytes:
 
 
 def _halves(part: list[tuple[str | None, list[Any]]]) -> TaskRows:
-    """The batches of a part in two, since how rows are cut into batches means nothing."""
+    """Split the rows of a part into two batches, because batch boundaries have no meaning."""
     return [(name, rows[at:end]) for name, rows in part for at, end in ((0, len(rows) // 2), (len(rows) // 2, None))]
 
 
 def status_of_child_killed_at(spec: str, action: Callable[[], Any]) -> int:
-    """Run something in a child process that dies by SIGKILL at a step.
+    """Run an action in a child process that dies by SIGKILL at a step.
 
     Returns:
-        As `in_child`: 0 when the step was not reached.
+        See `in_child`; 0 if the step was not reached.
     """
 
     def run() -> None:
@@ -108,7 +108,7 @@ def status_of_child_killed_at(spec: str, action: Callable[[], Any]) -> int:
 
 
 def result_of_child(action: Callable[[], Any]) -> Any:
-    """Run something in a child process and return its result, pickled."""
+    """Run an action in a child process, and return its pickled result."""
     reading, writing = os.pipe()
 
     def run() -> None:
@@ -121,24 +121,24 @@ def result_of_child(action: Callable[[], Any]) -> Any:
         with _killed_on_error(pid), os.fdopen(reading, "rb", closefd=False) as pipe:
             data = pipe.read()
         if status := _waited(pid):
-            raise ChildProcessError(f"a task in a process of its own ended with {status}")
+            raise ChildProcessError(f"a task in a separate process ended with {status}")
         return pickle.loads(data)  # noqa: S301 - our own child's
     finally:
         os.close(reading)
 
 
 def in_child(action: Callable[[], Any]) -> int:
-    """Run something in a child process.
+    """Run an action in a child process.
 
     Returns:
-        Its exit status, 0 when it came to its end, 1 when it raised, negative for a signal.
+        The exit status: 0 on success, 1 after an error, negative for a signal.
     """
     return _waited(_forked(action))
 
 
 def _forked(action: Callable[[], Any]) -> int:
     with warnings.catch_warnings():
-        # Threads of servers that run in this process too are not needed in the child.
+        # The child does not need the server threads of this process.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -156,13 +156,13 @@ def _forked(action: Callable[[], Any]) -> int:
 
 
 def _die_with_parent() -> None:
-    """Have a child that hangs end with the tests, which else wait for the pipes that it has of them. On Linux only."""
+    """End a hanging child with the tests, which would otherwise wait for its inherited pipes. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _waited(pid: int) -> int:
-    """Wait for a child, however long: a check in which nothing happens any more is ended from outside."""
+    """Wait for a child without a deadline, because the suite ends stalled checks."""
     with _killed_on_error(pid):
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""What a check is, and what it may say: that the sink has a fault, or that the check does not apply to it."""
+"""Checks and their outcomes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class ConformanceError(AssertionError):
-    """The sink does not do what it claims.
+    """The sink violates its guarantee.
 
     Args:
-        fault: what was found, one sentence without its full stop.
-        place: in which scenario, such as the step at which a driver died.
-        do: what the sink's author can do about it.
+        fault: the violation, one sentence without a full stop.
+        place: the scenario, such as the step of a driver crash.
+        do: advice for the sink's author.
     """
 
     def __init__(self, fault: str, *, place: str | None = None, do: str | None = None) -> None:
@@ -29,21 +29,21 @@ class ConformanceError(AssertionError):
         super().__init__("\n".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence))
 
     def at(self, place: str) -> Self:
-        """Say in which scenario; an inner place stays."""
+        """Add the scenario, unless an inner scenario is set."""
         where = f"{place}: {self.place}" if self.place else place
         return type(self)(self.fault, place=where, do=self.do)
 
 
 class NotApplicableError(Exception):
-    """The check says nothing about this sink, and why: nothing that is claimed is left open by it."""
+    """The check does not apply to this sink; the guarantee does not depend on it."""
 
 
 class NotTriedError(NotApplicableError):
-    """The claim covers what the check tries, but the check cannot try it here, and why.
+    """The guarantee covers the check, but the check cannot run.
 
     Args:
-        reason: what is missing, one sentence without its full stop.
-        strict: whether this fails the run, see `SinkHarness.strict`.
+        reason: the reason, one sentence without a full stop.
+        strict: whether this fails the suite; see `SinkHarness.strict`.
     """
 
     def __init__(self, reason: str, *, strict: bool) -> None:
@@ -52,11 +52,11 @@ class NotTriedError(NotApplicableError):
 
 
 class NotClaimedError(NotApplicableError):
-    """The author gave the check up, and why."""
+    """The author excluded the check, with a reason."""
 
 
 class StalledError(BaseException):
-    """A check does not go on. Not an `Exception`, so that no scenario takes it for an error of the sink."""
+    """A check stalled. It is not an `Exception`, so no scenario treats it as an error of the sink."""
 
     def __init__(self) -> None:
         self.places: list[str] = []
@@ -65,7 +65,7 @@ class StalledError(BaseException):
 
 @contextmanager
 def when(place: str) -> Iterator[None]:
-    """Name the scenario in the faults that are found within the block."""
+    """Add the scenario to faults in the block."""
     try:
         yield
     except ConformanceError as error:
@@ -77,7 +77,7 @@ def when(place: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, the fault that it finds, and how."""
+    """A check: name, fault and function."""
 
     name: str
     finds: str
@@ -85,11 +85,11 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
-"""All checks by name, in the order in which they run."""
+"""All checks by name, in run order."""
 
 
 def check(function: Callable[[Trials], None]) -> Callable[[Trials], None]:
-    """Add a function to the checks. The first line of its docstring says which fault it finds."""
+    """Register a check. The first line of its docstring describes the fault."""
     doc = (function.__doc__ or "").strip().splitlines()
     CHECKS[function.__name__] = Check(function.__name__, doc[0], function)
     return function
@@ -97,7 +97,7 @@ def check(function: Callable[[Trials], None]) -> Callable[[Trials], None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the engine's warnings from the terminal, where Python brings them when nobody has configured logging."""
+    """Suppress the engine's warnings, which Python prints if logging is not configured."""
     logger, silent = logging.getLogger("outfall"), logging.NullHandler()
     logger.addHandler(silent)
     try:

@@ -1,4 +1,4 @@
-"""What the author of a sink gives to the suite."""
+"""The interface between a sink's author and the suite."""
 
 from __future__ import annotations
 
@@ -15,117 +15,117 @@ from outfall.recovery.log import RecoveryConfig
 
 
 class SinkHarness(ABC):
-    """How the suite makes a sink and reads its target. Implement `make_sink` and `read`; the rest has defaults.
+    """Creates sinks and reads targets for the suite. Implement `make_sink` and `read`; the rest has defaults.
 
-    Each check works on targets of its own. A row is any value that the sink takes; the suite tells rows apart by the
-    numbers they were made of.
+    Each check uses new targets. A row is any value that the sink accepts. The suite creates rows from numbers and
+    identifies them by these numbers.
     """
 
     claim: Guarantee | None = None
-    """What the sink claims; `None` for what it declares itself."""
+    """The tested guarantee; `None` for the guarantee that the sink declares."""
 
     not_claimed: Mapping[str, str] = {}
-    """Checks that the sink gives up, each with the reason; they are reported as not claimed, with the reason."""
+    """Excluded check → reason. Excluded checks are reported as not claimed, with the reason."""
 
     strict: bool | None = None
-    """Whether a check that cannot be tried, for want of something that the author could give, fails the run.
+    """Whether a check that cannot run, because an optional method is missing, fails the suite.
 
-    `None`: where `EXACTLY_ONCE` is claimed. With `False` such checks are reported as not tried.
+    `None`: true if `EXACTLY_ONCE` is claimed. With `False`, such checks are reported as not tried.
     """
 
     deadline: float = 60.0
-    """Seconds after which a check in which nothing happens any more is taken for stalled, and fails."""
+    """Seconds without progress after which a check counts as stalled and fails."""
 
     repeatable_source: bool | None = None
-    """Whether the claim stands only where a replay brings the same rows again, as for an idempotency key or an upsert.
+    """Whether the guarantee requires a replay with the same rows, as for an idempotency key or an upsert.
 
-    If not, replays bring other rows under the same epoch, of which one set must be found and never a mix. `None`: such
-    sinks are those that claim less than `EXACTLY_ONCE`.
+    If false, replays have other rows under the same epoch, and the target must contain one of the sets, never a mix.
+    `None`: true if the claim is less than `EXACTLY_ONCE`.
     """
 
     drain_epochs: int = 0
-    """How many epochs without rows bring to light what the sink held back in its writer state.
+    """Number of empty epochs that deliver all rows buffered in the writer state.
 
-    Not needed for a sink with `SupportsBufferedRows`, which is drained.
+    Not required for a sink with `SupportsBufferedRows`, which the suite drains.
     """
 
     memory_limit: int | None = None
-    """Bytes that one task may hold however many rows it writes; `None` when it holds the rows of an epoch."""
+    """Maximum memory of one task in bytes, for any number of rows; `None` if a task may buffer an epoch."""
 
     secrets: Sequence[str] = ()
-    """Secret texts among the options of the sinks that `make_sink` makes. They must not come out anywhere."""
+    """Secret strings in the options of the sinks of `make_sink`. They must not appear in any output."""
 
     most_cases: int | None = None
-    """How many cases of a check are tried, such as steps to die at, spread over all of them; `None` for each."""
+    """Maximum number of cases per check, evenly distributed, such as crash steps; `None` for all."""
 
     schedules: int = 100
-    """How many random schedules are played."""
+    """Number of random schedules."""
 
     schedule_seed: int | None = None
-    """Chooses the random schedules; `None` for the same ones each time."""
+    """Seed of the random schedules; `None` for the same schedules each time."""
 
     def new_target(self, directory: Path) -> Any:
-        """Make an empty target, another one each time.
+        """Create an empty target, a different one for each call.
 
         Args:
-            directory: an empty directory for this target alone.
+            directory: an empty directory for this target.
 
         Returns:
-            Whatever `make_sink` and `read` find it by. The default is the directory.
+            A handle for `make_sink` and `read`. Default: the directory.
         """
         return directory
 
     def make_recovery(self, directory: Path) -> str | RecoveryConfig | None:
-        """Make the recovery location of one query, where the suite is to hold a store too; `None` for the suite's own.
+        """Create the recovery location of one query, to test another store; `None` for the suite's own store.
 
         Args:
-            directory: not made yet, and for this query alone.
+            directory: a directory for this query, which does not exist yet.
         """
         return None
 
     @abstractmethod
     def make_sink(self, target: Any) -> Any:
-        """Make the sink that writes to the target. Called for each driver, as each process makes its own."""
+        """Create the sink for a target. Called for each driver, because each process creates its own sink."""
 
     @abstractmethod
     def read(self, target: Any) -> Iterable[Any]:
-        """Return all rows that a reader of the target finds, in any order, without the help of the sink's code."""
+        """Return all visible rows of the target in any order, read without the sink's code."""
 
     def row(self, number: int) -> Any:
-        """Make a row; a different one for each number.
+        """Create a distinct row for each number.
 
-        Its text is not ASCII, and holds what often breaks formats.
+        The text is not ASCII and contains characters that often break formats.
         """
         return {"id": number, "text": f'row {number}: ä€𝄞 "quoted", \\n,\ttab'}
 
     def key(self, number: int) -> str:
-        """Return the key by which a fixed sink routes the row of this number."""
+        """Return the routing key of the row of this number, for a fixed sink."""
         return f"{number}"
 
     def options(self) -> EpochOptions:
-        """Return how epochs are run."""
+        """Return the options of epochs."""
         return EpochOptions()
 
     def lose(self, target: Any, committable: Any) -> None:
-        """Remove the data behind a committable that is not published, as a lifecycle rule or a lost disk does.
+        """Remove the data of an unpublished committable, as a lifecycle rule or a lost disk does.
 
-        Left out: of a target that is a directory, every file that the epoch made in it is removed.
+        Default for a directory: removes every file that the epoch created.
         """
         raise NotImplementedError
 
     def lose_target(self, target: Any) -> None:
-        """Remove all that the target holds, as somebody does who deletes the directory or the table's rows.
+        """Remove all data of the target, like a deleted directory or table.
 
-        The default empties a target that is a directory.
+        Default for a directory: empties it.
         """
         for path in _directory(target).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @contextmanager
     def breaking(self, target: Any) -> Iterator[None]:
-        """Have the target refuse everything within the block: unreachable, read-only, full.
+        """Make all operations on the target fail in the block: unreachable, read-only, full.
 
-        The default has a target that is a directory give way to a file.
+        Default for a directory: replaces it with a file.
         """
         directory = _directory(target)
         away = directory.with_name(f"{directory.name}-away")
@@ -138,17 +138,17 @@ class SinkHarness(ABC):
             away.rename(directory)
 
     def leftovers(self, target: Any) -> int:
-        """Count what lost attempts left in the target: staged files, tables, uploads."""
+        """Count leftovers of failed attempts in the target: staged files, tables, uploads."""
         raise NotImplementedError
 
 
 def gives(harness: SinkHarness, method: str) -> bool:
-    """Whether the author implements an optional method."""
+    """Whether the test implements an optional method."""
     return getattr(type(harness), method) is not getattr(SinkHarness, method)
 
 
 def is_directory(target: Any) -> bool:
-    """Whether a target is a directory, so that the suite can do by itself what authors of others must give."""
+    """Whether a target is a directory, for which the suite has default methods."""
     return isinstance(target, Path) and target.is_dir()
 
 

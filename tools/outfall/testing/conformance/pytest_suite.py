@@ -1,4 +1,4 @@
-"""The checks as tests of a class."""
+"""The checks as a pytest class."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ except ImportError as error:
     raise missing_extra("pytest", "testing") from error
 
 
-TO_TRY = "give the test what is missing, name the check in not_claimed with the reason, or set strict = False"
+TO_TRY = "add the missing method to the test, exclude the check in not_claimed with a reason, or set strict = False"
 
 
 class SinkConformance(SinkHarness):
-    """Subclass it as `TestMySink`, implement `make_sink` and `read`, and run pytest: each check is a test.
+    """Subclass it as `TestMySink`, implement `make_sink` and `read`, and run pytest. Each check is a test.
 
-    The guarantee that is tested is the one that the sink declares, or `claim`. A check that does not apply, or that the
-    sink gives up in `not_claimed`, is skipped with the reason. One that cannot be tried although the claim covers it
-    fails, or is skipped where `strict` says so. Fixtures may set attributes of `self`, as to start a server.
+    The suite tests the guarantee that the sink declares, or `claim`. Checks that do not apply or are excluded in
+    `not_claimed` are skipped with the reason. A check that cannot run although the guarantee covers it fails, or is
+    skipped with `strict = False`. Fixtures can set attributes of `self`, for example to start a server.
     """
 
 
@@ -41,7 +41,7 @@ def _test(one: Check) -> Any:
         except NotApplicableError as reason:
             pytest.skip(f"not applicable: {reason}")
 
-    # A crash leaves things open that only the death of a process closes; `files_and_threads_stay_flat` looks for leaks.
+    # Simulated crashes leave resources open. `files_and_threads_stay_flat` checks for leaks.
     test = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")(
         test
     )

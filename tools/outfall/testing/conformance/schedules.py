@@ -1,7 +1,7 @@
-"""Schedules: what may happen to a query, as values, and how it is played.
+"""Schedules: sequences of events of a query as values, and their execution.
 
-A schedule is a list of actions, and prints as the script that plays it again. The n-th step of any kind is taken modulo
-the steps of the last epoch that went through, so that each n hits one. What a reader finds is checked after each one.
+A schedule is a list of actions and is printed as a script that plays it again. The number of a step is taken modulo the
+steps of the last successful epoch, so every number is valid. The visible rows are checked after each action.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from outfall.trace_points import listen
 
 @dataclass(frozen=True)
 class Write:
-    """The driver runs the next epoch: so many rows in so many tasks."""
+    """The driver runs the next epoch with a number of rows and tasks."""
 
     tasks: int = 3
     rows: int = 6
@@ -36,7 +36,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Crash:
-    """The driver begins the next epoch, and dies at the n-th step of any kind. The next one starts anew."""
+    """The driver begins the next epoch and dies at the n-th step of any kind. A new driver starts."""
 
     at: int
     tasks: int = 3
@@ -45,7 +45,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Fail:
-    """An error comes up at the n-th step of the next epoch, in a task or in the driver, which goes on living."""
+    """An error occurs at the n-th step of the next epoch, in a task or in the driver. The driver survives."""
 
     at: int
     tasks: int = 3
@@ -54,36 +54,36 @@ class Fail:
 
 @dataclass(frozen=True)
 class PartialCommit:
-    """The driver dies when its committer has dealt with this number of requests."""
+    """The driver dies after its committer has processed this number of requests."""
 
     after: int = 1
 
 
 @dataclass(frozen=True)
 class LostReply:
-    """The committer does its work, and nobody hears of it: an error."""
+    """The commit succeeds, but its response is lost: an error."""
 
 
 @dataclass(frozen=True)
 class SlowReply:
-    """The committer does its work, asks to be offered the same again, and is."""
+    """The commit succeeds, requests a retry, and runs again."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """The driver ends, and another one starts."""
+    """The driver ends, and a new driver starts."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The last completed epoch comes again, since Spark lost its own commit entry."""
+    """Spark replays the last completed epoch, because it lost its commit entry."""
 
     tasks: int = 2
 
 
 @dataclass(frozen=True)
 class BeginBeside:
-    """Another driver begins the next epoch and runs no task yet: whoever begins later makes it a zombie."""
+    """Another driver begins the next epoch without tasks. A later driver makes it a zombie."""
 
     tasks: int = 3
     rows: int = 6
@@ -91,7 +91,7 @@ class BeginBeside:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt of a task of a begun epoch runs, late or beside others; its answer is delivered or not."""
+    """An attempt of a task of a begun epoch runs, late or concurrently. Its result is delivered or lost."""
 
     begun: int
     task: int
@@ -100,7 +100,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Stall:
-    """An attempt of a task of a begun epoch runs up to the n-th step of any kind, and sleeps there."""
+    """An attempt of a task of a begun epoch is suspended at the n-th step of any kind."""
 
     begun: int
     task: int
@@ -109,14 +109,14 @@ class Stall:
 
 @dataclass(frozen=True)
 class Finish:
-    """A begun epoch goes on: the rest of its tasks, and its commit."""
+    """A begun epoch continues with its remaining tasks and its commit."""
 
     begun: int
 
 
 @dataclass(frozen=True)
 class Sleep:
-    """Another driver runs the next epoch up to the n-th step of any kind, and sleeps there."""
+    """Another driver runs the next epoch and is suspended at the n-th step of any kind."""
 
     at: int
     tasks: int = 3
@@ -125,7 +125,7 @@ class Sleep:
 
 @dataclass(frozen=True)
 class Wake:
-    """A sleeping driver or attempt wakes, and goes on where it was."""
+    """A suspended driver or attempt resumes."""
 
     sleeper: int
 
@@ -137,18 +137,18 @@ Action = (
 
 
 TASK_STEPS = 25
-"""About so many steps has an attempt of a task."""
+"""Approximate number of steps of a task attempt."""
 
 
 class InjectedError(Exception):
-    """Stands for any error that a call may raise."""
+    """An arbitrary error of a call."""
 
 
 def play(harness: SinkHarness, schedule: Sequence[Action], directory: Path | None = None) -> None:
-    """Play a schedule on an empty target, and check what a reader finds after each action and in the end.
+    """Play a schedule on an empty target, and check the visible rows after each action and at the end.
 
     Raises:
-        ConformanceError: the claim is not true; the text is a script that plays the schedule again.
+        ConformanceError: the guarantee does not hold; the text is a script that plays the schedule again.
     """
     if directory is None:
         with tempfile.TemporaryDirectory() as temporary:
@@ -163,7 +163,7 @@ def play(harness: SinkHarness, schedule: Sequence[Action], directory: Path | Non
 
 
 class Player:
-    """One query: a driver that lives, epochs that others have begun, drivers that sleep."""
+    """The state of one query: the current driver, epochs begun by other drivers, suspended drivers."""
 
     def __init__(self, trial: Trial) -> None:
         """Start the first driver."""
@@ -176,7 +176,7 @@ class Player:
         self._steps_of_an_epoch: int | None = None
 
     def play(self, schedule: Sequence[Action]) -> None:
-        """Play all actions; then wake and finish what is left over, and have the query go on."""
+        """Play all actions, resume and finish the rest, and continue the query."""
         try:
             for self._playing, action in enumerate(schedule):
                 self._act(action)
@@ -189,7 +189,7 @@ class Player:
         self.trial.finish()
 
     def script(self, schedule: Sequence[Action]) -> str:
-        """Write the schedule as Python, with the step that each action came to."""
+        """Return the schedule as Python code, with the step that each action reached."""
         kind = type(self.trial.harness)
         lines = [
             f"from {kind.__module__} import {kind.__name__}",
@@ -247,7 +247,7 @@ class Player:
         self._restart()
         epoch = self.trial.epoch - 1
         if epoch >= 0:
-            # Refused when the next epoch is recorded already, though nobody has heard of it.
+            # Rejected if the next epoch is already recorded, although its response was lost.
             with suppress(OutfallError):
                 self.trial.run(self.driver, self.trial.bring(epoch, tasks=action.tasks))
         self._restart()
@@ -295,10 +295,10 @@ class Player:
         if self.sleepers:
             self.sleepers.pop(action.sleeper % len(self.sleepers)).wake()
 
-    # --- what they are made of
+    # --- helpers of actions
 
     def _run(self, tasks: int = 3, rows: int = 6) -> None:
-        """Have the driver run the next epoch. After any error it is started again, as a cluster does."""
+        """Run the next epoch, and restart the driver after an error, as a cluster does."""
         seen: list[str] = []
         try:
             with _listening(seen.append):
@@ -315,7 +315,7 @@ class Player:
 
     def _sleep(self, action: Callable[[], object], number: int) -> None:
         sleeper = Suspended(action, number)
-        self._notes[self._playing] = sleeper.at or "came to its end"
+        self._notes[self._playing] = sleeper.at or "the end"
         self.sleepers.append(sleeper)
 
     def _finish(self, begun: Begun) -> None:
@@ -324,12 +324,12 @@ class Player:
             begun.finish()
 
     def _within_an_epoch(self, number: int) -> int:
-        """The step of a number: an epoch has so many as the last one that went through."""
+        """Return the step of a number, modulo the steps of the last successful epoch."""
         return number if self._steps_of_an_epoch is None else number % self._steps_of_an_epoch
 
     @contextmanager
     def _at(self, number: int, error: type[BaseException]) -> Iterator[None]:
-        """Raise at the n-th step within the block."""
+        """Raise at the n-th step in the block."""
         left = self._within_an_epoch(number)
 
         def listener(step: str) -> None:

@@ -1,4 +1,4 @@
-"""Looks for a schedule under which a claim is not true, with Hypothesis."""
+"""Searches for a schedule that violates a guarantee, with Hypothesis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise missing_extra("hypothesis", "testing") from error
 
-# Hypothesis prefers small numbers in a large range; in two small ones each step is as likely as the others.
+# Hypothesis prefers small numbers in a large range. With two small ranges, all steps are equally likely.
 STEPS = st.builds(lambda coarse, fine: 20 * coarse + fine, st.integers(0, 19), st.integers(0, 19))
 TASKS = st.integers(1, 4)
 ROWS = st.integers(0, 6)
@@ -27,7 +27,7 @@ LONGEST = 12
 
 
 def schedules(*, commits: bool) -> st.SearchStrategy[list[Any]]:
-    """Describe all schedules; with committing where the sink has a committer."""
+    """Return the strategy for schedules, with commit actions if the sink has a committer."""
     which = st.integers(0, 3)
     kinds: list[st.SearchStrategy[Any]] = [
         st.builds(act.Write, tasks=TASKS, rows=ROWS),
@@ -52,17 +52,17 @@ def schedules(*, commits: bool) -> st.SearchStrategy[list[Any]]:
 def search(
     harness: SinkHarness, directory: Path, *, commits: bool, examples: int, random_seed: int | None = None
 ) -> None:
-    """Play random schedules; of one that fails, report the shortest that fails too.
+    """Play random schedules, and reduce a failing schedule to the shortest one that still fails.
 
     Args:
         harness: the sink.
-        directory: for targets, which are removed again.
+        directory: directory for targets, which are removed afterwards.
         commits: whether the sink has a committer.
-        examples: how many schedules.
-        random_seed: chooses them; `None` for the same ones each time.
+        examples: number of schedules.
+        random_seed: seed; `None` for the same schedules each time.
 
     Raises:
-        ConformanceError: the claim is not true; the text is a script.
+        ConformanceError: the guarantee does not hold; the text is a script.
     """
 
     @settings(

@@ -1,7 +1,7 @@
-"""Sinks under observation: every call that the engine makes is announced as a step and may be interfered with.
+"""Observed sinks: every call of the engine is announced as a step and can be intercepted.
 
-An observer stands before the sink, its partitions and its committer, and has exactly what they have: the engine, `bind`
-and pickling see a sink of the same kind.
+A proxy wraps the sink, its partitions and its committer and has the same capabilities. The engine, `bind` and pickling
+see a sink of the same kind.
 """
 
 from __future__ import annotations
@@ -59,26 +59,26 @@ STEPS = {
     for moment in ("before", "after")
     for method in [*SINK_METHODS, *PARTITION_METHODS, *OPENING, *(f"committer.{name}" for name in COMMITTER_METHODS)]
 }
-"""The steps before and after each call of a sink's methods."""
+"""Returns the steps before and after each method call."""
 
 
 class Probe:
-    """Sees each call of a sink's methods. The default announces it before and after: `"sink: before write_batch"`.
+    """Intercepts each method call of a sink. The default announces it before and after: `"sink: before write_batch"`.
 
-    Not after opening and not before closing, where a crash within one process would leave things open that the death of
-    the process closes; what comes next is announced anyway.
+    It announces nothing after opening and before closing. A simulated crash there would leave resources open that the
+    death of a real process closes. The next call is announced anyway.
     """
 
     def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """Make the call.
+        """Execute the call.
 
         Args:
-            method: its name; a committer's are `"committer.commit"` and so on.
-            args: its arguments.
-            call: makes it.
+            method: name of the method; for a committer, `"committer.commit"` and so on.
+            args: the arguments.
+            call: executes the call.
 
         Returns:
-            What the engine is to see as its result.
+            The result for the engine.
         """
         if method not in CLOSING:
             reached(_step("before", method))
@@ -94,7 +94,7 @@ _probes: list[Probe] = [Probe()]
 
 @contextmanager
 def probing(probe: P) -> Iterator[P]:
-    """Have a probe of one's own see the calls within the block."""
+    """Use another probe for the calls in the block."""
     _probes.append(probe)
     try:
         yield probe
@@ -107,7 +107,7 @@ def _around(method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
 
 
 class SpiedSink(DelegatingSink):
-    """Stands before a sink. Copies and pickles of it are observed too."""
+    """A proxy of a sink. Its copies and pickles are observed too."""
 
     def list_parts(self) -> list[str]:
         return list(_around("list_parts", (), super().list_parts))
@@ -150,14 +150,14 @@ class SpiedSink(DelegatingSink):
 
 
 def worker_of(sink: Any) -> Any:
-    """Return the sink that does the work, behind those that stand before it."""
+    """Return the sink behind all proxies."""
     while isinstance(sink, DelegatingSink):
         sink = sink.worker
     return sink
 
 
 class SpiedPartition(DeclaresCapabilities):
-    """Stands before a partition, with those of the contract's methods that it has, and with their signatures."""
+    """A proxy of a partition with the same methods and signatures."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -178,7 +178,7 @@ class SpiedPartition(DeclaresCapabilities):
 
 
 class SpiedCommitter(Committer[Any]):
-    """Stands before a committer."""
+    """A proxy of a committer."""
 
     def __init__(self, inner: Committer[Any]) -> None:
         self.inner = inner
@@ -205,9 +205,9 @@ class SpiedCommitter(Committer[Any]):
 
 
 def announced(requests: Sequence[CommitRequest[Any]]) -> Sequence[CommitRequest[Any]]:
-    """The same requests in a list that announces each as it is taken.
+    """A list of requests that announces each access.
 
-    A committer that commits in a loop has then committed those before.
+    A committer that commits in a loop has committed all earlier requests at that point.
     """
     return _Announced(requests)
 

@@ -1,6 +1,6 @@
-"""Steps of a scenario: noted, and where an attempt or driver is stopped, to be woken later.
+"""Records the steps of a scenario, and suspends attempts or drivers at a step.
 
-The lines of a sink's own code may be steps too: the side effects of a sink that announces none itself.
+Lines of a sink's own code can be steps too, for sinks that announce no steps.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import outfall.trace_points
 from outfall.trace_points import listen, reached
 
 WAIT = 120.0
-"""Seconds after which a thread that neither stops nor ends is a fault of the test."""
+"""Seconds after which a thread that neither stops nor ends is an error of the test."""
 
 
 _started: weakref.WeakSet[Suspended] = weakref.WeakSet()
 
 
 def steps_of(action: Callable[[], Any]) -> list[str]:
-    """Run something once.
+    """Run an action once.
 
     Returns:
-        Every step that it reached, each time that it did: `"after commit#1"`, `"after commit#2"`.
+        All reached steps with their counts: `"after commit#1"`, `"after commit#2"`.
     """
     seen: list[str] = []
     stop = listen(seen.append)
@@ -41,7 +41,7 @@ def steps_of(action: Callable[[], Any]) -> list[str]:
 
 
 def numbered(steps: list[str]) -> list[str]:
-    """Tell the same steps apart by how often they were reached."""
+    """Number repeated steps."""
     times: Counter[str] = Counter()
     specs = []
     for step in steps:
@@ -52,7 +52,7 @@ def numbered(steps: list[str]) -> list[str]:
 
 @contextmanager
 def at_step(spec: str, action: Callable[[], Any]) -> Iterator[None]:
-    """Run an action when a step is reached within the block, once; the steps of the action do not count."""
+    """Run an action once at a step in the block. Steps of the action do not count."""
     step, _, times = spec.partition("#")
     left = int(times or 1)
     acting = False
@@ -77,25 +77,25 @@ def at_step(spec: str, action: Callable[[], Any]) -> Iterator[None]:
 
 
 def let_all_go() -> None:
-    """Let everything go on that sleeps at a step, so that it gives up what others wait for."""
+    """Resume all suspended actions, so that they release their locks."""
     for suspended in list(_started):
         suspended.let_go()
 
 
 class Suspended:
-    """Something that runs in a thread of its own up to a step, and goes on when it is woken."""
+    """An action in a separate thread that is suspended at a step and can be resumed."""
 
     def __init__(self, action: Callable[[], Any], spec: str | int) -> None:
-        """Start it, and return when it has stopped or has ended before.
+        """Start the action, and return when it is suspended or has ended.
 
         Args:
-            action: what runs.
+            action: the action.
             spec: the step, with `#n` for the n-th time; or n for the n-th step of any kind.
         """
         self.error: BaseException | None = None
         self.result: Any = None
         self.at: str | None = None
-        """The step at which it stopped."""
+        """The step at which the action is suspended."""
         step, _, times = (None, "", spec + 1) if isinstance(spec, int) else spec.partition("#")
         self._step = step
         self._left = int(times or 1)
@@ -108,15 +108,15 @@ class Suspended:
         self._wait(self._still)
 
     def wake(self) -> None:
-        """Let it go on, and return when it has ended. What it raised is kept in `error`."""
+        """Resume the action, and return when it has ended. Its exception is in `error`."""
         self._go_on.set()
         self._thread.join(WAIT)
         if self._thread.is_alive():
-            raise TimeoutError("what was woken did not end")
+            raise TimeoutError("the resumed action did not end")
         self._stop_listening_once()
 
     def let_go(self) -> None:
-        """Let it go on, and wait for nothing."""
+        """Resume the action without waiting."""
         self._go_on.set()
 
     def _run(self, action: Callable[[], Any]) -> None:
@@ -150,10 +150,10 @@ _CORE = os.path.dirname(outfall.trace_points.__file__)
 
 
 def watched(files: Iterable[str], action: Callable[[], T]) -> T:
-    """Run something, and announce each line of the files before it runs, as `"line sink.py:42"`.
+    """Run an action, and announce each line of the files before it runs, as `"line sink.py:42"`.
 
-    A thread of its own runs it: an error that a trace function raises in an `except` block leaves that thread with the
-    handled error for good (seen on CPython 3.11). A debugger or coverage tool sees nothing of it.
+    The action runs in a separate thread: if a trace function raises in an `except` block, the thread keeps the handled
+    error forever (seen on CPython 3.11). Debuggers and coverage tools do not see the thread.
     """
     names = {file: os.path.basename(file) for file in files}
     if not names:
@@ -188,7 +188,7 @@ def _trace(names: Mapping[str, str], frame: FrameType, event: str) -> Any:
 
 
 def files_of(objects: Iterable[Any]) -> set[str]:
-    """The source files of the classes of a sink, its partitions and its committer, without the engine's own."""
+    """The source files of a sink's classes, partitions and committer, without the engine's files."""
     modules = {sys.modules.get(kind.__module__) for thing in objects for kind in type(thing).__mro__}
     files = {getattr(module, "__file__", None) for module in modules}
     return {file for file in files if file and not _foreign(file)}

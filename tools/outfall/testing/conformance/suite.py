@@ -37,41 +37,41 @@ Outcome = Literal["passed", "failed", "not tried", "not claimed", "not applicabl
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of one check."""
+    """The result of one check."""
 
     check: str
     outcome: Outcome
     text: str = ""
-    """The fault, or why the check was left out."""
+    """The fault, or the reason why the check did not run."""
     seconds: float = 0.0
     strict: bool = False
-    """Whether a check that was not tried fails the run."""
+    """Whether the check, if not tried, fails the suite."""
 
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """What came of all checks of a sink."""
+    """The results of all checks of a sink."""
 
     results: list[CheckResult] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed, and in a strict run (`SinkHarness.strict`) none was left untried."""
+        """Whether no check failed, and with `SinkHarness.strict` every covered check ran."""
         return not self.failed and not any(result.strict for result in self.not_tried)
 
     @property
     def failed(self) -> list[CheckResult]:
-        """The checks that found a fault."""
+        """Checks that found a fault."""
         return self._with("failed")
 
     @property
     def not_tried(self) -> list[CheckResult]:
-        """The checks that could not be tried although the claim covers them."""
+        """Checks that could not run although the guarantee covers them."""
         return self._with("not tried")
 
     @property
     def verdict(self) -> str:
-        """What the checks say of the claim, in one line: refuted by what, and what is left open."""
+        """The overall result in one line, with refuting and open checks."""
         of_all = {outcome: self._with(outcome) for outcome in ("failed", "not tried", "not claimed")}
         found = [f"{outcome}: {_names(results)}" for outcome, results in of_all.items() if results]
         if left_out := [name for name in CHECKS if name not in {result.check for result in self.results}]:
@@ -95,13 +95,13 @@ def _names(results: list[CheckResult]) -> str:
 
 
 def run_check(harness: SinkHarness, name: str, directory: Path) -> None:
-    """Run one check in a directory of its own.
+    """Run one check in its own directory.
 
     Raises:
-        ConformanceError: the sink does not do what it claims, or the check stalled.
-        NotTriedError: the check cannot try here what is claimed.
-        NotClaimedError: the author gave the check up.
-        NotApplicableError: the check says nothing about this sink.
+        ConformanceError: the sink violates its guarantee, or the check stalled.
+        NotTriedError: the check cannot run.
+        NotClaimedError: the author excluded the check.
+        NotApplicableError: the check does not apply to this sink.
     """
     _check_names(harness.not_claimed)
     if name in harness.not_claimed:
@@ -112,9 +112,9 @@ def run_check(harness: SinkHarness, name: str, directory: Path) -> None:
 
 @contextmanager
 def _nothing_synced() -> Iterator[None]:
-    """Have `os.fsync` say that it was done: the crash of a process loses nothing by it, and disks take their time.
+    """Skip `os.fsync` for speed: a process crash does not lose written data.
 
-    The loss of power is played from what was asked for (`checks.power`), and so are failures of a sync.
+    `checks.power` simulates power losses and sync failures from the recorded calls.
     """
     originals = {name: getattr(os, name) for name in ("fsync", "fdatasync") if hasattr(os, name)}
     for name in originals:
@@ -127,16 +127,16 @@ def _nothing_synced() -> Iterator[None]:
 
 
 def _said_to_be_synced(file: Any) -> None:
-    # Of a file that is closed it is an error, as ever.
+    # Still an error for a closed file.
     os.fstat(file if isinstance(file, int) else file.fileno())
 
 
 @contextmanager
 def _ended_if_it_stalls(name: str, deadline: float) -> Iterator[None]:
-    """Name a check in which no step was reached for so long, and end it, which only the main thread can be.
+    """Report and end a check that reaches no step before the deadline. Only the main thread can be ended.
 
     Raises:
-        ConformanceError: saying where it stalled.
+        ConformanceError: the check stalled; the text has the last step.
     """
     watch = _Watch(name, deadline)
     stop = listen(watch.note)
@@ -147,17 +147,17 @@ def _ended_if_it_stalls(name: str, deadline: float) -> Iterator[None]:
         let_all_go()
         place = ": ".join([*stall.places, f"the last step was {watch.step!r}"])
         raise ConformanceError(
-            f"the check stalled: nothing happened for {deadline:g} s",
+            f"the check stalled: no progress for {deadline:g} s",
             place=place,
-            do="have nobody wait without a deadline for what another attempt or driver holds: it may sleep for hours;"
-            " if the target is only slow, set a longer deadline on the test",
+            do="do not wait without a deadline for a lock of another attempt or driver, which may be"
+            " suspended for hours; if the target is only slow, set a longer deadline on the test",
         ) from None
     finally:
         stop()
 
 
 class _Watch:
-    """Looks from a thread of its own whether a check goes on."""
+    """Monitors the progress of a check from a separate thread."""
 
     def __init__(self, name: str, deadline: float) -> None:
         self.step = "its start"
@@ -190,13 +190,13 @@ class _Watch:
             if time.monotonic() - self._reached < self._deadline:
                 continue
             sys.stderr.write(
-                f"outfall.testing: nothing has happened in the check {self._name} for {self._deadline:g} s;"
+                f"outfall.testing: no progress in the check {self._name} for {self._deadline:g} s;"
                 f" the last step was {self.step!r}\n"
             )
             sys.stderr.flush()
             self._stalled = True
             if in_main:
-                # A signal also ends a wait for a lock.
+                # A signal also interrupts a wait for a lock.
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             return
 
@@ -211,18 +211,18 @@ class _Watch:
 def run_conformance(
     harness: SinkHarness, directory: Path | None = None, *, checks: Iterable[str] | None = None
 ) -> ConformanceReport:
-    """Run checks of a sink one after the other, whatever they find.
+    """Run checks of a sink in sequence, also after failures.
 
     Args:
-        harness: how to make the sink and read its target.
-        directory: where targets and recovery data are made; a temporary one if left out.
-        checks: names of checks; all if left out.
+        harness: creates the sink and reads its target.
+        directory: directory for targets and recovery data; default: a temporary one.
+        checks: names of checks; default: all.
 
     Returns:
-        What each found.
+        The result of each check.
 
     Raises:
-        ConfigurationError: a name is not that of a check.
+        ConfigurationError: a check does not exist.
     """
     names = list(CHECKS if checks is None else checks)
     _check_names(names)
@@ -259,5 +259,6 @@ def _check_names(names: Iterable[str]) -> None:
         if name not in CHECKS:
             near = difflib.get_close_matches(name, CHECKS, n=1)
             raise ConfigurationError(
-                f"there is no check {name!r}", do=f"write {near[0]!r}" if near else f"choose from {', '.join(CHECKS)}"
+                f"the check {name!r} does not exist",
+                do=f"write {near[0]!r}" if near else f"choose from {', '.join(CHECKS)}",
             )

@@ -1,6 +1,6 @@
-"""The trials of one sink: a target, its log and its source, and what must be found in the end whatever happened.
+"""Trials of one sink: a target, its log, its source, and the expected rows after any fault.
 
-Rows go by the numbers that they were made of.
+Rows are identified by the numbers from which they were created.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_SHOWN = 5
 
 
 class Rows:
-    """The rows of one trial: made from numbers on the way in, found again by their content on the way out."""
+    """The rows of one trial: created from numbers, and identified by their content when they are read."""
 
     def __init__(self, harness: SinkHarness) -> None:
         """Know no row yet."""
@@ -45,18 +45,18 @@ class Rows:
         self._numbers: dict[Any, int] = {}
 
     def make(self, number: int) -> Any:
-        """Return the row of a number, a new object each time."""
+        """Return the row of a number as a new object."""
         row = self._harness.row(number)
         known = self._numbers.setdefault(frozen(row), number)
         if known != number:
-            raise ValueError(f"row({number}) equals row({known}): the harness must make a different row of each number")
+            raise ValueError(f"row({number}) equals row({known}): create a distinct row for each number")
         return row
 
     def find(self, rows: Iterable[Any]) -> Numbers:
-        """Count the rows that a reader found.
+        """Count visible rows.
 
         Raises:
-            ConformanceError: one was never sent.
+            ConformanceError: a row was never sent.
         """
         found: Numbers = Counter()
         strange = []
@@ -69,14 +69,14 @@ class Rows:
         if strange:
             raise ConformanceError(
                 f"{len(strange)} rows in the target were never sent, such as {strange[0]!r}",
-                do="write values as they come; if the target gives them back in another form, have read() turn them"
-                " into what row() makes",
+                do="write values unchanged; if the target returns them in another form, convert them in read() to the"
+                " form of row()",
             )
         return found
 
 
 def frozen(value: Any) -> Any:
-    """Return a value as something hashable that equals for equal content. Lists and tuples are the same."""
+    """Return a hashable value that is equal for equal content. Lists and tuples are equal."""
     if isinstance(value, Mapping):
         return frozenset((key, frozen(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -94,19 +94,19 @@ def some(numbers: Iterable[int]) -> str:
 ROWS = 6
 TASKS = 3
 _OTHERS = 1000
-"""More rows than one query brings in a trial."""
+"""More rows than one query has in a trial."""
 PATIENCE = 3
-"""How often an epoch may fail under a fresh driver, one after the other: a seal that failed is to be tried again."""
+"""Allowed consecutive failures of an epoch with new drivers; a failed seal is retried."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What the source brings for an epoch, by tasks: the numbers of rows."""
+    """The rows of an epoch by task, as numbers."""
 
     epoch: int
     tasks: tuple[tuple[int, ...], ...]
     new: bool = False
-    """Whether no content of these rows was brought before: if the epoch is skipped, it is not this one that counts."""
+    """Whether these rows are new. If the epoch is skipped, this content does not count."""
 
     @property
     def numbers(self) -> Numbers:
@@ -115,10 +115,10 @@ class Content:
 
 
 class Trial:
-    """A sink's target that outlives its drivers, and a source that brings an epoch until it is completed."""
+    """A target that survives its drivers, and a source that replays an epoch until it is completed."""
 
     def __init__(self, harness: SinkHarness, directory: Path, *, durable_log: bool = False) -> None:
-        """Make an empty target in a new directory, and an empty log: in memory, or beside the target."""
+        """Create an empty target in a new directory and an empty log, in memory or next to the target."""
         name = uuid.uuid4().hex
         self.harness = harness
         self.directory = directory / name
@@ -133,29 +133,29 @@ class Trial:
         self.repeatable = (
             self.claim < Guarantee.EXACTLY_ONCE if harness.repeatable_source is None else harness.repeatable_source
         )
-        # Of sinks together some may write in place, and their author says so by giving that check up.
+        # A fan-out may include sinks that write in place. Its author excludes that check.
         early = "nothing_visible_before_commit" in harness.not_claimed
         self.publishes = supports(sink, SupportsCommitter) and not early
         self.drains = supports(sink, SupportsBufferedRows)
         self.rows = Rows(harness)
         self.contents: dict[int, list[Numbers]] = {}
         self.counted: dict[int, list[Numbers]] = {}
-        """The contents of each completed epoch, of which the target must hold one."""
+        """Epoch → allowed contents; the target must contain one of them."""
         self._epochs: dict[int, int] = {}
         self._first_number = 0
         self._drained = -1
         self._change_parts: Callable[[list[str]], list[str]] | None = None
 
     def beside(self) -> Trial:
-        """Make another query with recovery data and rows of its own, on the same target."""
+        """Create another query with its own recovery data and rows on the same target."""
         other = Trial(self.harness, self.directory)
         other.target, other.rows, other._first_number = self.target, self.rows, self._first_number + _OTHERS
         return other
 
-    # --- who writes
+    # --- drivers
 
     def sink(self) -> Any:
-        """Make the sink anew, as each process does, and observe it."""
+        """Create the sink again, as each process does, with a proxy."""
         sink = self.harness.make_sink(self.target)
         if self._change_parts is not None:
             _list_parts_changed(sink, self._change_parts)
@@ -163,7 +163,7 @@ class Trial:
 
     @contextmanager
     def listing(self, change: Callable[[list[str]], list[str]]) -> Iterator[None]:
-        """Have the sinks that are made within the block list their parts in another way."""
+        """Change `list_parts` of all sinks that are created in the block."""
         self._change_parts = change
         try:
             yield
@@ -171,20 +171,20 @@ class Trial:
             self._change_parts = None
 
     def driver(self, **options: Any) -> RemoteTasks:
-        """Start a driver that remembers nothing."""
+        """Start a new driver."""
         return RemoteTasks(self.sink(), self.recovery, **({"options": self.harness.options()} | options))
 
-    # --- what the source brings
+    # --- source
 
     @property
     def epoch(self) -> int:
-        """The first epoch that is not completed."""
+        """The first incomplete epoch."""
         return max(self.counted, default=-1) + 1
 
     def bring(self, epoch: int, *, rows: int = ROWS, tasks: int = TASKS) -> Content:
-        """Bring an epoch: for the first time, or again in other tasks and another order.
+        """Return the rows of an epoch. A replay has other tasks and another order.
 
-        Again it has the same rows where the claim needs that, else others.
+        A replay has the same rows if the guarantee requires that, else other rows.
         """
         again = epoch in self.contents
         if again and self.repeatable:
@@ -196,7 +196,7 @@ class Trial:
         return self.bring_numbers(epoch, dealt(numbers, tasks, first_empty=again))
 
     def bring_numbers(self, epoch: int, tasks: Sequence[Sequence[int]]) -> Content:
-        """Bring given rows."""
+        """Return the given rows."""
         known = self.contents.setdefault(epoch, [])
         numbers = Counter(number for task in tasks for number in task)
         content = Content(epoch, tuple(map(tuple, tasks)), new=numbers not in known)
@@ -204,12 +204,12 @@ class Trial:
             known.append(numbers)
         self._epochs |= dict.fromkeys(content.numbers, epoch)
         for number in content.numbers:
-            # Known from now on, also when another process makes the row.
+            # Registered now, because another process may create the row.
             self.rows.make(number)
         return content
 
     def new_numbers(self, count: int, accept: Callable[[int], bool] = lambda number: True) -> list[int]:
-        """Choose numbers of rows that were never brought."""
+        """Return unused row numbers."""
         chosen: list[int] = []
         number = max(self._epochs, default=self._first_number - 1) + 1
         while len(chosen) < count:
@@ -219,7 +219,7 @@ class Trial:
         return chosen
 
     def values(self, content: Content) -> list[list[Any]]:
-        """The rows of each task, as the sink's shape takes them."""
+        """Return the rows of each task in the form for this sink."""
         return [[self._value(number) for number in task] for task in content.tasks]
 
     def _value(self, number: int) -> Any:
@@ -229,13 +229,13 @@ class Trial:
     # --- epochs
 
     def run(self, driver: RemoteTasks, content: Content) -> EpochResult:
-        """Run an epoch to its end, and note what must be found from now on."""
+        """Run an epoch, and record its expected rows."""
         result = driver.run_epoch(content.epoch, self.values(content))
         self.note(result, content)
         return result
 
     def note(self, result: EpochResult, content: Content) -> None:
-        """Note that a driver says the epoch is completed."""
+        """Record that a driver completed an epoch."""
         if result.skipped:
             earlier = [numbers for numbers in self.contents[content.epoch] if numbers != content.numbers]
             if not content.new:
@@ -245,34 +245,34 @@ class Trial:
             self.counted[content.epoch] = [content.numbers]
 
     def run_epochs(self, count: int, driver: RemoteTasks | None = None) -> RemoteTasks:
-        """Run the next epochs without any fault."""
+        """Run the next epochs without faults."""
         driver = driver or self.driver()
         for _ in range(count):
             self.run(driver, self.bring(self.epoch))
         return driver
 
     def run_until(self, spec: str, content: Content, driver: RemoteTasks | None = None) -> list[str]:
-        """Run an epoch and crash at a step.
+        """Run an epoch, and crash at a step.
 
         Returns:
-            The steps that were reached.
+            The reached steps.
         """
         with crash_at(spec) as seen:
             self.run(driver or self.driver(), content)
         return seen
 
     def begin(self, driver: RemoteTasks, content: Content) -> Begun:
-        """Begin an epoch and run no task yet."""
+        """Begin an epoch without running tasks."""
         tasks = driver.routed(self.values(content))
         driver.expect_tasks(len(tasks))
         coordinator = driver.coordinator()
         return Begun(self, driver, coordinator, coordinator.begin(content.epoch), content, tasks)
 
     def complete(self, epoch: int) -> None:
-        """Have fresh drivers bring an epoch, again if it was brought before, until it is completed.
+        """Run an epoch with new drivers until it is completed.
 
         Raises:
-            ConformanceError: it does not get completed.
+            ConformanceError: the epoch cannot be completed.
         """
         for attempt in range(PATIENCE):
             try:
@@ -283,13 +283,13 @@ class Trial:
                 if attempt + 1 == PATIENCE:
                     raise ConformanceError(
                         f"no driver gets epoch {epoch} completed any more: {type(error).__name__}: {error}",
-                        do="whatever a lost attempt or driver left must not stop those that come after it",
+                        do="leftovers of a failed attempt or driver must not block later attempts",
                     ) from error
             else:
                 return
 
     def finish(self, epoch: int | None = None) -> None:
-        """Complete all epochs up to one, and one more; bring what is held back to light; check the target."""
+        """Complete all epochs up to a given one and one more, deliver buffered rows, and check the target."""
         last = self.epoch if epoch is None else epoch
         for number in range(min(self.epoch, last), last + 2):
             self.complete(number)
@@ -297,7 +297,7 @@ class Trial:
         self.verify()
 
     def drain(self) -> None:
-        """Drain, or where the sink does not say what it holds run epochs without rows, until nothing is held back."""
+        """Deliver buffered rows with a drain, or with empty epochs if the sink does not report them."""
         last = self.epoch - 1
         if self.drains:
             self.driver().drain()
@@ -305,23 +305,23 @@ class Trial:
             self.run(self.driver(), self.bring_numbers(self.epoch, [(), ()]))
         self._drained = last
 
-    # --- what a reader finds
+    # --- visible rows
 
     def found(self) -> Numbers:
         """Read the target."""
         return self.rows.find(self.harness.read(self.target))
 
     def of_epoch(self, epoch: int) -> Numbers:
-        """Read the target, and keep the rows of one epoch."""
+        """Return the visible rows of one epoch."""
         return Counter({number: count for number, count in self.found().items() if self._epochs.get(number) == epoch})
 
     def verify(self) -> None:
-        """Compare the target with the claim.
+        """Compare the target with the guarantee.
 
-        Rows that a sink may still hold back are not missed.
+        Rows that the sink may still buffer do not count as missing.
 
         Raises:
-            ConformanceError: saying which rows are missing, there twice, or of an attempt that does not count.
+            ConformanceError: rows are missing, duplicated or of a discarded attempt; the text lists them.
         """
         found = self.found()
         for epoch in self.contents:
@@ -336,10 +336,10 @@ class Trial:
         if None in faults:
             return
         fault = min((fault for fault in faults if fault), key=len)
-        raise ConformanceError(f"{self.claim.name} is not true: {fault}")
+        raise ConformanceError(f"{self.claim.name} does not hold: {fault}")
 
     def _fault(self, epoch: int, found: Numbers, content: Numbers) -> str | None:
-        """What is wrong if this is the content that counts."""
+        """Return the violation if this content counts."""
         held_back = (self.drains or self.harness.drain_epochs > 0) and epoch > self._drained
         missing = set() if held_back else content.keys() - found.keys()
         twice = {number for number, count in found.items() if count > 1}
@@ -350,21 +350,21 @@ class Trial:
         if self.claim == Guarantee.AT_LEAST_ONCE:
             return None
         if extra:
-            return f"{len(extra)} rows that a lost attempt of epoch {epoch} wrote are visible ({some(extra)})"
+            return f"{len(extra)} rows of a failed attempt of epoch {epoch} are visible ({some(extra)})"
         if twice:
-            return f"of the {len(content)} rows of epoch {epoch}, {len(twice)} are there more than once ({some(twice)})"
+            return f"of the {len(content)} rows of epoch {epoch}, {len(twice)} are duplicated ({some(twice)})"
         return None
 
     def _verify_open(self, epoch: int, found: Numbers) -> None:
         if found and not any(found <= content for content in self.contents[epoch]):
             raise ConformanceError(
-                f"{self.claim.name} is not true: epoch {epoch} is not completed, and rows of several attempts are"
+                f"{self.claim.name} does not hold: epoch {epoch} is not completed, and rows of several attempts are"
                 f" visible ({some(found)})"
             )
 
 
 class Begun:
-    """An epoch that a driver has begun: its tasks may still run, whatever happens meanwhile."""
+    """An epoch that a driver has begun and whose tasks can still run."""
 
     def __init__(
         self,
@@ -375,7 +375,7 @@ class Begun:
         content: Content,
         tasks: list[TaskRows],
     ) -> None:
-        """Hold what the driver has in hand."""
+        """Store the driver's data of the epoch."""
         self.trial = trial
         self.driver = driver
         self.ticket = ticket
@@ -385,12 +385,12 @@ class Begun:
         self._coordinator = coordinator
 
     def run_task(self, index: int, *, retries: int = 0, attempt: int | None = None) -> TaskResponse:
-        """Run an attempt of a task."""
+        """Run one attempt of a task."""
         rows = self.tasks[index]
         return self.driver.run_task(self.ticket, self.content.epoch, index, rows, retries=retries, attempt=attempt)
 
     def run_tasks(self) -> None:
-        """Run the tasks that have not answered."""
+        """Run the tasks without a result."""
         for index in range(len(self.tasks)):
             if index not in self.answers:
                 self.answers[index] = self.run_task(index)
@@ -403,7 +403,7 @@ class Begun:
 
 
 class _Listing:
-    """Stands in place of a sink's `list_parts`."""
+    """Replaces a sink's `list_parts`."""
 
     def __init__(self, parts: list[str]) -> None:
         self._parts = parts
@@ -413,31 +413,31 @@ class _Listing:
 
 
 def _list_parts_changed(sink: Any, change: Callable[[list[str]], list[str]]) -> None:
-    # On the sink that does the work, whose own calls must find the same parts as the engine.
+    # Set on the innermost sink, whose own calls must return the same parts as the engine's.
     object.__setattr__(worker_of(sink), "list_parts", _Listing(change(list(sink.list_parts()))))
 
 
 def claim_of(harness: SinkHarness, sink: Any) -> Guarantee:
-    """What is claimed for a sink: in its test, or by itself."""
+    """Return the tested guarantee: from the test, or as declared by the sink."""
     return guarantee_of(sink) if harness.claim is None else harness.claim
 
 
 def dealt(numbers: Sequence[int], tasks: int, *, first_empty: bool = False) -> list[list[int]]:
-    """Deal rows out to tasks, evenly; or leave the first one empty when there are others."""
+    """Distribute rows to tasks evenly, or leave the first of several tasks empty."""
     receiving = tasks - 1 if first_empty and tasks > 1 else tasks
     dealt_out = [list(numbers[index::receiving]) for index in range(receiving)]
     return [[], *dealt_out] if receiving < tasks else dealt_out
 
 
 BY_DEFAULT = {"lose", "lose_target", "breaking"}
-"""What the suite does by itself to a target that is a directory."""
+"""Default operations for a target that is a directory."""
 
 
 class Trials:
-    """Makes trials of a sink. Each check gets one of these."""
+    """Creates trials of a sink; one object per check."""
 
     def __init__(self, harness: SinkHarness, directory: Path) -> None:
-        """Work in a directory; one target is made in it to see what the sink is."""
+        """Use a directory, and create one target in it to inspect the sink."""
         self.harness = harness
         self.directory = directory
         place = directory / "sample"
@@ -448,64 +448,64 @@ class Trials:
         self.claim = claim_of(harness, self.sink)
 
     def new(self, *, durable_log: bool = False) -> Trial:
-        """Make a trial with an empty target."""
+        """Create a trial with an empty target."""
         return Trial(self.harness, self.directory, durable_log=durable_log)
 
     def chosen(self, cases: Iterable[Case]) -> list[Case]:
-        """Return all cases of a check, or as many as the author wants, spread over all."""
+        """Return all cases of a check, or `most_cases` of them, evenly distributed."""
         every = list(cases)
         most = self.harness.most_cases
         if most is None or len(every) <= most:
             return every
-        # By the golden section, so that of pairs (step, moment) not each has the same moment.
+        # The golden ratio avoids pairs (step, moment) with always the same moment.
         stride = next(step for step in itertools.count(len(every) * 5 // 8 or 1) if math.gcd(step, len(every)) == 1)
         return [every[index] for index in sorted(number * stride % len(every) for number in range(most))]
 
     @property
     def once(self) -> bool:
-        """Whether more is claimed than at-least-once."""
+        """Whether the guarantee is stronger than at-least-once."""
         return self.claim > Guarantee.AT_LEAST_ONCE
 
     @property
     def strict(self) -> bool:
-        """Whether what cannot be tried fails the run."""
+        """Whether checks that cannot run fail the suite."""
         return self.claim == Guarantee.EXACTLY_ONCE if self.harness.strict is None else self.harness.strict
 
     def needs(self, condition: bool, reason: str) -> None:
-        """Say that the check does not apply unless the condition holds."""
+        """Raise `NotApplicableError` unless the condition holds."""
         if not condition:
             raise NotApplicableError(reason)
 
     def needs_to_try(self, condition: bool, reason: str) -> None:
-        """Leave the check untried unless the condition holds: what is claimed might still not be true."""
+        """Raise `NotTriedError` unless the condition holds; the guarantee stays untested."""
         if not condition:
             raise NotTriedError(reason, strict=self.strict)
 
     def needs_target(self) -> None:
-        """Leave the check untried unless the sink compares its target with the recovery data."""
+        """Raise `NotTriedError` unless the sink compares its target with the recovery data."""
         self.needs_to_try(supports(self.sink, SupportsTarget), "the sink has no SupportsTarget")
 
     def needs_from_author(self, method: str) -> None:
-        """Leave the check untried unless the author gives an optional method, or the target is a directory."""
+        """Raise `NotTriedError` unless the test has an optional method or the target is a directory."""
         given = gives(self.harness, method) or (method in BY_DEFAULT and is_directory(self.target))
-        self.needs_to_try(given, f"the test gives no {method}()")
+        self.needs_to_try(given, f"the test has no {method}()")
 
     def needs_processes(self) -> None:
-        """Leave a check out where a child process cannot write to the target.
+        """Check that a child process can write to the target.
 
         Raises:
-            NotTriedError: saying why.
+            NotTriedError: the target is not writable from a child process; the text has the reason.
             ConformanceError: a run failed in a child process.
         """
         self.needs_to_try(hasattr(os, "fork"), "this system has no fork()")
         outlives = self.outlives_this_process()
-        self.needs_to_try(outlives, "the target is in this process, and a child's writing does not reach it")
+        self.needs_to_try(outlives, "the target is in this process, and a child process cannot write to it")
 
     def outlives_this_process(self) -> bool:
-        """Whether what a child process writes to a target is there when it is gone.
+        """Whether writes of a child process to the target survive the child.
 
         Raises:
-            ConformanceError: a run failed in a child process, which is no sign of a target in this one.
+            ConformanceError: a run failed in a child process for another reason.
         """
         if not hasattr(os, "fork"):
             return False
@@ -532,7 +532,7 @@ def _drain(trial: Trial) -> None:
 
 
 def _goes_on(trial: Trial, what: str, action: Callable[[], Any]) -> bool:
-    """Run what builds on another process; `False` when that one's rows are gone with it, and the target says so."""
+    """Run an epoch after another process; `False` if the target reports that the other's rows are lost."""
     try:
         _check_child(what, action)
     except ConformanceError as error:
@@ -543,10 +543,10 @@ def _goes_on(trial: Trial, what: str, action: Callable[[], Any]) -> bool:
 
 
 def _check_child(what: str, action: Callable[[], Any]) -> None:
-    """Run something in a child process, which must come to its end.
+    """Run an action in a child process, which must succeed.
 
     Raises:
-        ConformanceError: it did not; its cause is a `TargetError` where the child raised one.
+        ConformanceError: the child failed; the cause is a `TargetError` if the child raised one.
     """
 
     def run() -> tuple[str, bool] | None:
@@ -565,7 +565,7 @@ def _check_child(what: str, action: Callable[[], Any]) -> None:
     if failed:
         text, of_target = failed
         raise ConformanceError(
-            f"{what} failed in a process of its own: {text}",
-            do="keep nothing that only one process has: on Spark a sink is used in several, and a run may be the"
-            " first of its process (OUTFALL_TEST_VERBOSE=1 prints the traceback)",
+            f"{what} failed in a separate process: {text}",
+            do="do not rely on data of one process: on Spark, several processes use a sink, and a run may be the first"
+            " of its process (OUTFALL_TEST_VERBOSE=1 prints the traceback)",
         ) from (TargetError(text) if of_target else None)

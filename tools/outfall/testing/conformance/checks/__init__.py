@@ -1,4 +1,4 @@
-"""The checks, by what they are about. Importing this fills `CHECKS`, in the order in which they run."""
+"""The checks by topic. The import fills `CHECKS` in run order."""
 
 from outfall.testing.conformance.checks import (  # noqa: I001 - from the simplest to the most thorough
     basic,

@@ -1,4 +1,4 @@
-"""Several attempts of one task under one driver, and two drivers of one step."""
+"""Several attempts of one task, and two drivers of one step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from outfall.testing.crash_points import crash_at
 
 
 class TaskFailedError(Exception):
-    """Stands for whatever fails a task."""
+    """An arbitrary error of a task."""
 
 
 def task_steps(trials: Trials) -> list[str]:
-    """Every step of the first task of an epoch."""
+    """Return every step of the first task of an epoch."""
     begun = begun_epoch(trials.new())
     return steps_of(lambda: begun.run_task(0))
 
@@ -32,7 +32,7 @@ def task_retry(trials: Trials) -> None:
     """Rows of a failed task attempt remain, because nothing rolls them back."""
     for spec in trials.chosen(task_steps(trials)):
         begun = begun_epoch(trials.new())
-        with when(f"an attempt of a task failed at {spec!r}, and the next one went through"):
+        with when(f"an attempt of a task failed at {spec!r}, and the next attempt succeeded"):
             with suppress(TaskFailedError), at_step(spec, _fail):
                 begun.run_task(0)
             begun.answers[0] = begun.run_task(0, retries=1)
@@ -50,11 +50,11 @@ def two_attempts_finish(trials: Trials) -> None:
     """Two attempts of a task finish, as under speculation. Both count, or neither does."""
     for delivered in ("first", "second"):
         begun = begun_epoch(trials.new())
-        with when(f"two attempts of a task finished, and the answer of the {delivered} was delivered"):
+        with when(f"two attempts of a task finished, and the result of the {delivered} was delivered"):
             answers = [begun.run_task(0), begun.run_task(0)]
             begun.answers[0] = answers[0 if delivered == "first" else 1]
             begun.run_tasks()
-            # An attempt that wrote in place after the winner makes the seal fail, and the epoch run again.
+            # If an attempt writes in place after the winner, the seal fails and the epoch runs again.
             with suppress(Exception):
                 begun.finish()
             begun.trial.finish(1)
@@ -67,7 +67,7 @@ def attempt_after_the_winner(trials: Trials) -> None:
         begun = begun_epoch(trials.new())
         with when(f"an attempt started {moment}, when another one had won, and died at {spec!r}"):
             begun.run_tasks()
-            # An attempt that wrote in place after the winner makes the seal fail, and the epoch run again.
+            # If an attempt writes in place after the winner, the seal fails and the epoch runs again.
             with suppress(Exception):
                 if moment == MOMENTS[0]:
                     _die(begun, spec)
@@ -78,25 +78,25 @@ def attempt_after_the_winner(trials: Trials) -> None:
 
 
 def _die(begun: Begun, spec: str) -> None:
-    # It is refused, or dies; its answer is lost in any case.
+    # The attempt is rejected or dies. Its result is lost in both cases.
     with suppress(Exception), crash_at(spec):
         begun.run_task(0)
 
 
-MOMENTS = ("before the answers are collected", "after PREPARED", "after COMPLETED", "after the next epoch")
+MOMENTS = ("before the results are collected", "after PREPARED", "after COMPLETED", "after the next epoch")
 
 
 @check
 def stalled_attempt(trials: Trials) -> None:
     """A stalled attempt continues after another attempt of the same driver has won, and changes rows."""
     for spec, moment in trials.chosen(product(task_steps(trials), MOMENTS)):
-        with when(f"an attempt stalled at {spec!r} and woke {moment}"):
+        with when(f"an attempt was suspended at {spec!r} and resumed {moment}"):
             _stall(begun_epoch(trials.new()), spec, moment)
 
 
 def _stall(begun: Begun, spec: str, moment: str) -> None:
     stalled = Suspended(lambda: begun.run_task(0), spec)
-    # It may hold a lock that the others wait for in vain, until it wakes.
+    # The suspended attempt may have a lock that blocks the others.
     with suppress(Exception):
         begun.run_tasks()
         if moment == MOMENTS[0]:
@@ -106,7 +106,7 @@ def _stall(begun: Begun, spec: str, moment: str) -> None:
         if moment == MOMENTS[3]:
             begun.trial.run(begun.driver, begun.trial.bring(2))
     stalled.wake()
-    # A later epoch would take back what it has done.
+    # A later epoch would roll back its changes.
     begun.trial.verify()
     begun.trial.finish(max(1, begun.trial.epoch))
 
@@ -121,7 +121,7 @@ def second_driver(trials: Trials) -> None:
     for epoch in (1, 2):
         with suppress(Exception):
             old.run_epoch(epoch, trial.values(trial.bring(epoch)))
-            raise ConformanceError(f"the engine let an older driver run epoch {epoch}")
+            raise ConformanceError(f"the engine allowed an old driver to run epoch {epoch}")
     trial.run(new, trial.bring(2))
     trial.finish()
 
@@ -134,7 +134,7 @@ def late_zombie(trials: Trials) -> None:
         trial.run_epochs(1)
         old = trial.begin(trial.driver(), trial.bring(1))
         newer = trial.run_epochs(1 + later)
-        with when(f"tasks of an older driver started {later} epochs after theirs was completed by a newer one"):
+        with when(f"tasks of an old driver started {later} epochs after a newer driver completed their epoch"):
             for index in range(len(old.tasks)):
                 with suppress(Exception):
                     old.answers[index] = old.run_task(index)
@@ -149,7 +149,9 @@ def late_zombie(trials: Trials) -> None:
 def zombie_of_an_older_generation(trials: Trials) -> None:
     """A task of an old driver continues after the takeover, and writes or rolls back rows."""
     for spec, later in trials.chosen(product(task_steps(trials), (0, 1))):
-        with when(f"a task stopped at {spec!r} and woke {later} epochs after a newer driver had completed its own"):
+        with when(
+            f"a task was suspended at {spec!r} and resumed {later} epochs after a newer driver completed its epoch"
+        ):
             _zombie(trials, spec, later)
 
 
@@ -176,7 +178,9 @@ def _zombie(trials: Trials, spec: str, later: int) -> None:
 def old_driver_wakes(trials: Trials) -> None:
     """An old driver continues after the takeover, from any step of its epoch, and publishes."""
     for spec, later in trials.chosen(product(_driver_steps(trials), (0, 1))):
-        with when(f"a driver slept at {spec!r} and woke {later} epochs after a newer one had completed its own"):
+        with when(
+            f"a driver was suspended at {spec!r} and resumed {later} epochs after a newer driver completed its epoch"
+        ):
             trial = trials.new()
             trial.run_epochs(1)
             content = trial.bring(1)
@@ -190,7 +194,7 @@ def old_driver_wakes(trials: Trials) -> None:
 
 
 def _driver_steps(trials: Trials) -> list[str]:
-    """Every step of an epoch but those of its tasks, which `zombie_of_an_older_generation` goes through."""
+    """Return every step of an epoch except those of tasks, which `zombie_of_an_older_generation` covers."""
     trial = trials.new()
     trial.run_epochs(1)
     content = trial.bring(1)

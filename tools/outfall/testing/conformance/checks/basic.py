@@ -66,12 +66,12 @@ def values_unchanged(trials: Trials) -> None:
         if frozen(values) != frozen(before):
             changed = next((now for now, then in zip(values, before, strict=False) if now != then), values)
             raise ConformanceError(
-                f"a value was changed while it was written; it is now {changed!r}", do="change a copy of it"
+                f"a value was modified during the write; it is now {changed!r}", do="change a copy of it"
             )
 
 
 class _Values(Probe):
-    """Keeps what was written, and a copy of it."""
+    """Records written values with copies."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[list[Any], list[Any]]] = []
@@ -93,13 +93,13 @@ def no_state_on_the_sink(trials: Trials) -> None:
     changed = sorted(name for name, value in _attributes(mine.worker).items() if before.get(name) != value)
     if changed:
         raise ConformanceError(
-            f"the sink's attributes {', '.join(changed)} changed while a task wrote",
-            do="keep what belongs to an attempt on its partition; bind() returns a copy and changes nothing",
+            f"the sink's attributes {', '.join(changed)} changed during a task",
+            do="keep the state of an attempt on its partition; bind() must return a copy and change nothing",
         )
 
 
 def _attributes(sink: Any) -> dict[str, bytes]:
-    """The sink's attributes as bytes that can be compared."""
+    """Return the sink's attributes as comparable bytes."""
     return {name: pickled(value) for name, value in vars(sink).items()}
 
 
@@ -120,6 +120,6 @@ def counts_are_facts(trials: Trials) -> None:
 def _equal(what: str, counted: int, fact: int) -> None:
     if counted != fact:
         raise ConformanceError(
-            f"{counted} {what} are counted, and there are {fact}",
-            do="add to the metrics under names of your own; the engine counts rows",
+            f"the counter of {what} is {counted}, but the correct number is {fact}",
+            do="use your own names for metrics; the engine counts rows",
         )

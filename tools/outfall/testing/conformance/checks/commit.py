@@ -1,4 +1,4 @@
-"""Two-phase commit: what becomes visible when, and every way in which committing fails."""
+"""Two-phase commit: visibility, and all kinds of commit failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nothing_visible_before_commit(trials: Trials) -> None:
     if visible := trial.of_epoch(1):
         raise ConformanceError(
             f"{visible.total()} rows of epoch 1 are visible although only its tasks have run",
-            do="publish in Committer.commit; prepare_commit hands over what is durable and invisible",
+            do="publish in Committer.commit; prepare_commit must leave the data durable and invisible",
         )
     with at_step("before commit", lambda: _none_visible(trial)):
         begun.finish()
@@ -48,7 +48,7 @@ def _none_visible(trial: Trial) -> None:
 
 
 class Commits(Probe):
-    """Comes between the engine and the committer, a number of times."""
+    """Intercepts the committer a number of times."""
 
     def __init__(self, *actions: Callable[[Requests, Callable[[], Any]], Any]) -> None:
         self._actions = list(actions)
@@ -60,13 +60,13 @@ class Commits(Probe):
 
 
 def reply_lost(requests: Requests, commit: Callable[[], Any]) -> None:
-    """It is done, and whoever asked sees an error."""
+    """The commit succeeds, and the caller gets an error."""
     commit()
     raise ConnectionError("the reply was lost")
 
 
 def reply_late(requests: Requests, commit: Callable[[], Any]) -> None:
-    """It is done, but whoever asked has heard nothing and asks again."""
+    """The commit succeeds, but the caller gets no response and calls again."""
     commit()
     for request in requests:
         if request.outcome.kind in {"unsignalled", "committed", "already committed"}:
@@ -100,10 +100,10 @@ def lost_reply_of_a_commit(trials: Trials) -> None:
     trial = trials.new()
     trial.run_epochs(1)
     for times in (1, 2):
-        with when(f"a commit did its work and lost its reply, {times} times"):
+        with when(f"a commit succeeded and its response was lost, {times} times"):
             content = trial.bring(trial.epoch)
             for _ in range(times):
-                # Every reply: a sink made of sinks commits once for each.
+                # Every response, because a fan-out commits once per sink.
                 with probing(Commits(*[reply_lost] * 100)), suppress(CommitError):
                     trial.run(trial.driver(), content)
             trial.finish()
@@ -119,7 +119,7 @@ def commit_is_asked_again(trials: Trials) -> None:
         "update_and_retry_later after the work was done": [_reply_late_and_updated, reply_late],
     }.items():
         trial = trials.new()
-        with when(f"a committer answered {name}"):
+        with when(f"a committer signaled {name}"):
             trial.run_epochs(1)
             with probing(Commits(*actions)):
                 trial.run(trial.driver(clock=FakeClock()), trial.bring(1))
@@ -132,7 +132,7 @@ def failed_commit_is_resumed(trials: Trials) -> None:
     _needs_committer(trials)
     for name, action in {"a known": _refused, "an unknown": _unknown}.items():
         trial = trials.new()
-        with when(f"a commit failed for {name} reason, and the query was started again"):
+        with when(f"a commit failed for {name} reason, and the query was restarted"):
             trial.run_epochs(1)
             content = trial.bring(1)
             with probing(Commits(action)), suppress(CommitError, CommitRefusedError):
@@ -157,7 +157,7 @@ def commit_deadline(trials: Trials) -> None:
             except CommitError:
                 pass
             else:
-                raise ConformanceError("an epoch was completed that was never committed")
+                raise ConformanceError("an epoch completed without a commit")
         if not 60.0 <= clock.seconds < 90.0:
             raise ConformanceError(f"the deadline of 60 s came after {clock.seconds:.0f} s")
         trial.finish(1)
@@ -190,9 +190,9 @@ def _lose(trials: Trials, step: str) -> None:
     else:
         for path in _files(trial) - before:
             path.unlink()
-    with when(f"a driver died at {step!r}, and one of its committables was lost"):
+    with when(f"a driver died at {step!r}, and the data of one of its committables was lost"):
         for _ in range(3):
-            # An error that repeats is an answer too: nothing is silently missing.
+            # A permanent error is acceptable, because no data is silently missing.
             with suppress(Exception):
                 trial.run(trial.driver(), trial.bring(1))
         trial.verify()
@@ -203,7 +203,7 @@ def _files(trial: Trial) -> set[Path]:
 
 
 def recorded_committables(trial: Trial) -> list[Any]:
-    """The committables of the last recorded epoch, as the log has them."""
+    """Return the committables of the last recorded epoch from the log."""
     sink = trial.sink()
     log = recovery_config(trial.recovery).open("sink")
     entries = [decode_entry(raw, "sink") for raw in log.read()]
@@ -219,7 +219,7 @@ def target_refuses(trials: Trials) -> None:
         trial = trials.new()
         trial.run_epochs(1)
         content = trial.bring(1)
-        with when(f"the target refused everything from {step!r} on"):
+        with when(f"the target failed from {step!r} on"):
             _run_refused(trial, step, content)
             trial.verify()
             trial.finish(1)

@@ -1,4 +1,4 @@
-"""A driver dies at every step, and its successor goes on: in one process, in real ones, and in random schedules."""
+"""Driver crashes at every step: simulated, with real processes, and in random schedules."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from outfall.testing.conformance.trial import Content, Trial, Trials
 from outfall.testing.crash_points import crash_at
 
 MOST_LINES = 150
-"""Lines at which one epoch is crashed; of more, as many are chosen evenly."""
+"""Maximum number of crash lines per epoch, evenly distributed."""
 
 
 def epoch_steps(trials: Trials, epoch: int, *, files: set[str] | None = None, durable_log: bool = False) -> list[str]:
-    """Every step of an epoch, each time that it is reached; with files, each of their lines is one."""
+    """Return all steps of an epoch with their counts; with files, each line is a step."""
     trial = trials.new(durable_log=durable_log)
     driver = trial.run_epochs(epoch)
     content = trial.bring(epoch)
@@ -41,7 +41,7 @@ def crash_at_every_step(trials: Trials) -> None:
 def crash_at_every_line(trials: Trials) -> None:
     """A crash between two lines of the sink's own code loses or repeats rows."""
     files = _files(trials)
-    trials.needs_to_try(bool(files), "the sink's code is in no file")
+    trials.needs_to_try(bool(files), "the sink's source code is not in a file")
     for epoch in (0, 1):
         specs = [spec for spec in epoch_steps(trials, epoch, files=files) if spec.startswith("line ")]
         for spec in trials.chosen(_spread(specs, MOST_LINES)):
@@ -70,13 +70,13 @@ def _crash(trials: Trials, epoch: int, spec: str, files: set[str] | None = None)
 
 
 def _spread(specs: list[str], most: int) -> list[str]:
-    """Choose evenly when there are too many."""
+    """Limit the steps, evenly distributed."""
     step = max(1, -(-len(specs) // most))
     return specs[::step]
 
 
 class _Objects(Probe):
-    """Collects what the sink makes."""
+    """Collects partitions of the sink."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []
@@ -102,7 +102,7 @@ def tasks_in_processes_of_their_own(trials: Trials) -> None:
     trial = trials.new(durable_log=True)
     trial.run_epochs(1)
     begun = trial.begin(trial.driver(), trial.bring(1))
-    with when("each task ran in a process of its own"):
+    with when("each task ran in a separate process"):
         for index in range(len(begun.tasks)):
             attempt = begun.driver.new_attempt()
             run = partial(begun.run_task, index, attempt=attempt)
@@ -112,7 +112,7 @@ def tasks_in_processes_of_their_own(trials: Trials) -> None:
 
 
 class _NeverClosing(Probe):
-    """Keeps partitions open, so that not even their end flushes what they hold."""
+    """Keeps partitions open, so that their finalizers do not flush."""
 
     def __init__(self) -> None:
         self._opened: list[Any] = []
@@ -151,7 +151,7 @@ def killed_before_close(trials: Trials) -> None:
 def killed_at_every_step(trials: Trials) -> None:
     """A driver that is killed at a step, so that no clean-up runs, loses or repeats rows."""
     trials.needs_processes()
-    # Not within an append to the log, which is the engine's own business and tested with it.
+    # Not within an append to the log, which the engine's own tests cover.
     steps = [step for step in epoch_steps(trials, 1, durable_log=True) if not step.startswith("log:")]
     for spec in trials.chosen(steps):
         trial = trials.new(durable_log=True)

@@ -1,4 +1,4 @@
-"""Recovery data that does not fit the target, or the source."""
+"""Recovery data that does not match the target or the source."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def foreign_log(trials: Trials) -> None:
     other.run_epochs(2)
     if trial.sink().target() == other.sink().target():
         raise ConformanceError(
-            f"two targets have one name, {trial.sink().target()!r}",
-            do="have target() tell targets apart, so that a query that is given another one is stopped",
+            f"two targets have the same name, {trial.sink().target()!r}",
+            do="return a distinct name per target in target(), so that a query with another target fails",
         )
     mixed = other.driver()
     mixed.sink = trial.sink()
-    with when("the sink was given another target, and kept its recovery data"):
+    with when("the sink got another target with the same recovery data"):
         _refused(trial, lambda: mixed.run_epoch(2, trial.values(trial.bring(0))), ForeignRecordsError)
     other.finish()
 
@@ -88,11 +88,11 @@ def second_query(trials: Trials) -> None:
 
 
 def _both_stand(trial: Trial, order: Callable[[Trial, Trial], object]) -> None:
-    """Have a stranger write to the target too: whatever either of them completes is there in the end."""
+    """Let another query write to the target. All completed epochs of both must be visible."""
     stranger = trial.beside()
     order(trial, stranger)
     if stranger.counted:
-        # It may be refused by now, with rows that it holds back: these are in its log, and it was told.
+        # The query may be rejected with buffered rows. They are in its log, and the query got an error.
         with suppress(OutfallError):
             stranger.drain()
     trial.verify()
@@ -107,7 +107,7 @@ def _after_one_another(trial: Trial, stranger: Trial) -> None:
 
 
 def _at_the_same_time(trial: Trial, stranger: Trial) -> None:
-    """Both in their first epochs, since these are what two queries number alike. Both may be refused."""
+    """Both queries run their first epochs, which have the same numbers. Both may be rejected."""
     begun = trial.begin(trial.driver(), trial.bring(0))
     with suppress(OutfallError):
         stranger.run_epochs(1)
@@ -130,12 +130,12 @@ def lost_target(trials: Trials) -> None:
 
 
 def _try(trial: Trial, epoch: int) -> None:
-    """Run an epoch that ought to be refused, without noting it."""
+    """Run an epoch that must be rejected, without recording it."""
     trial.driver().run_epoch(epoch, trial.values(trial.bring(epoch)))
 
 
 def _refused(trial: Trial, action: Callable[[], object], error: type[Exception] = OutfallError) -> None:
-    """Have something be refused with an error, and leave the target as it is."""
+    """Check that an action is rejected with an error and does not change the target."""
     before: Counter[int] = trial.found()
     try:
         action()
@@ -143,13 +143,14 @@ def _refused(trial: Trial, action: Callable[[], object], error: type[Exception] 
         pass
     except Exception as other:
         raise ConformanceError(
-            f"it was refused with a {type(other).__name__} ({other})", do=f"raise an outfall.errors.{error.__name__}"
+            f"the run was rejected with a {type(other).__name__} ({other})",
+            do=f"raise an outfall.errors.{error.__name__}",
         ) from other
     else:
         raise ConformanceError(
-            "it was not refused",
+            "the run was not rejected",
             do="compare the target with the context in SupportsTarget.check_target, and raise an"
             f" outfall.errors.{'TargetError' if error is OutfallError else error.__name__}",
         )
     if trial.found() != before:
-        raise ConformanceError("it was refused, but the target was changed first", do="refuse in check_target")
+        raise ConformanceError("the run was rejected, but it changed the target first", do="refuse in check_target")

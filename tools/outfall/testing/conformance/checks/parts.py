@@ -1,4 +1,4 @@
-"""More tasks, fewer tasks, other parts."""
+"""Changes of the number of tasks and of the parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parts_added(trials: Trials) -> None:
         with trial.listing(_without_last):
             trial.run_epochs(2)
     except PartsChangedError:
-        raise NotApplicableError("the sink knows its parts not from list_parts() alone, so none can be added") from None
+        raise NotApplicableError("the sink does not use only list_parts(), so no part can be added") from None
     with when("a part was added at a restart"):
         trial.run_epochs(2)
         trial.finish()
@@ -58,7 +58,7 @@ def parts_removed(trials: Trials) -> None:
         except PartsChangedError:
             pass
         else:
-            raise ConformanceError("a part with state vanished from list_parts(), and nobody noticed")
+            raise ConformanceError("a part with state disappeared from list_parts() without an error")
         trial.verify()
     trial.finish()
 
@@ -69,7 +69,7 @@ def parts_reordered(trials: Trials) -> None:
     _needs_parts(trials)
     trial = trials.new()
     trial.run_epochs(2)
-    with when("the parts were listed in reverse after a restart"):
+    with when("the parts were listed in reverse order after a restart"):
         with trial.listing(_reversed):
             trial.run_epochs(1)
             trial.run_until("before PREPARED", trial.bring(trial.epoch))
@@ -78,4 +78,4 @@ def parts_reordered(trials: Trials) -> None:
 
 def _needs_parts(trials: Trials) -> None:
     trials.needs(trials.fixed, "a dynamic sink has no parts")
-    trials.needs(len(trials.sink.list_parts()) > 1, "make_sink() makes a sink with one part")
+    trials.needs(len(trials.sink.list_parts()) > 1, "make_sink() returns a sink with one part")

@@ -1,6 +1,6 @@
-"""Disks: errors at each call that a sink makes through `os`, and the loss of power.
+"""Disks: errors at each `os` call of a sink, and power loss.
 
-Of the target's directory stays what was synced, and nothing else.
+After a power loss, only synced data of the target directory remains.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def failing_system_calls(trials: Trials) -> None:
     driver, content = trial.driver(), trial.bring(1)
     with failing_call(None) as count:
         trial.run(driver, content)
-    trials.needs(bool(count.calls), "the sink makes no call through the module os")
+    trials.needs(bool(count.calls), "the sink does not use the module os")
     for (number, name), error in trials.chosen(product(enumerate(count.calls, 1), (errno.EIO, errno.ENOSPC))):
         trial = trials.new()
         trial.run_epochs(1)
@@ -55,18 +55,18 @@ def _run_with_fault(trial: Trial, content: Content, number: int, error: int) -> 
             return
     if count.failed in SYNCS:
         raise ConformanceError(
-            "an fsync failed, and the epoch was completed all the same",
-            do="let the error of an fsync fail the attempt: what it was to make durable may be lost, and calling it"
-            " again says nothing about that (fsync(2))",
+            "an fsync failed, but the epoch completed",
+            do="fail the attempt on an fsync error: the data may be lost, and a second fsync does not report it"
+            " (fsync(2))",
         )
 
 
 PUBLISHED = "after COMPLETED"
 MOMENTS: tuple[str, ...] = ("after PREPARED", "before COMPLETED", PUBLISHED)
-"""When the power goes: when the tasks' responses are recorded, and when the epoch is published."""
+"""Times of the power loss: after the task results are recorded, and after the epoch is published."""
 
 Tree = dict[str, bytes | None]
-"""Files with their content by path, and directories as `None`."""
+"""Path → content of a file, or `None` for a directory."""
 
 
 @check
@@ -77,13 +77,13 @@ def loss_of_power(trials: Trials) -> None:
         trial = trials.new(durable_log=True)
         root = _root(trial)
         contents = [trial.bring(0), trial.bring(1)]
-        with when(f"the machine lost its power {moment} of epoch 1"):
+        with when(f"the machine lost power {moment} of epoch 1"):
             left = result_of_child(partial(_lost_at, moment, trial, contents, root))
-            trials.needs(bool(left.files), "no file was written to the target's directory: others make rows durable")
+            trials.needs(bool(left.files), "no file was written to the target directory")
             trials.needs_to_try(
                 left.seen,
-                f"os.fsync was never called, and in {root} it cannot be seen whether other code has synced: use a"
-                " directory on a disk, as with pytest's --basetemp",
+                f"os.fsync was never called, and in {root} syncs by other code are not visible: use a directory"
+                " on a disk, for example with pytest's --basetemp",
             )
             _restore(root, left.durable)
             trial.counted[0] = [contents[0].numbers]
@@ -96,22 +96,22 @@ def loss_of_power(trials: Trials) -> None:
                     raise
                 raise ConformanceError(
                     f"{fault.fault}; not synced were {', '.join(left.unsynced)}",
-                    do="before prepare_commit, snapshot or commit returns, fsync the files that were written, and each"
-                    " directory in which a name was made or changed",
+                    do="before prepare_commit, snapshot or commit returns, fsync all written files and each"
+                    " directory in which a name was created or changed",
                 ) from fault
 
 
 @dataclass
 class _Left:
-    """What a loss of power leaves."""
+    """The state after a power loss."""
 
     durable: Tree
     files: list[str]
-    """The files that were there."""
+    """The existing files."""
     unsynced: list[str]
-    """What was there and is gone or other than it was."""
+    """Lost or changed files."""
     seen: bool
-    """Whether it could be seen what was synced."""
+    """Whether syncs were visible."""
 
 
 def _root(trial: Trial) -> Path:
@@ -119,7 +119,7 @@ def _root(trial: Trial) -> Path:
 
 
 def _lost_at(moment: str, trial: Trial, contents: list[Content], root: Path) -> _Left:
-    """Run two epochs, of the second one up to a step, and say what a loss of power leaves there."""
+    """Run one epoch and a second one up to a step, and return the state after a power loss."""
     left: list[_Left] = []
     disk = _Disk(root)
 
@@ -144,10 +144,10 @@ class _PowerLostError(BaseException):
 
 @dataclass
 class _Disk:
-    """What is durable of a directory: the contents of files and the names in directories, as of their last sync.
+    """The durable state of a directory: file contents and directory entries as of their last sync.
 
-    A sync through `os` is seen as it happens. Where none of a file was seen, the kernel says whether its pages are
-    still to be written, since what C code syncs by itself is seen nowhere else.
+    It intercepts syncs through `os`. For a file without such a sync, it asks the kernel for dirty pages, to detect
+    syncs by C code.
     """
 
     root: Path
@@ -160,7 +160,7 @@ class _Disk:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """See each call of `os` that makes something durable, or an inode free for another file."""
+        """Intercept `os` calls that sync data or free an inode."""
         originals = {name: getattr(os, name) for name in _CALLS if hasattr(os, name)}
         for name, original in originals.items():
             setattr(os, name, self._seeing(name, original))
@@ -199,18 +199,18 @@ class _Disk:
             self.contents[number] = path.read_bytes()
 
     def _forget_removed(self) -> None:
-        """A number that is free may be given to the next file."""
+        """Forget a freed inode number, which the next file may reuse."""
         there = _inodes(self.root)
         self.contents = {
             number: data for number, data in self.contents.items() if number in there or self._named(number)
         }
 
     def _named(self, number: int) -> bool:
-        """Whether a removed file would be there again: its directory was not synced since."""
+        """Whether a removed file would reappear, because its directory was not synced since."""
         return any(number in names.values() for names in self.names.values())
 
     def left(self) -> _Left:
-        """Return what a loss of power leaves now."""
+        """Return the state after a power loss at this moment."""
         now = _inodes(self.root)
         unclear = [(number, path) for number, path in now.items() if path.is_file() and not self._is_kept(number, path)]
         dirty = {number: _is_dirty(path) for number, path in unclear}
@@ -218,7 +218,7 @@ class _Disk:
             if dirty[number] is False:
                 self.contents[number] = path.read_bytes()
         if not self.syncs:
-            # What syncs in C is taken to sync names too: nobody sees it.
+            # C code that syncs a file is assumed to sync its directory too, which is not visible.
             self._keep_names()
         durable: Tree = {}
         self._collect(os.stat(self.root).st_ino, Path(), durable)
@@ -250,7 +250,7 @@ _CALLS = ("fsync", "fdatasync", "sync", "unlink", "remove", "rename", "replace",
 
 
 def _inodes(root: Path) -> dict[int, Path]:
-    """Everything below a directory, and itself, by the number of its inode."""
+    """Return a directory and everything below it by inode number."""
     found = {os.stat(root).st_ino: root}
     for directory, directories, files in os.walk(root):
         for name in [*directories, *files]:
@@ -260,7 +260,7 @@ def _inodes(root: Path) -> dict[int, Path]:
 
 
 def _restore(root: Path, tree: Tree) -> None:
-    """Have a directory hold this, and nothing else."""
+    """Restore a directory to exactly this state."""
     for path in root.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name, data in sorted(tree.items()):
@@ -271,7 +271,7 @@ def _restore(root: Path, tree: Tree) -> None:
 
 
 def _is_dirty(path: Path) -> bool | None:
-    """Whether pages of a file are still to be written; `None` where that cannot be seen, as of a file in memory."""
+    """Whether a file has dirty pages; `None` if unknown, as for a file in memory."""
     size = path.stat().st_size
     if sys.platform != "linux" or _is_in_memory(path):
         return None
@@ -283,7 +283,7 @@ def _is_dirty(path: Path) -> bool | None:
 
 
 def _dirty_kilobytes(number: int) -> int:
-    """Count what /proc/self/smaps calls dirty of the mappings of a file."""
+    """Count dirty pages of a file's mappings in /proc/self/smaps."""
     kilobytes, of_file = 0, False
     with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
         for line in lines:
@@ -296,7 +296,7 @@ def _dirty_kilobytes(number: int) -> int:
 
 
 def _is_in_memory(path: Path) -> bool:
-    """Whether a file lies in memory, where nothing is ever written out."""
+    """Whether a file is on a memory filesystem, which never writes pages out."""
     place, best, kind = os.path.realpath(path), "", ""
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as lines:
         for line in lines:

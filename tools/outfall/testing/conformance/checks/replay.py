@@ -12,7 +12,7 @@ def replay_of_a_completed_epoch(trials: Trials) -> None:
     for tasks in (1, 2, 5):
         trial = trials.new()
         trial.run_epochs(2)
-        with when(f"epoch 1 comes again in {tasks} tasks, since Spark lost its own commit entry"):
+        with when(f"epoch 1 comes again in {tasks} tasks, because Spark lost its commit entry"):
             if not trial.run(trial.driver(), trial.bring(1, tasks=tasks)).skipped:
                 raise ConformanceError("the engine did not skip a completed epoch")
             trial.finish()
@@ -26,7 +26,7 @@ def replay_of_a_lost_epoch(trials: Trials) -> None:
             trial = trials.new()
             trial.run_epochs(1)
             trial.run_until(step, trial.bring(1))
-            with when(f"a driver died at {step!r}; the epoch came again in {tasks} tasks, in another order"):
+            with when(f"a driver died at {step!r}; the epoch was replayed in {tasks} tasks, in another order"):
                 trial.run(trial.driver(), trial.bring(1, tasks=tasks))
                 trial.verify()
                 trial.finish()
@@ -37,18 +37,18 @@ def parts_missing_in_the_replay(trials: Trials) -> None:
     """Rows of a failed attempt remain or become visible in a part that the replay does not touch."""
     trial = trials.new()
     trials.needs(
-        not trial.repeatable, "the claim stands only where a replay brings the same rows, and so touches the same parts"
+        not trial.repeatable, "the guarantee requires a replay with the same rows, which touches the same parts"
     )
     trial.run_epochs(1)
     trial.run_until("before PREPARED", trial.bring(1, rows=12, tasks=6))
-    with when("a driver died after all tasks; the epoch came again with rows for one part, in one task"):
+    with when("a driver died after all tasks; the epoch was replayed with rows for one part, in one task"):
         trial.run(trial.driver(), _for_one_part(trial, 1))
         trial.verify()
         trial.finish()
 
 
 def _for_one_part(trial: Trial, epoch: int) -> Content:
-    """New rows of an epoch, all for the same part."""
+    """Return new rows of an epoch, all for the same part."""
     driver = trial.driver()
 
     def part(number: int) -> str | None:
@@ -70,5 +70,5 @@ def empty_state_is_a_state(trials: Trials) -> None:
     begun.run_tasks()
     begun.finish()
     trial.run_until("before PREPARED", trial.bring(1))
-    with when("each part's first state was recorded before its first row, then an attempt was lost"):
+    with when("each part's first state was recorded before its first row, then an attempt failed"):
         trial.finish(1)

@@ -23,13 +23,13 @@ from outfall.testing.conformance.trial import Trial, Trials
 
 BATCH = 500
 SETTLED = 3.0
-"""Seconds within which what is closed must be gone: a thread that is told to end may take a moment."""
+"""Seconds until closed resources must be released; a thread may need a moment to end."""
 LEAK = 100_000
-"""Bytes by which thirty epochs of sixty rows may grow a driver: less than the rows of a few."""
+"""Allowed growth of a driver after thirty epochs of sixty rows, in bytes; less than the rows of a few epochs."""
 
 
 class _Closing(Probe):
-    """Compares what a reader finds before and after each close."""
+    """Compares the visible rows before and after each close."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -45,7 +45,7 @@ class _Closing(Probe):
 
 
 class _PublishedInCloseError(BaseException):
-    """Not an `Exception`, since errors on closing are logged when another one is under way."""
+    """Not an `Exception`, because the engine only logs errors of `close()` after another error."""
 
 
 @check
@@ -79,8 +79,8 @@ class _ClosingTwice(Probe):
             return super().around(method, args, call)
         except Exception as error:
             raise ConformanceError(
-                f"close() failed when it was called a second time: {type(error).__name__}: {error}",
-                do="have close() do nothing when there is nothing left to release",
+                f"the second call of close() failed: {type(error).__name__}: {error}",
+                do="make close() do nothing if there is nothing to release",
             ) from error
 
 
@@ -162,7 +162,7 @@ def memory_of_a_task(trials: Trials) -> None:
     """A task's memory grows with its rows beyond the declared limit."""
     limit = trials.harness.memory_limit
     if limit is None:
-        raise NotApplicableError("the test sets no memory_limit: a task may hold its rows")
+        raise NotApplicableError("the test sets no memory_limit, so a task may buffer its rows")
     trials.needs(trials.outlives_this_process(), "the target is in this process, and grows with its rows")
     trial = trials.new()
     begun = trial.begin(trial.driver(), trial.bring_numbers(0, [()]))
@@ -181,12 +181,12 @@ def memory_of_a_task(trials: Trials) -> None:
     if watch.peak > limit:
         raise ConformanceError(
             f"a task held {watch.peak:,} bytes while it wrote {batches * BATCH:,} rows; its limit is {limit:,}",
-            do="write out what is buffered once it reaches a size",
+            do="write out the buffer when it reaches a size",
         )
 
 
 class _Peak:
-    """The most memory that was held since the start, Arrow's included."""
+    """Return the peak memory since the start, including Arrow's."""
 
     peak = 0
 
@@ -200,7 +200,7 @@ class _Peak:
 
 
 class _Endless:
-    """The same batch again and again."""
+    """Yield the same batch repeatedly."""
 
     def __init__(self, part: str | None, batch: list[Any], times: int, watch: _Peak) -> None:
         self._item = (part, batch)
@@ -214,7 +214,7 @@ class _Endless:
 
 
 def _size(batch: list[Any]) -> int:
-    """Bytes that a batch takes when it is kept as Python values."""
+    """Return the size of a batch as Python values in bytes."""
     return sum(len(repr(row)) for row in batch)
 
 
@@ -231,13 +231,13 @@ def leftovers_are_cleaned_up(trials: Trials) -> None:
     trial.finish(1)
     if (left := trials.harness.leftovers(trial.target)) > clean:
         raise ConformanceError(
-            f"{left - clean} leftovers of lost attempts are in the target, two epochs after they were lost",
-            do="remove in SupportsTarget.clean_up what carries the context's incarnation and a lower generation",
+            f"{left - clean} leftovers of failed attempts are in the target two epochs after the failure",
+            do="in SupportsTarget.clean_up, remove data with the context's incarnation and a lower generation",
         )
 
 
 def _cleans_up(sink: Any) -> bool:
-    """Whether a sink, or one that it consists of, removes what lost attempts left."""
+    """Whether a sink, or one of its child sinks, cleans up after failed attempts."""
     sink = worker_of(sink)
     if children := children_of(sink):
         return any(map(_cleans_up, children.values()))

@@ -1,4 +1,4 @@
-"""What is stored: states and committables as bytes, and no secret anywhere."""
+"""Stored values: serialization of states and committables, and secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outfall.testing.conformance.trial import Trial, Trials
 
 
 class _Stored(Probe):
-    """Keeps what the sink hands over to be stored."""
+    """Records states and committables of the sink."""
 
     def __init__(self) -> None:
         self.values: list[tuple[str, Any]] = []
@@ -35,12 +35,12 @@ class _Stored(Probe):
 
 
 def _stored(trials: Trials) -> list[tuple[str, Any, SimpleVersionedSerializer[Any]]]:
-    """States and committables of some epochs, one without rows among them, each with its serializer."""
+    """Return states and committables of some epochs, including an empty one, with their serializers."""
     trial = trials.new()
     with probing(_Stored()) as probe:
         trial.run_epochs(2)
         trial.run(trial.driver(), trial.bring_numbers(2, [[], trial.new_numbers(1)]))
-    trials.needs(bool(probe.values), "the sink hands nothing over that is stored")
+    trials.needs(bool(probe.values), "the sink has neither states nor committables")
     return [item for what, value in probe.values for item in _with_serializers(trials.sink, what, value)]
 
 
@@ -49,7 +49,7 @@ def _with_serializers(sink: Any, what: str, value: Any) -> list[tuple[str, Any, 
         return [(what, value, sink.writer_state_serializer())]
     if what == "committable":
         return [(what, value, hand_over_serializer(sink))]
-    # Which part it is of makes no difference for a sink that keeps one state for each.
+    # All parts use the same serializer, so the part does not matter.
     states = states_after(sink, "", value)
     return [(what, state, state_serializer(sink, name)) for name, state in states.items()]
 
@@ -62,13 +62,13 @@ def stored_values_come_back(trials: Trials) -> None:
         again = serializer.deserialize(serializer.version, data)
         if type(again) is not type(value) or not _equal(again, value, serializer):
             raise ConformanceError(
-                f"the {what} {value!r} came back from its bytes as {again!r}",
-                do="have deserialize(version, serialize(value)) give the value back, in type too",
+                f"the {what} {value!r} was deserialized as {again!r}",
+                do="deserialize(version, serialize(value)) must return the same value with the same type",
             )
 
 
 def _equal(again: Any, value: Any, serializer: SimpleVersionedSerializer[Any]) -> bool:
-    """Compare values, and where their type compares by identity, their bytes."""
+    """Compare values; if their type compares by identity, compare their bytes."""
     if "__eq__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}:
         return serializer.serialize(again) == serializer.serialize(value)
     return bool(again == value)
@@ -119,13 +119,13 @@ def no_secret_comes_out(trials: Trials) -> None:
         for secret in trials.harness.secrets:
             if secret in text:
                 raise ConformanceError(
-                    f"a secret stands in {place}: {text.replace(secret, '******')[:200]}",
-                    do="keep it in a pydantic SecretStr, and never format an option of the sink into a text",
+                    f"a secret appears in {place}: {text.replace(secret, '******')[:200]}",
+                    do="store it in a pydantic SecretStr, and never format an option of the sink into a string",
                 )
 
 
 def _go_wrong(trial: Trial, texts: list[tuple[str, str]]) -> None:
-    """Run into errors, and keep their texts."""
+    """Provoke errors, and collect their texts."""
     trial.run_epochs(1)
     for step in ("sink: before write_batch", "task: after write", "before commit", "sink: before committer.commit"):
         with at_step(step, _raise):
@@ -160,7 +160,7 @@ class _Collecting(logging.Handler):
 
 @contextmanager
 def _logged() -> Iterator[list[str]]:
-    """Everything that is logged within the block, on every level."""
+    """Collect all log lines in the block, at every level."""
     root, handler = logging.getLogger(), _Collecting(logging.DEBUG)
     before = root.level
     root.addHandler(handler)
