@@ -1,15 +1,12 @@
 """Apache Kafka: rows as records, and recovery data, on one client.
 
 ```
-sink, options       what a user writes; the sink holds one way of delivering
-delivery            what the ways share: options, columns, the topic; the one without parts, at least once
-stream              its writer: one task's rows
-records, producer   rows as records; one producer, and those kept between epochs
-client, topics      librdkafka's clients, retries and errors; topics asked for and made
-idle                clients that are kept for who opens the same next
-partition           a topic's only partition: made, checked, read and written
-recovery/           the log of a step in two topics
-```
+sink, options       the public class and its options; the sink holds one delivery mode delivery            the common
+part of the modes: options, columns, the topic; the mode without parts stream              the writer of the mode
+without parts: one task's rows
+records, producer   rows as records; one producer, and the producers cached between epochs client, topics
+librdkafka's clients, retries and errors; queries and creation of topics idle                cached clients partition
+the only partition of a topic: creation, checks, reads and writes recovery/ the log of a step in two topics ```
 """
 
 from __future__ import annotations
@@ -25,9 +22,9 @@ __all__ = ["KafkaRecoveryConfig", "KafkaSink", "recovery_from_url", "sink_from_o
 
 
 def sink_from_options(options: Mapping[str, str]) -> KafkaSink:
-    """Make a sink from Spark options (`brokers`, `topic`, `value_format`, …; also spelled `valueFormat`).
+    """Create a sink from Spark options (`brokers`, `topic`, `value_format`, …; also spelled `valueFormat`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: lists every unknown or wrong option.
     """
     return KafkaSink(**dict(parse_options(KafkaOptions, options)))

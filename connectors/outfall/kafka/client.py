@@ -1,4 +1,4 @@
-"""librdkafka's clients: made when they are first used, asked again under a deadline, their errors explained."""
+"""librdkafka's clients: created on first use, with retries under a deadline and explained errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _retries = RetryLog(_log)
 
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-"""The topic is not there, or not yet; or the client's view is older than a change of leader."""
+"""The topic does not exist (yet), or the client's metadata is older than a change of leader."""
 
 _RIGHTS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -35,7 +35,7 @@ ACCESS = {
     KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
 }  # fmt: skip
-"""The brokers do not let us in, and will not."""
+"""The brokers permanently deny access."""
 
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_REPLICATION_FACTOR,
@@ -44,7 +44,7 @@ _REFUSED = {
     KafkaError._UNSUPPORTED_FEATURE,
 }  # fmt: skip
 
-# librdkafka has just dropped the broker it was asking. Clients before 2.6 or so have no name for it.
+# librdkafka has just dropped the broker of the request. Clients before about 2.6 have no name for this code.
 _DESTROY_BROKER = -137
 _PASSING = {
     KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._ALL_BROKERS_DOWN,
@@ -57,23 +57,25 @@ _PASSING = {
 }  # fmt: skip
 
 _RECONNECT = 20
-"""Milliseconds before a client connects again, first; each time it takes longer. It also waits half of that before it
-connects to a second broker, and every client does so: the first connection is dropped once it tells the broker's name.
+"""Milliseconds before a client reconnects for the first time; the pause grows with each attempt.
+
+The client also waits half of it before it connects to a second broker. Every client does so: it drops the first
+connection once that connection reports the broker's name.
 """
 _REQUEST = 5.0
-"""Seconds that one request may take before it is sent again."""
+"""Seconds until one request is repeated."""
 
 
 class KafkaClients:
-    """One producer, one consumer and, where topics are made or described, an admin client of one cluster.
+    """One producer, one consumer and, to create or describe topics, an admin client of one cluster.
 
     Args:
-        brokers: `host:port`, several with commas between them.
-        options: how they are reached.
-        timeout: seconds that one call may wait for the brokers.
-        isolation: whether the consumer gives what is in an open or aborted transaction.
-        role: what they are to us, for texts.
-        then: what follows when they are back, for texts.
+        brokers: `host:port`, several separated by commas.
+        options: the connection properties.
+        timeout: maximum number of seconds that one call waits for the brokers.
+        isolation: whether the consumer returns records of open or aborted transactions.
+        role: the purpose of the cluster, for texts.
+        then: what happens once the brokers are available, for texts.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class KafkaClients:
         *,
         isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
         role: str = "the recovery store",
-        then: str = "the next run goes on from what the log holds",
+        then: str = "the next run continues from the log",
     ) -> None:
         """Connect to nothing yet."""
         self._isolation = isolation
@@ -99,7 +101,7 @@ class KafkaClients:
         self._refused: KafkaError | None = None
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Return the properties of a client, whose own texts go to this module's log."""
+        """Return the properties of a client that logs to this module's logger."""
         return {
             "reconnect.backoff.ms": _RECONNECT,
             **self._options.resolved(),
@@ -110,7 +112,7 @@ class KafkaClients:
         }
 
     def producer(self) -> Producer:
-        """Return the producer: records in order and each once, when all replicas in sync have it."""
+        """Return the producer: records in order, exactly once, acknowledged by all in-sync replicas."""
         if self._producer is None:
             settings = {
                 "enable.idempotence": True,
@@ -122,7 +124,7 @@ class KafkaClients:
         return self._producer
 
     def consumer(self) -> Consumer:
-        """Return the consumer, which is in no group and commits nothing."""
+        """Return the consumer, which belongs to no group and commits nothing."""
         if self._consumer is None:
             settings = {
                 "group.id": "outfall",
@@ -131,9 +133,9 @@ class KafkaClients:
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "enable.partition.eof": True,
-                # The recovery store writes nothing in a transaction, and another's must not hold it up.
+                # The recovery store does not use transactions, and another writer's must not block it.
                 "isolation.level": self._isolation,
-                # A broker answers a connection's requests in turn, and so the next question waits behind this one.
+                # A broker processes a connection's requests in order, so the next request waits behind this one.
                 "fetch.wait.max.ms": 5,
                 "fetch.error.backoff.ms": 50,
                 "check.crcs": True,
@@ -142,32 +144,32 @@ class KafkaClients:
         return self._consumer
 
     def admin(self) -> AdminClient:
-        """Return the admin client. It is asked few questions, and dropped after them: it holds threads, too."""
+        """Return the admin client. It gets few requests and is dropped after them, because it holds threads too."""
         if self._admin is None:
             self._admin = self.made(lambda: AdminClient(self.settings()))
         return self._admin
 
     def made(self, make: Callable[[], T]) -> T:
-        """Make a client.
+        """Create a client.
 
         Raises:
-            ConfigurationError: librdkafka does not take its properties.
+            ConfigurationError: librdkafka rejects its properties.
         """
         try:
             return make()
         except (KafkaException, ValueError, TypeError) as error:
             raise ConfigurationError(
-                f"the Kafka client for {self.where} cannot be made",
+                f"cannot create the Kafka client for {self.where}",
                 why=self._options.masked(str(error)),
                 do="correct client_options",
             ) from None
 
     def ask(self, doing: str, request: Callable[[float], T]) -> T:
-        """Send a request, again after errors that may pass, until the deadline.
+        """Send a request, and retry it after transient errors until the deadline.
 
         Args:
-            doing: for texts.
-            request: is given the seconds it may take.
+            doing: the operation, for texts.
+            request: called with its timeout in seconds.
         """
         self.listen()
         try:
@@ -196,15 +198,16 @@ class KafkaClients:
         )
 
     def listen(self) -> None:
-        """Forget what the connections said before now. Called before each request, or reading, or writing.
+        """Forget the previous reports of the connections. Called before each request, read or write.
 
-        A client outlives many epochs, and what is refused may be let in later, as after a change of certificates.
+        A client is used for many epochs, and access that was denied may be granted later, for example after a
+        certificate change.
         """
         self._hear()
         self._refused = None
 
     def explain(self, error: KafkaException | KafkaError, doing: str) -> OutfallError:
-        """Make our error of the client's."""
+        """Convert a client error to an Outfall error."""
         known = error if isinstance(error, KafkaError) else error_of(error)
         if known is None:
             return TransientError(f"{doing} at {self.where} failed", why=self._options.masked(str(error)))
@@ -213,26 +216,26 @@ class KafkaClients:
         return explained(known, doing, where=self.where, text=self.masked(known.str()), then=self._then)
 
     def masked(self, text: str) -> str:
-        """Return a text of the client without any secret in it."""
+        """Return a text of the client with secrets masked."""
         return self._options.masked(text)
 
     def waits_for(self, error: KafkaError) -> bool:
-        """Whether an error may pass, as far as the connections tell."""
+        """Whether an error is transient, as far as the connections report."""
         return may_pass(error) and self._refused is None
 
     def drop_producer(self) -> None:
-        """Forget the producer, what it has not sent with it. What is under way may still arrive."""
+        """Drop the producer with its unsent records. Records in flight may still arrive."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
             producer.flush(0)
 
     def drop_admin(self) -> None:
-        """Let go of the admin client."""
+        """Drop the admin client."""
         self._admin = None
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all clients."""
         if self._producer is not None:
             self.drop_producer()
         self.drop_admin()
@@ -241,7 +244,7 @@ class KafkaClients:
             consumer.close()
 
     def shut(self) -> None:
-        """Close what is open, for good."""
+        """Close all clients permanently."""
         self.close()
 
     def _try_again(self, error: BaseException) -> bool:
@@ -250,7 +253,7 @@ class KafkaClients:
         return known is not None and self.waits_for(known)
 
     def _hear(self) -> None:
-        """Let the clients tell what they know of their connections."""
+        """Let the clients report on their connections."""
         with suppress(KafkaException, RuntimeError):
             if self._consumer is not None:
                 self._consumer.poll(0)
@@ -258,7 +261,7 @@ class KafkaClients:
                 self._producer.poll(0)
 
     def _note(self, error: KafkaError) -> None:
-        """Remember what the connections say: a request that fails for it says only that it took too long."""
+        """Store the reports of the connections: a request that fails because of them only reports a timeout."""
         if error.code() in ACCESS:
             self._refused = error
         _log.info("Kafka at %s: %s", self.where, self._options.masked(str(error)))
@@ -271,36 +274,36 @@ def error_of(error: BaseException) -> KafkaError | None:
 
 
 def may_pass(error: KafkaError) -> bool:
-    """Whether the same request may succeed a little later.
+    """Whether the same request may succeed later.
 
-    So may one for a topic that is missing: who asks for a topic looks first whether it is there.
+    A missing topic counts as transient: callers check whether the topic exists before they send a request.
     """
     return error.code() in _PASSING | MISSING or error.retriable()
 
 
 def will_not_pass(error: KafkaError) -> bool:
-    """Whether the broker has refused for good, so that the record is certainly not there."""
+    """Whether the broker has permanently rejected the record, so that it is certainly not in the topic."""
     return error.code() in _RIGHTS | ACCESS | _REFUSED
 
 
 def explained(error: KafkaError, what: str, *, where: str, text: str, then: str) -> OutfallError:
-    """Make the error that says what was being done, where, why, and what to do.
+    """Return the error that states the operation, the brokers, the reason and the remedy.
 
     Args:
-        error: librdkafka's.
-        what: what was being done, as `"reading events-progress"`.
+        error: librdkafka's error.
+        what: the operation, such as `"reading events-progress"`.
         where: the brokers.
-        text: the error's text, free of secrets.
-        then: what follows when the brokers are back.
+        text: the text of the error, without secrets.
+        then: what happens once the brokers are available.
     """
     why = f"{error.name()}: {text}"
     if error.code() in _RIGHTS:
-        do = "let this user describe, create, read and write the topics and describe their configuration"
+        do = "permit this user to describe, create, read and write the topics, and to describe their configuration"
     elif error.code() in ACCESS:
-        do = "see that client_options name the protocol, mechanism, user and certificate that the brokers ask for"
+        do = "set the protocol, mechanism, user and certificate that the brokers require in client_options"
     elif error.code() in _REFUSED:
-        do = "correct what the broker refuses, here or in its own configuration"
+        do = "correct the rejected setting, here or in the brokers' configuration"
     else:
-        do = f"see that the brokers are up and reachable; {then}"
+        do = f"check that the brokers are up and reachable; {then}"
         return TransientError(f"{what} at {where} failed", why=why, do=do)
     return ConfigurationError(f"{what} at {where} failed", why=why, do=do)

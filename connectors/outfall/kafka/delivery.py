@@ -1,4 +1,4 @@
-"""What every way of delivering records has in common: options, columns, and the topic, looked at before an epoch."""
+"""The common part of all delivery modes: options, columns, and the topic, checked before an epoch."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from outfall.kafka.stream import KafkaStreamPartition
 
 _BATCH = 1_000_000
-"""Bytes that librdkafka puts into one batch unless `batch.size` says otherwise."""
+"""Maximum bytes of one batch in librdkafka, unless `batch.size` sets another value."""
 _MOST_CLIENTS = 8
 
 CLIENTS: Idle[KafkaClients] = Idle(_MOST_CLIENTS)
-"""Those with which this process, as a driver, asked for topics."""
+"""The clients of this process for queries on the driver."""
 
 
 class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
-    """One way of delivering records, which a `KafkaSink` holds."""
+    """One delivery mode, held by a `KafkaSink`."""
 
     shown_as = "KafkaSink"
 
@@ -45,11 +45,11 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         self.options = options
         self.context: WriterInitContext | None = None
         self._largest: int | None = None
-        """The most bytes that the topic takes in one batch, once the driver has asked. Tasks learn it of the driver."""
+        """The topic's maximum batch size in bytes, after the driver has queried it. Tasks get it from the driver."""
         self._tried = False
-        """Whether the driver has made a producer of the options."""
+        """Whether the driver has created a producer with the options."""
         self._looked = False
-        """Whether the driver has looked at the topic, beyond whether it is there."""
+        """Whether the driver has checked the topic, beyond its existence."""
 
     def __repr__(self) -> str:
         return f"KafkaSink(topic={self.options.topic!r}, brokers={self.options.brokers!r})"
@@ -83,7 +83,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         self.make_topic()
 
     def check_topic(self) -> None:
-        """Refuse a topic that is missing and not to be made, or that this user may not write to."""
+        """Reject a topic that is missing and must not be created, or that this user may not write to."""
         self._check_options()
         topic = self.options.topic
         if topic is not None:
@@ -92,7 +92,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
                     self._look(clients, topic)
 
     def make_topic(self) -> None:
-        """Make the topic, where it is missing."""
+        """Create the topic if it is missing."""
         from outfall.kafka.topics import BROKERS_CHOICE, Topics
 
         options = self.options
@@ -107,24 +107,26 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
                 self._look(clients, options.topic)
 
     def check_connection(self) -> Sequence[str]:
-        """Connect, and look for the topic and the right to write to it."""
+        """Connect, and check the topic and the permission to write to it."""
         self._check_options()
         topic = self.options.topic
         with self.clients() as clients:
             if topic is None:
-                clients.ask("asking for the cluster", lambda seconds: clients.consumer().list_topics(timeout=seconds))
-                return ["the brokers answer; topics are named by rows, and were not looked at"]
+                clients.ask("querying the cluster", lambda seconds: clients.consumer().list_topics(timeout=seconds))
+                return ["the brokers respond; rows have their own topics, which were not checked"]
             count = self._partitions(clients, topic)
             if count is None:
-                return [f"the brokers answer; the topic {topic} is missing, and will be made"]
+                return [f"the brokers respond; the topic {topic} is missing and will be created"]
             written = self._look(clients, topic)
-        rights = "may be written to" if written else "may be written to, or not: the brokers do not tell"
-        return [f"the topic {topic} is there, with {count} partitions", f"it {rights}"]
+        rights = (
+            "this user may write to it" if written else "the brokers do not report whether this user may write to it"
+        )
+        return [f"the topic {topic} exists, with {count} partitions", rights]
 
     @contextmanager
     def clients(self) -> Iterator[KafkaClients]:
-        """Lend clients for questions to the brokers, connected where this process has asked before."""
-        # Here and not above: whoever imports the recovery store, which is in this package, may not have the client.
+        """Return clients for queries, connected if this process has used them before."""
+        # Imported here: this package also contains the recovery store, and its users may not have the client installed.
         from outfall.kafka.client import KafkaClients
 
         options = self.options
@@ -141,7 +143,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         CLIENTS.keep(key, secrets, clients)
 
     def producer_options(self) -> ProducerOptions:
-        """Return librdkafka's properties for writing: batches are no larger than the topic takes."""
+        """Return librdkafka's properties for writing, with batches no larger than the topic's limit."""
         given = self.options.client
         size = given.get("batch.size", f"{_BATCH}")
         if self._largest is None or not size.isdecimal() or self._largest >= int(size):
@@ -149,19 +151,19 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         return given.changed({"batch.size": self._largest})
 
     def writer(self) -> WriterInitContext:
-        """Return who writes.
+        """Return the context of the writer.
 
         Raises:
-            ConfigurationError: nobody said it.
+            ConfigurationError: the sink has no context.
         """
         if self.context is None:
             raise ConfigurationError(
-                "KafkaSink was not told who writes", do="run it through outfall, which calls bind() first"
+                "KafkaSink has no writer context", do="run it with outfall, which calls bind() first"
             )
         return self.context
 
     def _check_options(self) -> None:
-        """Refuse properties that librdkafka does not take: it tells when it is to make a producer of them."""
+        """Reject properties that librdkafka does not accept: it reports them when it creates a producer."""
         from outfall.kafka.producer import KafkaProducer
 
         if not self._tried:
@@ -169,19 +171,19 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
             self._tried = True
 
     def _partitions(self, clients: KafkaClients, topic: str) -> int | None:
-        """How many the topic has; `None` where it is missing and will be made."""
+        """The number of partitions of the topic; `None` if it is missing and will be created."""
         from outfall.kafka.topics import Topics
 
         count = Topics(clients).partitions(topic)
         if count is None and self.options.create_topic == "never":
             raise TargetError(
-                f"there is no topic {topic} at {clients.where}",
-                do='make it, correct the name, or give create_topic="if_missing"',
+                f"the topic {topic} does not exist at {clients.where}",
+                do='create it, correct the name, or set create_topic="if_missing"',
             )
         return count
 
     def _look(self, clients: KafkaClients, topic: str) -> bool | None:
-        """Look how large its batches may be, and whether it may be written to; `None` where the brokers do not tell."""
+        """Query the maximum batch size, and whether this user may write; `None` if the brokers do not report it."""
         from outfall.kafka.topics import Topics
 
         topics = Topics(clients)
@@ -189,7 +191,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         if may is False:
             raise ConfigurationError(
                 f"this user may not write to the topic {topic} at {clients.where}",
-                do="give the user the rights DESCRIBE and WRITE on it, or name another user in client_options",
+                do="grant the user DESCRIBE and WRITE on the topic, or set another user in client_options",
             )
         self._largest = topics.largest_batch(topic)
         self._looked = True
@@ -198,7 +200,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
 
 
 class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
-    """Without `parts`: any number of tasks send their rows side by side, each at least once."""
+    """Without `parts`: any number of tasks send their rows concurrently, at least once."""
 
     def guarantee(self) -> Guarantee:
         return Guarantee.AT_LEAST_ONCE
@@ -207,7 +209,7 @@ class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
         return self.options.max_dead_letters
 
     def owns_target(self) -> bool:
-        # Others may write to the topic beside it: it finds nothing there.
+        # Others may write to the topic too, so an existing topic is no conflict.
         return False
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> KafkaStreamPartition:
@@ -216,4 +218,4 @@ class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
         return KafkaStreamPartition(self)
 
 
-NEXT_RUN = "the next run begins where this one stopped"
+NEXT_RUN = "the next run repeats the epoch"

@@ -1,4 +1,4 @@
-"""Clients that were closed and are kept, connected, for who opens the same next."""
+"""A cache of closed clients that stay connected, for the next use with the same settings."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ Secrets = Mapping[str, str]
 
 
 class CanShut(Protocol):
-    """What is kept."""
+    """An object that can be cached."""
 
     def shut(self) -> None:
-        """Let go of its connections and threads. It is not used again."""
+        """Close its connections and threads. It is not used again."""
 
 
 T = TypeVar("T", bound=CanShut)
 
 
 class Idle(Generic[T]):
-    """Keeps what was closed, with its connections and what it knows, for who opens it next.
+    """Caches closed objects with their connections and state, for the next open.
 
-    Each epoch opens it anew. To connect and to have a producer registered would take the better part of a second each
-    time.
+    Each epoch opens them again. Connecting and registering a producer takes most of a second each time.
     """
 
     def __init__(self, most: int) -> None:
-        """Keep nothing yet, and never more than so many."""
+        """Start empty; the cache holds at most this many objects."""
         self.most = most
         self._kept: dict[tuple[int, Hashable], tuple[Secrets, T]] = {}
         self._lock = threading.Lock()
 
     def take(self, key: Hashable, secrets: Secrets) -> T | None:
-        """Return what was kept in this process, if anything was; it is the caller's then.
+        """Remove and return a cached object of this process, if any.
 
         Args:
-            key: what it is of. Secrets stand in it as they were given, by reference.
-            secrets: the client's properties as they are now. What has others is shut: nobody will ask for it again.
+            key: identifies the object. Contains secrets as they were given, by reference.
+            secrets: the current properties of the client. An object with other ones is closed, because nothing will
+                request it again.
         """
         with self._lock:
             known, kept = self._kept.pop((os.getpid(), key), (secrets, None))
@@ -48,11 +48,11 @@ class Idle(Generic[T]):
         return None
 
     def keep(self, key: Hashable, secrets: Secrets, closed: T) -> None:
-        """Keep something. A second one of its kind is shut, and so is the one kept longest when there are too many."""
+        """Cache an object. A second one with the same key is closed, and so is the oldest one if the cache is full."""
         me = os.getpid()
         with self._lock:
             _, kept = self._kept.setdefault((me, key), (secrets, closed))
-            # What a parent process kept has no threads here, and is left alone.
+            # Objects cached by a parent process have no threads here, and are ignored.
             own = [known for known in self._kept if known[0] == me]
             spent = [self._kept.pop(known)[1] for known in own[: max(0, len(own) - self.most)]]
         if kept is not closed:
@@ -61,12 +61,12 @@ class Idle(Generic[T]):
             old.shut()
 
     def clear(self) -> list[T]:
-        """Return what was kept in this process, and keep it no longer."""
+        """Remove and return all cached objects of this process."""
         with self._lock:
             own = [known for known in self._kept if known[0] == os.getpid()]
             return [self._kept.pop(known)[1] for known in own]
 
     def all(self) -> list[T]:
-        """Return what is kept in this process now."""
+        """Return all cached objects of this process."""
         with self._lock:
             return [kept for (pid, _), (_, kept) in self._kept.items() if pid == os.getpid()]

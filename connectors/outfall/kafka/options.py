@@ -1,4 +1,4 @@
-"""The options of `KafkaSink`, and what may be given to librdkafka: never what a log or a delivery stands on."""
+"""The options of `KafkaSink`, and the librdkafka properties that users may set."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _PRODUCING = (
     r"queue\.buffering\.backpressure\.threshold|topic\.metadata\.(refresh|propagation)\..+"
 )
 _BREAKS = (
-    (r"(bootstrap\.servers|metadata\.broker\.list)", "brokers says where they are"),
-    (r"(acks|request\.required\.acks)", "the sink waits for all replicas in sync: with fewer, rows could be lost"),
+    (r"(bootstrap\.servers|metadata\.broker\.list)", "brokers sets it"),
+    (r"(acks|request\.required\.acks)", "the sink waits for all in-sync replicas: with fewer, rows could be lost"),
     (r"enable\.(idempotence|gapless\.guarantee)|max\.in\.flight.*|(message\.send\.max\.)?retries",
-     "the sink has an idempotent producer: without it, retries could double rows and change their order"),
-    (r"transactional\.id", "the sink names its transactions itself; transactional_id_prefix says how names begin"),
-    (r"transaction\.timeout\.ms", "transaction_timeout says it"),
-    (r"(message|delivery)\.timeout\.ms", "delivery_timeout says it"),
-    (r"partitioner", "records go where Java's and Spark's producers put their keys (murmur2_random);"
-     " a column partition says otherwise"),
+     "the sink has an idempotent producer: without it, retries could duplicate rows and change their order"),
+    (r"transactional\.id", "the sink creates its transactional ids; transactional_id_prefix sets their prefix"),
+    (r"transaction\.timeout\.ms", "transaction_timeout sets it"),
+    (r"(message|delivery)\.timeout\.ms", "delivery_timeout sets it"),
+    (r"partitioner", ("keys go to the same partitions as with Java's and Spark's producers (murmur2_random); a"
+                     " column partition overrides it")),
     (r"delivery\.report.*|dr_.*|on_delivery|.*_cb|statistics\..+|logger|plugin\..+",
-     "the sink reports and counts itself"),
+     "the sink has its own reports and counters"),
 )  # fmt: skip
 _SECRET = re.compile(r"password|passphrase|secret|private|token|oauthbearer\.config|ssl\.key\.|\.pem|\.jaas")
 _HERE = (
@@ -48,25 +48,25 @@ _REFERENCE = re.compile(r"(env|file):.+")
 
 
 class ClientOptions(Mapping[str, str]):
-    """librdkafka's own properties, for all clients of a log. A secret is only seen by who asks for `resolved`.
+    """librdkafka properties for all clients of a log. Only `resolved` shows secrets.
 
     Raises:
-        ConfigurationError: one is unknown, is none of those that say how to reach the brokers, or has no value.
+        ConfigurationError: a property is unknown, does not concern the connection, or has no value.
     """
 
     _allowed: ClassVar[str] = _REACHING
     _why: ClassVar[str] = (
-        "only what says how the brokers are reached; the log stands on the rest (acks, idempotence, offsets)"
+        "only connection properties are allowed; the log depends on the others (acks, idempotence, offsets)"
     )
     _do: ClassVar[str] = (
-        "give librdkafka's properties of security, sasl, ssl, socket, reconnect, compression or the local queue"
+        "use librdkafka properties of security, sasl, ssl, socket, reconnect, compression or the local queue"
     )
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._options = {name: SecretStr(self._text(name, value)) for name, value in sorted(options.items())}
 
     def __getitem__(self, name: str) -> str:
-        """Return a property as it may be shown: a literal secret is masked, `env:NAME` and `file:PATH` are not."""
+        """Return a property for display: a literal secret is masked, `env:NAME` and `file:PATH` are not."""
         value = self._options[name].get_secret_value()
         return MASK if _SECRET.search(name) and not _REFERENCE.fullmatch(value) else value
 
@@ -86,15 +86,15 @@ class ClientOptions(Mapping[str, str]):
         return repr(dict(self))
 
     def changed(self, more: Mapping[str, object]) -> Self:
-        """Return these with some added or replaced."""
+        """Return these properties with some added or replaced."""
         return type(self)({name: value.get_secret_value() for name, value in self._options.items()} | dict(more))
 
     def shown(self) -> dict[str, str]:
-        """Return what a URL may hold: all but literal secrets."""
+        """Return the properties that a URL may contain: all except literal secrets."""
         return {name: value for name, value in self.items() if value != MASK}
 
     def resolved(self) -> dict[str, str]:
-        """Return the properties as librdkafka takes them.
+        """Return the properties for librdkafka.
 
         Raises:
             ConfigurationError: a secret's variable or file does not exist here.
@@ -105,7 +105,7 @@ class ClientOptions(Mapping[str, str]):
         }
 
     def masked(self, text: str) -> str:
-        """Return a text of the client without any secret in it."""
+        """Return a text of the client with secrets masked."""
         return Redaction(value for name, value in self.resolved().items() if _SECRET.search(name)).hide(text)
 
     def _text(self, name: object, value: object) -> str:
@@ -113,30 +113,29 @@ class ClientOptions(Mapping[str, str]):
             near = difflib.get_close_matches(str(name), _HERE, n=1)
             reasons = (why for pattern, why in self._breaks() if re.fullmatch(pattern, str(name)))
             raise ConfigurationError(
-                f"the client option {name!r} is not one that may be given"
-                + (f", did you mean {near[0]!r}?" if near else ""),
+                f"the client option {name!r} is not allowed" + (f", did you mean {near[0]!r}?" if near else ""),
                 why=next(reasons, self._why),
                 do=self._do,
             )
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if value is None or not text or text == MASK:
-            raise ConfigurationError(f"the client option {name!r} has no value", do="give it, or leave the option out")
+            raise ConfigurationError(f"the client option {name!r} has no value", do="set a value, or omit the option")
         return text
 
     @classmethod
     def _breaks(cls) -> tuple[tuple[str, str], ...]:
-        """What has a reason of its own for not being allowed: patterns of names, and the reasons."""
+        """Patterns of names with a specific reason for their rejection."""
         return ()
 
 
 class ProducerOptions(ClientOptions):
-    """librdkafka's properties for a sink: also those that say how fast a producer sends, never what it promises."""
+    """librdkafka properties for a sink: connection and throughput, but none that the guarantees depend on."""
 
     _allowed = f"{_REACHING}|{_PRODUCING}"
-    _why = "it is none of librdkafka's, or what the sink promises stands on it"
+    _why = "it is not a librdkafka property, or the guarantees of the sink depend on it"
     _do = (
-        "give librdkafka's properties of security, sasl, ssl, socket, reconnect, compression, batches, lingering or the"
-        " local queue"
+        "use librdkafka properties of security, sasl, ssl, socket, reconnect, compression, batches, lingering or"
+        " the local queue"
     )
 
     @classmethod
@@ -144,7 +143,7 @@ class ProducerOptions(ClientOptions):
         return _BREAKS
 
     def reaching(self) -> ClientOptions:
-        """Return those that say how the brokers are reached, for clients that send no records."""
+        """Return the connection properties, for clients that send no records."""
         return ClientOptions(
             {
                 name: value.get_secret_value()
@@ -156,21 +155,21 @@ class ProducerOptions(ClientOptions):
 
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-"""What brokers take for a topic's name (`Topic.validate` in Apache Kafka)."""
+"""Valid topic names (`Topic.validate` in Apache Kafka)."""
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def check_brokers(brokers: object) -> str:
-    """Return addresses with commas between them: given so, or as a list.
+    """Return addresses separated by commas, from such a string or a list.
 
     Raises:
-        ConfigurationError: they are not `host:port`. The text does not show them.
+        ConfigurationError: an address is not `host:port`. The text does not show the addresses.
     """
     parts = brokers.split(",") if isinstance(brokers, str) else brokers
     names = [part.strip() for part in parts if isinstance(part, str)] if isinstance(parts, list | tuple) else []
     if not names or not all(_BROKER.fullmatch(name) for name in names):
-        # Not shown: it may hold a password.
-        raise ConfigurationError("brokers are not host:port", do="give for example 'kafka-1:9092,kafka-2:9092'")
+        # Not shown: it may contain a password.
+        raise ConfigurationError("brokers are not host:port", do="set for example 'kafka-1:9092,kafka-2:9092'")
     return ",".join(names)
 
 
@@ -254,7 +253,7 @@ class KafkaOptions(SinkOptions):
 
     @property
     def client(self) -> ProducerOptions:
-        """The client's properties; secrets are resolved by who connects."""
+        """The client properties, with unresolved secrets."""
         return ProducerOptions({name: value.get_secret_value() for name, value in self.client_options.items()})
 
     @property
@@ -264,27 +263,27 @@ class KafkaOptions(SinkOptions):
 
     @property
     def ledger(self) -> str:
-        """The name of the ledger's topic."""
+        """The name of the ledger topic."""
         return self.ledger_topic or (f"{self.topic}-outfall-ledger" if self.topic else "outfall-ledger")
 
     @field_validator("brokers", mode="before")
     @classmethod
     def _brokers(cls, value: object) -> str:
-        # Its error is none of pydantic's, which would be told with what was given: that may hold a password.
+        # Not a pydantic error, whose text would contain the value: that may include a password.
         return check_brokers(value)
 
     @field_validator("topic", "ledger_topic")
     @classmethod
     def _topic(cls, value: str | None) -> str | None:
         if value is not None and not TOPIC.fullmatch(value):
-            raise ValueError("must be up to 249 letters, digits, '.', '_' or '-' of ASCII")
+            raise ValueError("must be up to 249 ASCII letters, digits, '.', '_' or '-'")
         return value
 
     @field_validator("transactional_id_prefix")
     @classmethod
     def _id_prefix(cls, value: str) -> str:
         if not _PREFIX.fullmatch(value):
-            raise ValueError("must be up to 100 letters, digits, '.', '_' or '-' of ASCII")
+            raise ValueError("must be up to 100 ASCII letters, digits, '.', '_' or '-'")
         return value
 
     @field_validator("client_options")
@@ -304,29 +303,31 @@ class KafkaOptions(SinkOptions):
         if making and self.create_topic == "never":
             raise ValueError(f'{min(making)} is of a topic that is made: give create_topic="if_missing" too')
         if self.create_topic != "never" and self.topic is None:
-            raise ValueError("create_topic makes the topic that topic names, and there is none")
+            raise ValueError("create_topic requires topic")
         of_parts = {"transaction_timeout", "transactional_id_prefix", "ledger_topic", "on_existing"}
         given = of_parts & {name for name in self.model_fields_set if getattr(self, name) != _default(name)}
         if given and self.parts is None:
-            raise ValueError(f"{min(given)} is an option of parts, which is not given")
+            raise ValueError(f"{min(given)} requires parts")
         if self.parts is not None and self.delivery_timeout > self.transaction_timeout:
             raise ValueError(
-                "delivery_timeout is longer than transaction_timeout: the brokers would end the transaction first"
+                "delivery_timeout is longer than transaction_timeout: the brokers would abort the transaction first"
             )
         if self.parts is not None and len(self.ledger) > 249:
-            raise ValueError("ledger_topic must be given: the name made of topic is longer than 249 characters")
+            raise ValueError("ledger_topic is required: the default name with topic is longer than 249 characters")
         return self
 
     def _check_columns(self) -> None:
         for name in ("key_column", "topic_column"):
             if self.value_format is None and getattr(self, name) is not None:
-                raise ValueError(f"{name} goes with value_format; without it the column is called {name[:-7]!r}")
+                raise ValueError(
+                    f"{name} requires value_format; without it the column must have the name {name[:-7]!r}"
+                )
         if self.topic is not None and self.topic_column is not None:
             raise ValueError("topic and topic_column exclude each other")
         if self.value_format is not None and self.topic is None and self.topic_column is None:
-            raise ValueError("topic or topic_column must say where records go")
+            raise ValueError("topic or topic_column is required")
         if self.key_column is not None and self.key_column == self.topic_column:
-            raise ValueError("key_column and topic_column name one column")
+            raise ValueError("key_column and topic_column must be different columns")
 
 
 def _default(name: str) -> object:

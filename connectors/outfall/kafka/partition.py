@@ -1,7 +1,7 @@
-"""A topic's only partition: a totally ordered sequence of records that may be compacted.
+"""The only partition of a topic: a totally ordered sequence of records that may be compacted.
 
-The log asks for no more than `Partition`. `KafkaPartition` is it in a cluster: its topic is made when it is missing,
-and checked when it is there.
+The log needs no more than the interface `Partition`. `KafkaPartition` implements it in a cluster, and creates or checks
+its topic.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ except ImportError as error:
     raise missing_extra("confluent-kafka", "kafka") from error
 
 CHUNK = 512 * 1024
-"""Bytes of an entry or a state that go into one record; more are split. Brokers take 1 MiB by default."""
+"""Maximum bytes of an entry or a state per record; larger ones are split. Brokers accept 1 MiB by default."""
 _KEY = 4096
-"""Bytes that a record takes beside its value, at most."""
+"""Maximum overhead in bytes of a record, in addition to its value."""
 _TOMBSTONES = 3_600_000
-"""Milliseconds for which tombstones are kept in topics made here: longer than any reading takes, and no longer, since
-all of them are read by who comes new."""
+"""Milliseconds for which created topics keep tombstones.
+
+Longer than any read takes, and no longer, because a new reader reads all of them.
+"""
 _MADE_WITH = {
     "cleanup.policy": "compact",
     "delete.retention.ms": f"{_TOMBSTONES}",
-    # Only closed segments are compacted: small ones keep what a new reader has to read short.
+    # Only closed segments are compacted. With small segments a new reader reads little.
     "segment.ms": "600000",
     "segment.bytes": f"{16 << 20}",
     "min.cleanable.dirty.ratio": "0.1",
 }
 _ABANDONED = 5.0
-"""Seconds beyond its own deadline after which a producer is given up that does not report."""
+"""Seconds after its own deadline until a producer that does not report is given up."""
 
 _checked: set[tuple[str, str]] = set()
 """Clusters and topics that this process has checked."""
 
 Write = tuple[str, bytes | None]
-"""A key and its value; `None` is a tombstone, which lets compaction remove the key."""
+"""A key and its value; `None` is a tombstone, which allows compaction to remove the key."""
 
 
 class DeliveryUnknownError(TransientError):
-    """A record was sent and the answer is missing. It is there, or not, or will be."""
+    """The response to a sent record is missing. The record may be in the topic, or may still arrive."""
 
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """One record as it is read."""
+    """One record that was read."""
 
     offset: int
     key: str
@@ -60,51 +62,51 @@ class TopicRecord:
 
 
 class Partition(ABC):
-    """One partition. Compaction may remove a record when a later one has its key, and nothing else."""
+    """One partition. Compaction may remove a record only after a later record has its key."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What it is called in texts."""
+        """Its name in texts."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the topic when it is missing, and check it. Called before the first write.
+        """Create the topic if it is missing, and check it. Called before the first write.
 
         Raises:
-            ConfigurationError: it is not as a log needs it; the text says in what.
+            ConfigurationError: the topic is not suitable for a log; the text gives the reason.
         """
 
     @abstractmethod
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset and the one after the last, as the broker has them now; equal for no records.
+        """Return the broker's current first offset and the one after the last; equal if there are no records.
 
-        A topic that is missing has none.
+        A missing topic has no records.
         """
 
     @abstractmethod
     def records(self, start: int, end: int) -> Generator[TopicRecord]:
-        """Give the records from `start` up to before `end` in the order of their offsets, without those compacted.
+        """Yield the records from `start` up to before `end` in the order of their offsets, without compacted ones.
 
-        One reading at a time: who does not read to the end closes it.
+        One read at a time: a caller that does not read to the end must close it.
 
         Raises:
-            RecordError: `start` is not in the partition any more.
-            TransientError: the broker did not give them in time.
+            RecordError: `start` is no longer in the partition.
+            TransientError: the broker did not return the records in time.
         """
 
     @abstractmethod
     def write(self, writes: Sequence[Write]) -> list[int]:
-        """Add records in this order, each once, and return their offsets when all replicas in sync have them.
+        """Write records in this order, once each, and return their offsets when all in-sync replicas have them.
 
         Raises:
-            DeliveryUnknownError: an answer is missing. Each of them may be there, or come.
-            ConfigurationError: the broker refuses such records.
+            DeliveryUnknownError: a response is missing. Each record may be in the topic, or may still arrive.
+            ConfigurationError: the broker rejects such records.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Release resources. It may be used again."""
+        """Release resources. The partition can be used again."""
 
 
 class KafkaPartition(Partition):
@@ -113,9 +115,10 @@ class KafkaPartition(Partition):
     def __init__(
         self, clients: KafkaClients, topic: str, *, replication_factor: int = 3, named_by: str = "topic_prefix"
     ) -> None:
-        """Ask nothing yet. The clients are this partition's alone; the factor is for a topic that is made here.
+        """Connect to nothing yet. The clients belong to this partition.
 
-        `named_by` is the option that names the topic, for texts.
+        `replication_factor` applies if the topic is created here. `named_by` is the option with the topic's name, for
+        texts.
         """
         self._clients = clients
         self._topic = Topic(clients, topic, replication_factor, named_by)
@@ -144,7 +147,7 @@ class KafkaPartition(Partition):
                 raise
             return int(low), int(high)
 
-        return self._clients.ask(f"asking for the end of {self.name}", ask)
+        return self._clients.ask(f"querying the end of {self.name}", ask)
 
     def records(self, start: int, end: int) -> Generator[TopicRecord]:
         if start >= end:
@@ -162,7 +165,7 @@ class KafkaPartition(Partition):
                 message = consumer.poll(0.1)
                 if message is None:
                     continue
-                # An error that concerns no record has no offset.
+                # An error that does not concern a record has no offset.
                 offset = -1 if (at := message.offset()) is None else at
                 if (news := self._news(message)) is None:
                     position = offset + 1
@@ -171,7 +174,7 @@ class KafkaPartition(Partition):
                 elif news.code() != KafkaError._PARTITION_EOF:
                     waited_for = news
                 elif offset >= end:
-                    # What compaction took from the end is behind us too.
+                    # Records that compaction removed at the end count as read too.
                     position = end
         finally:
             consumer.unassign()
@@ -195,17 +198,17 @@ class KafkaPartition(Partition):
         self._clients.close()
 
     def _look(self) -> bool:
-        """Whether the topic is there; one with other partitions than one is refused."""
+        """Whether the topic exists. A topic with more than one partition is rejected."""
         self._exists = self._topic.exists()
         if not self._exists:
             self._topic.forget()
         return self._exists
 
     def _news(self, message: Message) -> KafkaError | None:
-        """Return what tells how the reading goes: that the end is reached, or what to wait for; of a record `None`.
+        """Return the state of the read: that the end is reached, or the cause of a wait; `None` for a record.
 
         Raises:
-            OutfallError: it says that there is nothing to wait for.
+            OutfallError: waiting is useless.
         """
         error = message.error()
         if error is None:
@@ -220,7 +223,7 @@ class KafkaPartition(Partition):
         return error
 
     def _enqueue(self, producer: Producer, key: str, value: bytes | None, done: Any, deadline: float) -> None:
-        """Put a record into the client's queue, which sends in this order; wait while it is full."""
+        """Add a record to the client's queue, which sends in this order; block while the queue is full."""
         while True:
             try:
                 return producer.produce(self.name, value, key, partition=0, on_delivery=done)
@@ -229,8 +232,9 @@ class KafkaPartition(Partition):
                     self._clients.drop_producer()
                     raise TransientError(
                         f"writing to {self.name} at {self._clients.where} failed",
-                        why=f"the client's queue was full for {self._clients.timeout:g} s",
-                        do="see that the brokers take records, or raise queue.buffering.max.messages in client_options",
+                        why=f"the queue of the client was full for {self._clients.timeout:g} s",
+                        do="check that the brokers accept records, or raise queue.buffering.max.messages in"
+                        " client_options",
                     ) from None
                 producer.poll(0.05)
             except KafkaException as error:
@@ -246,17 +250,17 @@ class KafkaPartition(Partition):
         if isinstance(reason, ConfigurationError):
             return reason
         return DeliveryUnknownError(
-            f"{doing} at {self._clients.where} was not confirmed",
-            why=str(errors[0].name()) if errors else f"no answer came within {self._clients.timeout:g} s",
-            do="see that the brokers are up and reachable; the next run goes on from what the log holds",
+            f"{doing} at {self._clients.where} was not acknowledged",
+            why=str(errors[0].name()) if errors else f"there was no response within {self._clients.timeout:g} s",
+            do="check that the brokers are up and reachable; the next run continues from the log",
         )
 
 
 class Topic:
-    """A topic of one partition: made when it is missing, and checked when it is there, once per process."""
+    """A topic with one partition: created if missing and otherwise checked, once per process."""
 
     def __init__(self, clients: KafkaClients, name: str, replication_factor: int, named_by: str) -> None:
-        """Ask nothing yet; the replication factor is for a topic that is made here."""
+        """Connect to nothing yet; the replication factor applies if the topic is created here."""
         self.name = name
         self._named_by = named_by
         self._clients = clients
@@ -264,10 +268,10 @@ class Topic:
         self._replication_factor = replication_factor
 
     def prepare(self) -> None:
-        """Make the topic when it is missing, and check it.
+        """Create the topic if it is missing, and check it.
 
         Raises:
-            ConfigurationError: it cannot be made, or is not as a log needs it.
+            ConfigurationError: it cannot be created, or is not suitable for a log.
         """
         if (self._clients.where, self.name) in _checked:
             return
@@ -278,18 +282,20 @@ class Topic:
         _checked.add((self._clients.where, self.name))
 
     def forget(self) -> None:
-        """Have a topic that is gone made and checked again."""
+        """Create and check the topic again, after it was deleted."""
         _checked.discard((self._clients.where, self.name))
 
     def exists(self) -> bool:
-        """Whether the brokers know the topic.
+        """Whether the brokers have the topic.
 
         Raises:
-            ConfigurationError: it has more partitions than one.
+            ConfigurationError: it has more than one partition.
         """
         count = self._topics.partitions(self.name)
         if count not in (None, 1):
-            raise self._unfit(f"it has {count} partitions, and must have one: the order of its records decides")
+            raise self._unfit(
+                f"it has {count} partitions, and must have one because the log depends on the order of its records"
+            )
         return count is not None
 
     def _make(self) -> None:
@@ -301,7 +307,7 @@ class Topic:
     def _check_settings(self, settings: dict[str, str]) -> None:
         policy = settings.get("cleanup.policy", "")
         if policy != "compact":
-            raise self._unfit(f"its cleanup.policy is {policy!r}, which removes entries that count")
+            raise self._unfit(f"its cleanup.policy is {policy!r}, which removes current entries")
         limit = int(settings.get("max.message.bytes", CHUNK + _KEY))
         if limit < CHUNK + _KEY:
             raise self._unfit(f"its max.message.bytes is {limit}, and records have up to {CHUNK + _KEY} bytes")
@@ -309,14 +315,15 @@ class Topic:
         longest = int(2000 * self._clients.timeout)
         if kept < longest:
             raise self._unfit(
-                f"its delete.retention.ms is {kept}, and a reader may take {longest // 2} ms: it needs {longest}",
+                f"its delete.retention.ms is {kept}, and a read may take {longest // 2} ms: at least {longest} is"
+                " required",
             )
 
     def _unfit(self, why: str) -> ConfigurationError:
         return ConfigurationError(
-            f"the topic {self.name} at {self._clients.where} cannot hold a log",
+            f"the topic {self.name} at {self._clients.where} is not suitable for a log",
             why=why,
-            do=f"correct the topic, delete it if it holds nothing, or give another {self._named_by}; it is made on"
+            do=f"correct the topic, delete it if it is empty, or set another {self._named_by}; it is created on"
             " first use",
         )
 

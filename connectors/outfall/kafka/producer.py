@@ -1,7 +1,7 @@
-"""One librdkafka producer: records in, each confirmed or refused; transactions; and producers kept between epochs.
+"""One librdkafka producer, with acknowledgments, rejections and transactions, and the cache of producers.
 
-Deliveries are reported where they fail only: a call into Python for each record would cost a fifth of the speed.
-`Producer.produce_batch` is not used: it drops headers and takes no timestamps, and a loop was as fast.
+Only failed deliveries are reported: a call into Python for each record would cost a fifth of the speed.
+`Producer.produce_batch` is not used: it drops headers and has no timestamps, and a loop was as fast.
 """
 
 from __future__ import annotations
@@ -27,44 +27,47 @@ except ImportError as error:
 
 
 Refused = Callable[[int, str, str], None]
-"""Is told of a record that is refused for good: its index in its batch, Kafka's name of the error, and its text."""
+"""Called with a permanently rejected record: its index in its batch, Kafka's error name, and the error text."""
 
 _OF_RECORD = {
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
     KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError._UNKNOWN_PARTITION,
 }  # fmt: skip
 _OF_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
-"""Of the record where rows name their topics, and else of all of them."""
+"""Errors of one record if rows have their own topics, else of all records."""
 _RAISED = (KafkaException, SystemError)
-"""What a call of the client may raise of an error that ends it. Reports on records come in the same call, with that
-error set already: what they do fails with a `SystemError`, whose cause it is, or which has lost it."""
+"""Exceptions that a client call may raise for an error that ends the producer.
+
+Reports on records are delivered in the same call, with that error already set. Their callbacks then fail with a
+`SystemError`, which has the error as its cause or has lost it.
+"""
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _SLICE = 0.5
-"""Seconds that one wait for the brokers takes, between which errors are looked at."""
+"""Seconds of one wait for the brokers; errors are checked between waits."""
 _ABANDONED = 5.0
-"""Seconds beyond its own deadline after which a producer is given up that does not report."""
+"""Seconds after its own deadline until a producer that does not report is given up."""
 _STATISTICS = 1.0
-"""Seconds between two of librdkafka's own counts."""
+"""Seconds between two statistics of librdkafka."""
 
 
 class ProducerFencedError(TransientError):
-    """Another producer has the same transactional id and was registered later: what this one began is aborted."""
+    """Another producer with the same transactional id was registered later. The transaction of this one is aborted."""
 
 
 class KafkaProducer:
-    """Sends records in order and each once, as far as one producer can tell (idempotence, acks of all in sync).
+    """Sends records in order and exactly once within one producer (idempotence, acks of all in-sync replicas).
 
-    All methods are called in one thread. After an error it is `broken`: drop it, and make another one.
+    All methods are called in one thread. After an error the producer is `broken`: drop it and create another one.
 
     Args:
-        brokers: `host:port`, several with commas between them.
-        options: how they are reached, and how fast is sent.
-        timeout: seconds until a record, or a call of a transaction, fails that the brokers do not confirm.
-        transactional_id: where it has transactions; `init` is called first then.
+        brokers: `host:port`, several separated by commas.
+        options: properties of the connection and of throughput.
+        timeout: seconds until a record, or a transaction call, fails without acknowledgment.
+        transactional_id: enables transactions; `init` must then be called first.
         transaction_timeout: seconds after which the brokers abort a transaction.
 
     Raises:
-        ConfigurationError: librdkafka does not take the options, or a secret does not exist here.
+        ConfigurationError: librdkafka rejects the options, or a secret does not exist here.
     """
 
     def __init__(
@@ -82,13 +85,13 @@ class KafkaProducer:
         self.transaction_timeout = transaction_timeout
         self.broken = False
         self.idle = False
-        """Whether nobody uses it: what is counted then is not of interest."""
+        """Whether it is unused: its statistics are then ignored."""
         self.note: Any = None
-        """What its user wants to find again when it was kept, as its last commit."""
+        """A note of its user, kept in the cache, such as its last commit."""
         self._key = (brokers, options, timeout, transactional_id, transaction_timeout)
         self._secrets = options.resolved()
         self._clients = KafkaClients(
-            brokers, options, timeout, role="Kafka", then="what was not confirmed is sent again when the epoch is"
+            brokers, options, timeout, role="Kafka", then="unacknowledged records are sent again with the epoch"
         )
         self._failure: tuple[KafkaError, str | None] | None = None
         self._refused: list[tuple[Refused, int, KafkaError]] = []
@@ -107,7 +110,7 @@ class KafkaProducer:
         }
         if self.transactional_id is None:
             return settings | {"on_delivery": self._failed, "delivery.report.only.error": True}
-        # A transaction with a record that failed cannot be committed: nobody has to be told of it before.
+        # A transaction with a failed record cannot be committed, so the failure need not be reported earlier.
         return settings | {
             "transactional.id": self.transactional_id,
             "transaction.timeout.ms": int(self.transaction_timeout * 1000),
@@ -116,17 +119,17 @@ class KafkaProducer:
     # KafkaRecords.
 
     def send(self, records: KafkaRecords, refused: Refused | None = None) -> None:
-        """Put records into the local queue, which sends them in this order; waits while it is full.
+        """Add records to the local queue, which sends them in this order; blocks while the queue is full.
 
         Args:
-            records: of one batch.
-            refused: is told, in this or a later call, of each record that the brokers will never take. Without it such
-                a record is an error of this or a later call.
+            records: the records of one batch.
+            refused: called for each permanently rejected record, in this or a later call. Without it such a record
+                raises an error in this or a later call.
 
         Raises:
-            ValueRefusedError: a record was refused, and `refused` was not given.
-            TransientError: the brokers did not confirm what was sent before, in time.
-            ConfigurationError: they do not let us in, or not to the topic.
+            ValueRefusedError: a record was rejected, and `refused` was not given.
+            TransientError: the brokers did not acknowledge earlier records in time.
+            ConfigurationError: the brokers deny access, or access to the topic.
         """
         self._check()
         if refused is None and records.more is None:
@@ -150,24 +153,27 @@ class KafkaProducer:
         self._peak("max_queue", len(self._producer))
 
     def flush(self) -> None:
-        """Wait until the brokers have confirmed every record that was sent, or refused it.
+        """Wait until the brokers have acknowledged or rejected every record.
 
         Raises:
-            OutfallError: as `send`. Where the answer is missing (`TransientError`), records may be there, or come.
+            OutfallError: like `send`. If the response is missing (`TransientError`), records may be in the topic, or
+                may still arrive.
         """
         self._check()
         deadline = time.monotonic() + self.timeout + _ABANDONED
         while self._left(_SLICE):
             self._check()
             if time.monotonic() >= deadline:
-                raise self._break(self._clients.explain(KafkaError(KafkaError._TIMED_OUT), "waiting for answers"))
+                raise self._break(
+                    self._clients.explain(KafkaError(KafkaError._TIMED_OUT), "waiting for acknowledgments")
+                )
         self._check()
 
     def produce_one(self, topic: str, key: bytes, value: bytes | None, partition: int) -> int:
-        """Send one record behind all others, wait for all of them, and return its offset. Only in a transaction.
+        """Send one record after all others, wait for all of them, and return its offset. Only in a transaction.
 
         Raises:
-            OutfallError: as `flush`.
+            OutfallError: like `flush`.
         """
         offsets: list[int] = []
 
@@ -190,8 +196,8 @@ class KafkaProducer:
     def peaks(self) -> dict[str, int]:
         """Return the largest counts since the last call, for `Metrics.peak`.
 
-        `max_queue`: records in the local queue. As librdkafka counts them once a second: `max_in_flight`, records that
-        were sent and not confirmed yet, and `max_rtt_ms`, the longest that a request took.
+        `max_queue`: records in the local queue. From librdkafka's statistics, once per second: `max_in_flight`, sent
+        records without an acknowledgment, and `max_rtt_ms`, the longest request.
         """
         peaks, self._peaks = self._peaks, {}
         return peaks
@@ -199,20 +205,20 @@ class KafkaProducer:
     # Transactions.
 
     def init(self, topic: str) -> None:
-        """Register the transactional id: what older producers with it have begun is aborted, and they are fenced.
+        """Register the transactional id: fence older producers with it and abort their transactions.
 
         Args:
-            topic: one that is there, to connect by.
+            topic: an existing topic, to connect with.
 
         Raises:
-            ConfigurationError: no right to the id, or its timeout is longer than the brokers take.
-            TransientError: the brokers did not answer in time.
+            ConfigurationError: no permission for the id, or its timeout exceeds the brokers' maximum.
+            TransientError: the brokers did not respond in time.
         """
-        # librdkafka looks for the coordinator at once, and where no broker is connected again after half a second. The
-        # first answer comes over a connection that is then dropped, since it tells the broker's name; the second does
-        # not.
+        # librdkafka looks for the coordinator at once, and after half a second if no broker is connected. It drops the
+        # first connection once that connection reports the broker's name; the second response arrives over a connection
+        # that stays.
         for _ in range(2):
-            self._clients.ask(f"asking for the topic {topic}", partial(self._refresh, topic))
+            self._clients.ask(f"querying the topic {topic}", partial(self._refresh, topic))
         self._transaction("registering", self._producer.init_transactions)
 
     def begin(self) -> None:
@@ -221,37 +227,40 @@ class KafkaProducer:
         self._transaction("beginning", lambda seconds: self._producer.begin_transaction())
 
     def commit(self) -> None:
-        """Commit the transaction, when all its records are confirmed.
+        """Commit the transaction after all its records are acknowledged.
 
         Raises:
             ProducerFencedError: another producer was registered meanwhile; nothing is committed.
-            TransientError: it may be committed, or not, where the text says so; else it is not.
-            OutfallError: a record was refused; nothing is committed.
+            TransientError: it may be committed if the text says so; else it is not.
+            OutfallError: a record was rejected; nothing is committed.
         """
         self._transaction("committing", self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """Abort the transaction, and what is still in the local queue. The producer is dropped afterwards.
+        """Abort the transaction and drop the records in the local queue. The producer is dropped afterwards.
 
         Raises:
-            OutfallError: it could not be aborted; the brokers will do so after its timeout.
+            OutfallError: it could not be aborted; the brokers abort it after its timeout.
         """
         self.broken = True
         self._transaction("aborting", self._producer.abort_transaction)
 
     def shut(self) -> None:
-        """Let go of it. What is under way may still arrive, unless it is in a transaction."""
+        """Close the producer. Records in flight may still arrive, unless they are in a transaction."""
         producer, self._producer, self.broken = self._producer, None, True
         if producer is not None:
-            with suppress(KafkaException):  # nobody is told any more
+            with suppress(KafkaException):  # no callback runs any more
                 producer.purge()
                 producer.flush(0)
 
     def poll(self) -> None:
-        """Take in what librdkafka has to say. Called now and then while nobody uses it: its counts would pile up."""
+        """Process librdkafka's events.
+
+        Called regularly while the producer is unused: its statistics would accumulate.
+        """
         producer = self._producer
         if producer is not None:
-            with suppress(*_RAISED):  # who takes it will be told
+            with suppress(*_RAISED):  # reported to the next user
                 producer.poll(0)
 
     def _transaction(self, doing: str, call: Callable[[float], None]) -> None:
@@ -275,7 +284,8 @@ class KafkaProducer:
             return ConfigurationError(
                 f"{what} {where} failed",
                 why=why,
-                do="let this user write and describe the transactional ids that begin with transactional_id_prefix",
+                do="permit this user to write and describe the transactional ids that begin with"
+                " transactional_id_prefix",
             )
         if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return ConfigurationError(
@@ -290,7 +300,7 @@ class KafkaProducer:
                 f"{what} {where} failed",
                 why=f"it took {took:.0f} s, and the brokers abort it after transaction_timeout, which is"
                 f" {self.transaction_timeout:g} s ({why})",
-                do="raise transaction_timeout, or have smaller epochs (as by maxOffsetsPerTrigger)",
+                do="raise transaction_timeout, or reduce the size of epochs (for example with maxOffsetsPerTrigger)",
             )
         if code in _FENCED:
             return self._fenced(error, f"{what} {where}")
@@ -300,37 +310,38 @@ class KafkaProducer:
             return self._explained(error, None)
         told = self._clients.explain(error, what)
         if doing == "committing" and isinstance(told, TransientError) and not error.txn_requires_abort():
-            return TransientError(told.what, why=f"{told.why}; whether it was committed is not known", do=told.do)
+            return TransientError(told.what, why=f"{told.why}; it may or may not be committed", do=told.do)
         return told
 
     def _fenced(self, error: KafkaError, what: str) -> ProducerFencedError:
         return ProducerFencedError(
             f"{what} failed",
             why=f"{error.name()}: {self._masked(error)}: a newer producer was registered under this id",
-            do="nothing, where another attempt of this task runs; else see that no other query has this checkpoint",
+            do="if another attempt of this task is running, nothing; else check that no other query uses this"
+            " checkpoint",
         )
 
     # Deliveries.
 
     def _again(self, record: tuple[Any, ...], more: dict[str, Any], error: Exception) -> None:
-        """Put a record into the queue that did not take it, when there is room, or when its topic is known anew."""
+        """Add a record that the queue rejected, once there is space or the topic's metadata is updated."""
         deadline = time.monotonic() + self.timeout + _ABANDONED
         asked = False
         while True:
             known = error_of(error)
             if isinstance(error, BufferError):
-                # Each record in the queue is confirmed in time or fails, and so there will be room.
+                # Each record in the queue is acknowledged in time or fails, so there will be space.
                 if time.monotonic() >= deadline:
                     raise self._break(self._full())
                 self._peak("max_queue", len(self._producer))
                 self._serve(0.05)
                 self._check()
             elif known is not None and known.code() == KafkaError._UNKNOWN_PARTITION and not asked:
-                # The topic may have grown since it was last asked for.
+                # The topic may have more partitions than in the metadata.
                 asked = True
-                self._clients.ask(f"asking for the topic {record[0]}", partial(self._refresh, record[0]))
+                self._clients.ask(f"querying the topic {record[0]}", partial(self._refresh, record[0]))
             elif self.transactional_id and known is not None and known.code() == KafkaError._STATE and not asked:
-                # An earlier record of the transaction was refused. To commit is refused too, with the reason.
+                # An earlier record of the transaction was rejected. The commit fails too, with the reason.
                 asked = True
                 self.commit()
             else:
@@ -346,7 +357,7 @@ class KafkaProducer:
         self._producer.list_topics(topic, timeout=seconds)
 
     def _reported(self, refused: Refused, by_row: bool, row: int, error: KafkaError | None, message: Any) -> None:
-        """Take in the report on one record. Called wherever librdkafka is given the time."""
+        """Process the report on one record. Called when librdkafka serves its events."""
         if error is None:
             return
         if error.code() in (_OF_RECORD | _OF_TOPIC if by_row else _OF_RECORD):
@@ -355,12 +366,12 @@ class KafkaProducer:
             self._failed(error, message)
 
     def _failed(self, error: KafkaError, message: Message | None, topic: str | None = None) -> None:
-        # What ends the producer explains what else is reported, before or after.
+        # The error that ends the producer explains the other reports, before and after it.
         if self._failure is None or (error.fatal() and not self._failure[0].fatal()):
             self._failure = (error, topic if message is None else message.topic())
 
     def _left(self, seconds: float) -> int:
-        """Wait until all is reported, or no longer, and return how many records are not."""
+        """Wait until all records are reported, or the time is over; return the number of unreported ones."""
         try:
             return int(self._producer.flush(seconds))
         except _RAISED as ended:
@@ -368,7 +379,7 @@ class KafkaProducer:
             return 0
 
     def _ended(self, ended: KafkaException | SystemError) -> None:
-        """Take in what ends this producer, as being fenced does."""
+        """Process an error that ends this producer, such as fencing."""
         cause = ended.__cause__ if isinstance(ended, SystemError) else ended
         error = error_of(cause) if cause is not None else self._fatal()
         if error is None:
@@ -376,7 +387,7 @@ class KafkaProducer:
         self._failed(error, None)
 
     def _fatal(self) -> KafkaError | None:
-        """Ask for the error that has ended this producer: all calls of its transaction are refused with it."""
+        """Query the error that has ended this producer: all calls of its transaction fail with it."""
         try:
             if self.transactional_id is not None:
                 self._producer.begin_transaction()
@@ -386,7 +397,7 @@ class KafkaProducer:
         return None
 
     def _serve(self, seconds: float) -> None:
-        """Let librdkafka report, and pass on in this thread what it says of records."""
+        """Serve librdkafka's events, and process the reports on records in this thread."""
         try:
             self._producer.poll(seconds)
         except _RAISED as ended:
@@ -396,7 +407,7 @@ class KafkaProducer:
             refused(row, error.name(), self._masked(error))
 
     def _check(self) -> None:
-        """Raise what was reported."""
+        """Raise the reported error."""
         self._serve(0)
         if self._failure is not None:
             raise self._break(self._explained(*self._failure))
@@ -408,16 +419,18 @@ class KafkaProducer:
         if error.code() not in _OF_RECORD | _OF_TOPIC:
             return self._clients.explain(error, what)
         return ValueRefusedError(
-            f"{what} at {self.where}: a record was refused",
+            f"{what} at {self.where}: a record was rejected",
             why=f"{error.name()}: {self._masked(error)}",
-            do=_REMEDIES.get(error.code(), "correct the row, leave it out, or keep such rows elsewhere (dead_letter=)"),
+            do=_REMEDIES.get(
+                error.code(), "correct or remove the row, or store such rows in another sink (dead_letter=)"
+            ),
         )
 
     def _full(self) -> TransientError:
         return TransientError(
             f"writing to Kafka at {self.where} failed",
-            why=f"the client's queue was full for {self.timeout:g} s",
-            do="see that the brokers take records, or raise queue.buffering.max.messages in client_options",
+            why=f"the queue of the client was full for {self.timeout:g} s",
+            do="check that the brokers accept records, or raise queue.buffering.max.messages in client_options",
         )
 
     def _break(self, error: OutfallError) -> OutfallError:
@@ -432,7 +445,7 @@ class KafkaProducer:
             self._peaks[name] = amount
 
     def _count(self, statistics: str) -> None:
-        """Take in librdkafka's counts (its STATISTICS.md)."""
+        """Process librdkafka's statistics (its STATISTICS.md)."""
         if self.idle:
             return
         found = json.loads(statistics)
@@ -444,10 +457,10 @@ class KafkaProducer:
 
 
 _LIMITS = (
-    "raise message.max.bytes in client_options and max.message.bytes of the topic, lower batch.size below that, leave"
-    " such rows out, or keep them elsewhere (dead_letter=)"
+    "raise message.max.bytes in client_options and max.message.bytes of the topic, with batch.size below"
+    " them; remove such rows, or store them in another sink (dead_letter=)"
 )
-_NO_TOPIC = "make the topic, or correct its name; rows that name it may be kept elsewhere (dead_letter=)"
+_NO_TOPIC = "create the topic, or correct its name; rows with such a topic can be stored in another sink (dead_letter=)"
 _REMEDIES = {
     KafkaError.MSG_SIZE_TOO_LARGE: _LIMITS,
     KafkaError.RECORD_LIST_TOO_LARGE: _LIMITS,
@@ -458,26 +471,26 @@ _REMEDIES = {
 }
 
 LEAST = 8
-"""Idle producers that a process may keep in any case. Each has threads and connections of its own."""
+"""Minimum size of the cache of idle producers. Each has its own threads and connections."""
 
 
 class Producers:
-    """The producers of a process: those in use, and those kept for the next epoch.
+    """The producers of a process: those in use, and those cached for the next epoch.
 
-    As many are kept as were in use at one time, so that each part of a task finds its own again.
+    The cache holds as many as were in use at one time, so that each part of a task finds its own again.
     """
 
     def __init__(self, least: int = LEAST) -> None:
-        """Keep nothing yet."""
+        """Start empty."""
         self._idle: Idle[KafkaProducer] = Idle(least)
         self._in_use = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def take(self, brokers: str, options: ProducerOptions, timeout: float, **transactional: Any) -> KafkaProducer:
-        """Return a producer that was kept, else a new one; the arguments are those of `KafkaProducer`.
+        """Return a cached producer, else a new one; the arguments are those of `KafkaProducer`.
 
-        The caller gives it back by `keep` or `drop`.
+        The caller returns it with `keep` or `drop`.
         """
         kept = self.kept(brokers, options, timeout, **transactional)
         return self.make(brokers, options, timeout, **transactional) if kept is None else kept
@@ -485,7 +498,7 @@ class Producers:
     def kept(
         self, brokers: str, options: ProducerOptions, timeout: float, **transactional: Any
     ) -> KafkaProducer | None:
-        """Return a producer that was kept, if there is one, as `take`."""
+        """Return a cached producer, if there is one, like `take`."""
         defaults = {"transactional_id": None, "transaction_timeout": 600.0} | transactional
         key = (brokers, options, timeout, defaults["transactional_id"], defaults["transaction_timeout"])
         kept = self._idle.take(key, options.resolved())
@@ -495,13 +508,13 @@ class Producers:
         return kept
 
     def make(self, brokers: str, options: ProducerOptions, timeout: float, **transactional: Any) -> KafkaProducer:
-        """Return a new producer, as `take` else."""
+        """Return a new producer, otherwise like `take`."""
         made = KafkaProducer(brokers, options, timeout, **transactional)
         self._use(1)
         return made
 
     def keep(self, producer: KafkaProducer) -> None:
-        """Take back a producer that has flushed, or committed. A broken one is dropped."""
+        """Cache a producer that has flushed or committed. A broken one is dropped."""
         if producer.broken:
             self.drop(producer)
             return
@@ -511,12 +524,12 @@ class Producers:
         self._tend()
 
     def drop(self, producer: KafkaProducer) -> None:
-        """Take back a producer that nobody may use again, with what it has not sent."""
+        """Close a producer that must not be used again, with its unsent records."""
         self._use(-1)
         producer.shut()
 
     def close(self) -> None:
-        """Shut all that are kept."""
+        """Close all cached producers."""
         for producer in self._idle.clear():
             producer.shut()
 
@@ -526,9 +539,9 @@ class Producers:
             self._idle.most = max(self._idle.most, self._in_use)
 
     def _tend(self) -> None:
-        """Have a thread listen to those that are kept: each counts once a second, and would store all of it."""
+        """Serve the events of cached producers in a thread, because their statistics would accumulate."""
         with self._lock:
-            # In a child process that of the parent is not alive.
+            # In a child process, the thread of the parent does not run.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._listen, name="outfall-idle-producers", daemon=True)
                 self._thread.start()
@@ -547,4 +560,4 @@ class Producers:
 
 
 PRODUCERS = Producers()
-"""Those of this process."""
+"""The producers of this process."""

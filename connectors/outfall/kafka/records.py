@@ -1,7 +1,7 @@
-"""Rows as records: value, key, topic, partition, timestamp and headers, taken from Arrow a column at a time.
+"""Converts rows to records: value, key, topic, partition, timestamp and headers, from Arrow by column.
 
 Without `value_format` the columns are those of Spark's own Kafka sink ("Structured Streaming + Kafka Integration
-Guide", Writing Data to Kafka), and `timestamp` beside them.
+Guide", Writing Data to Kafka), and in addition `timestamp`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ Headers = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class KafkaRecords:
-    """The records of a batch, a column each, in the order of its rows; `None` for a column that no row has."""
+    """The records of a batch, one sequence per field, in row order; `None` for a field that no row has."""
 
     topics: list[str] | str
     values: list[bytes | None]
     keys: list[bytes | None] | None = None
     partitions: list[int] | None = None
     more: list[dict[str, Any]] | None = field(default=None)
-    """What `Producer.produce` takes by name beside those: `timestamp` (ms since the epoch) and `headers`."""
+    """Further keyword arguments of `Producer.produce`: `timestamp` (ms since the epoch) and `headers`."""
     size: int = 0
-    """Bytes of all values and keys."""
+    """Total bytes of values and keys."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __iter__(self) -> Iterator[tuple[str, bytes | None, bytes | None, int]]:
-        """Give topic, value, key and partition of each record: the first four arguments of `Producer.produce`."""
+        """Yield topic, value, key and partition of each record: the first four arguments of `Producer.produce`."""
         topics = repeat(self.topics) if isinstance(self.topics, str) else iter(self.topics)
         keys = repeat(None) if self.keys is None else self.keys
         partitions = repeat(ANY_PARTITION) if self.partitions is None else self.partitions
@@ -52,10 +52,10 @@ class KafkaRecords:
 
 
 class KafkaRecordMaker:
-    """Turns batches into records.
+    """Converts batches to records.
 
     Args:
-        options: where value, key and topic come from.
+        options: the columns of value, key and topic.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -67,35 +67,35 @@ class KafkaRecordMaker:
         self._encoder: Encoder | None = None
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Refuse rows that make no records. Columns that say nothing about a record are ignored, as Spark does.
+        """Reject rows that cannot become records. Other columns are ignored, as in Spark.
 
         Raises:
-            ConfigurationError: naming the column, its type and what to do.
+            ConfigurationError: with the column, its type and the remedy.
         """
         if self._spark:
             self._check_shape(schema)
             return
         for option in ("key_column", "topic_column"):
             if (name := getattr(self._options, option)) is not None:
-                _check(schema, name, f"{option} names the column {name!r}", bytes_too=option == "key_column")
+                _check(schema, name, f"{option} requires the column {name!r}", bytes_too=option == "key_column")
         value = self._value_schema(schema)
         if self._options.value_format == "text":
             if len(value) != 1:
                 raise ConfigurationError(
-                    f"value_format text takes one column beside key and topic, and there are {len(value)}:"
+                    f"value_format text requires one column besides key and topic, and there are {len(value)}:"
                     f" {', '.join(value.names)}",
-                    do='select one column of text, or give value_format="json"',
+                    do='select one string column, or set value_format="json"',
                 )
             _check(value, value.names[0], f"value_format text writes the column {value.names[0]!r}")
         else:
             check_schema(self._format(), value)
 
     def make(self, batch: pa.RecordBatch) -> KafkaRecords:
-        """Return the batch's rows as records, in their order.
+        """Return the batch's rows as records, in order.
 
         Raises:
-            ValueRefusedError: a row makes no record: its topic is NULL or no name, its partition or timestamp is none,
-                a header has no key, or the format does not take a value.
+            ValueRefusedError: a row cannot become a record: its topic is NULL or invalid, its partition or timestamp is
+                invalid, a header has no key, or the format does not support a value.
         """
         values, size = self._values(batch)
         keys = None
@@ -115,11 +115,11 @@ class KafkaRecordMaker:
         names = self._value_schema(batch.schema).names
         rest = batch.select(names)
         if self._options.value_format == "text":
-            # Nothing has to end a line here: the text may hold anything, and NULL is a tombstone.
+            # Text values need no line end: the string may contain anything, and NULL is a tombstone.
             return _bytes_of(rest.column(0))
         if self._encoder is None or not self._encoder.schema.equals(rest.schema):
             self._encoder = encoder(self._format(), rest.schema)
-        # JSON escapes line breaks and CSV refuses them, so that each one ends a record.
+        # JSON escapes line breaks and CSV rejects them, so each line break ends a record.
         data = self._encoder.encode(rest)
         values: list[bytes | None] = [*data.to_pybytes().split(b"\n")]
         values.pop()
@@ -138,7 +138,7 @@ class KafkaRecordMaker:
         return more
 
     def _value_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The columns that a value holds."""
+        """The columns of a value."""
         text = self._options.value_format == "text"
         others = {self._options.topic_column, self._options.key_column if text else None}
         return pa.schema([column for column in schema if column.name not in others])
@@ -147,16 +147,16 @@ class KafkaRecordMaker:
         return FormatOptions(format="csv" if self._options.value_format == "csv" else "jsonl")
 
     def _check_shape(self, schema: pa.Schema) -> None:
-        _check(schema, VALUE, "a record's value is the column 'value'", bytes_too=True, instead=_INSTEAD)
+        _check(schema, VALUE, "a record requires the column 'value'", bytes_too=True, instead=_INSTEAD)
         if self._topic is not None:
-            why = "without the option topic each row needs a column 'topic'"
-            _check(schema, TOPIC_COLUMN, why, instead="give the option topic, or a column 'topic' of text")
+            why = "without the option topic, rows must have a column 'topic'"
+            _check(schema, TOPIC_COLUMN, why, instead="set the option topic, or add a string column 'topic'")
         types = pa.types
         for name, fits, wanted in (
-            (KEY, _is_text_or_bytes, "text or bytes: cast it to string or binary"),
-            (TOPIC_COLUMN, _is_text, "text: cast it to string"),
-            (PARTITION, types.is_integer, "a whole number: cast it to int"),
-            (HEADERS, _is_headers, "array<struct<key:string,value:binary>>: build it so, or drop it"),
+            (KEY, _is_text_or_bytes, "a string or binary: cast it"),
+            (TOPIC_COLUMN, _is_text, "a string: cast it"),
+            (PARTITION, types.is_integer, "an integer: cast it to int"),
+            (HEADERS, _is_headers, "array<struct<key:string,value:binary>>: convert it, or drop it"),
             (TIMESTAMP, _is_instant, "a timestamp with a time zone: cast it to timestamp, or drop it"),
         ):
             if name in schema.names and not fits(_type_of(schema, name)):
@@ -165,13 +165,13 @@ class KafkaRecordMaker:
 
 
 _INSTEAD = (
-    'name it so, for example by selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"), or give'
+    'rename a column, for example with selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"), or set'
     ' value_format="json"'
 )
 
 
 def _check(schema: pa.Schema, name: str, what: str, *, bytes_too: bool = False, instead: str = "") -> None:
-    """Refuse rows without a column, or where it has another type than text, or bytes where they will do too."""
+    """Reject rows without a column, or with a column that is neither a string nor, if allowed, binary."""
     if name not in schema.names:
         raise ConfigurationError(
             f"{what}, and the rows have {', '.join(schema.names)}", do=instead or "correct the name"
@@ -184,7 +184,7 @@ def _check(schema: pa.Schema, name: str, what: str, *, bytes_too: bool = False, 
 
 def _type_of(schema: pa.Schema, name: str) -> Any:
     if schema.names.count(name) > 1:
-        raise ConfigurationError(f"two columns have the name {name!r}", do="rename one, or leave it out")
+        raise ConfigurationError(f"two columns have the name {name!r}", do="rename or remove one of them")
     return schema.field(name).type
 
 
@@ -208,7 +208,7 @@ def _is_headers(kind: Any) -> bool:
 
 
 def _binary(column: pa.Array) -> pa.Array:
-    """The bytes of texts or bytes as they are: strings are not looked into."""
+    """The bytes of strings or binary values, unchanged and not validated."""
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     return column.cast(pa.large_binary() if large else pa.binary())
 
@@ -223,7 +223,7 @@ def _bytes_of(column: pa.Array) -> tuple[list[bytes | None], int]:
 
 
 def _topics(column: pa.Array, name: str) -> list[str]:
-    """Each row's topic: few names, each of which becomes one text."""
+    """The topic of each row: few distinct names, each converted to one string."""
     encoded = _binary(column).dictionary_encode()
     names = [raw.decode("ascii", "replace") for raw in encoded.dictionary.to_pylist()]
     good = pa.array([bool(TOPIC.fullmatch(text)) for text in names], pa.bool_())
@@ -231,9 +231,9 @@ def _topics(column: pa.Array, name: str) -> list[str]:
         bad = pc.invert(pc.fill_null(good.take(encoded.indices), False))
         refuse_rows(
             bad,
-            f"column {name!r} is NULL or no topic's name",
-            "each record goes to the topic that its row names",
-            "leave such rows out, or give the option topic",
+            f"column {name!r} is NULL or not a valid topic name",
+            "each record is written to the topic of its row",
+            "remove such rows, or set the option topic",
         )
     return [names[index] for index in encoded.indices.to_pylist()]
 
@@ -242,9 +242,9 @@ def _partitions(column: pa.Array) -> list[int]:
     column = column.cast(pa.int64())
     refuse_rows(
         pc.fill_null(pc.or_(pc.less(column, 0), pc.greater(column, _MOST_PARTITION)), False),
-        "column 'partition' is no partition's number",
+        "column 'partition' is not a valid partition number",
         "partitions are numbered from 0",
-        "leave such rows out, or make it NULL: the key then decides",
+        "remove such rows, or make it NULL: the key then determines the partition",
     )
     return column.fill_null(ANY_PARTITION).to_pylist()  # type: ignore[no-any-return]
 
@@ -253,29 +253,29 @@ _MOST_PARTITION = 2**31 - 1
 
 
 def _timestamps(column: pa.Array) -> list[int | None]:
-    """Milliseconds since the epoch. librdkafka takes 0 for none, and brokers refuse what lies before it."""
+    """Milliseconds since the epoch. librdkafka interprets 0 as none, and brokers reject earlier timestamps."""
     millis = column.cast(pa.timestamp("ms", column.type.tz), safe=False).view(pa.int64())
     refuse_rows(
         pc.fill_null(pc.less(millis, 1), False),
         "column 'timestamp' is not after 1970-01-01",
-        "a record's timestamp counts the milliseconds since then",
-        "leave such rows out, or make it NULL: the record then has the time at which it is written",
+        "the timestamp of a record is in milliseconds since then",
+        "remove such rows, or make it NULL: the record then has the time of writing",
     )
     return millis.to_pylist()  # type: ignore[no-any-return]
 
 
 def _headers(column: pa.Array) -> Iterator[Headers | None]:
-    pairs = column.flatten()  # unlike `values` it minds a slice
+    pairs = column.flatten()  # unlike `values` it respects a slice
     names, values = pairs.field(0), pairs.field(1)
     if names.null_count or pairs.null_count:
         raise ValueRefusedError(
-            "column 'headers' holds a header without a key", do="leave such headers out, or give them one"
+            "column 'headers' contains a header without a key", do="remove such headers, or set a key"
         )  # fmt: skip
     try:
         flat = zip(names.to_pylist(), _binary(values).to_pylist(), strict=True)
     except UnicodeDecodeError as error:
         raise ValueRefusedError(
-            "column 'headers' holds a header whose key is not UTF-8", do="leave such headers out, or encode their keys"
+            "column 'headers' contains a header whose key is not UTF-8", do="remove such headers, or encode their keys"
         ) from error
     counts = pc.list_value_length(column).to_pylist()
     return (None if count is None else list(islice(flat, count)) for count in counts)

@@ -1,4 +1,4 @@
-"""`KafkaSink`: rows as records in topics."""
+"""`KafkaSink`: writes rows as records to topics."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from outfall.wrappers import WithDeadLetters
 
 
 class KafkaSink(WithDeadLetters):
-    """Writes rows as records into one topic, or into the topics that they name.
+    """Writes rows as records to one topic, or to the topic of each row.
 
-    Item type: rows (dicts or Arrow batches), with the columns of Spark's own Kafka sink: `value`, and where they are
-    wanted `key`, `topic`, `partition`, `headers` and `timestamp`. With `value_format` any columns.
+    Item type: rows (dicts or Arrow batches) with the columns of Spark's own Kafka sink: `value`, and optionally `key`,
+    `topic`, `partition`, `headers` and `timestamp`. With `value_format` any columns.
 
-    What must exist: the topic, unless `create_topic="if_missing"`, and the right to write to it.
+    What must exist: the topic, unless `create_topic="if_missing"`, and permission to write to it.
 
-    Unit of parallelism: each Spark task sends its rows, by a producer that its process keeps between epochs; with
-    `parts` each part, in a transaction of its own.
+    Unit of parallelism: each Spark task sends its rows through a producer that its process caches between epochs. With
+    `parts` each part, in its own transaction.
 
-    Guarantee: at least once. Rows that an epoch has written before it failed are in the topic twice. With `parts`
-    exactly once for readers of what is committed, as `requires()` says. A record that the brokers refuse for good stops
-    the query, or without `parts` goes to the dead letters.
+    Guarantee: at least once. Rows of a failed attempt at an epoch are duplicated. With `parts` exactly once for
+    `read_committed` readers, under the conditions of `requires()`. A record that the brokers permanently reject fails
+    the query, or without `parts` can become a dead letter.
 
     Args:
-        brokers: `host:port`, several with commas between them. See `KafkaOptions`, as for all arguments.
-        topic: where records go; without it rows name their topics.
-        dead_letter: a sink for the records that are refused; see `outfall.wrappers.DeadLetteringSink`. Objects only,
-            and only without `parts`.
+        brokers: `host:port`, several separated by commas. See `KafkaOptions`, also for the other arguments.
+        topic: the topic of all records; without it each row has its own topic.
+        dead_letter: a sink for rejected records; see `outfall.wrappers.DeadLetteringSink`. Python API only, and only
+            without `parts`.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
-        CapabilityError: `dead_letter` cannot take what this sink refuses.
-        ImportError: confluent-kafka is not installed; the text says what to do.
+        ConfigurationError: lists every wrong option.
+        CapabilityError: `dead_letter` cannot take the rejected records.
+        ImportError: confluent-kafka is not installed; the text has the remedy.
     """
 
     @names_arguments
@@ -71,8 +71,8 @@ class KafkaSink(WithDeadLetters):
         if options.parts is not None and dead_letter is not None:
             raise ConfigurationError(
                 "dead_letter and parts exclude each other",
-                why="a part's transaction commits all its records or none",
-                do="leave one of them out",
+                why="the transaction of a part commits all its records or none",
+                do="omit one of them",
             )
         self.options = options
         super().__init__(_worker(options), dead_letter)
@@ -82,10 +82,10 @@ class KafkaSink(WithDeadLetters):
 
 
 def _worker(options: KafkaOptions) -> Sink[Any]:
-    """Choose the way of delivering."""
+    """Choose the delivery mode."""
     if options.parts is None:
         return KafkaStream(options)
-    # Here and not above: these import the client, and whoever imports this package may not have it.
+    # Imported here: these modules import the client, which users of this package may not have installed.
     from outfall.kafka.parts.brokers import connect
     from outfall.kafka.parts.delivery import KafkaPartDelivery
 

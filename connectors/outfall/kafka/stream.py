@@ -1,4 +1,4 @@
-"""Without `parts`: one task's rows, sent by a producer that its process keeps."""
+"""The writer without `parts`: one task's rows, sent by a cached producer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from outfall.kafka.delivery import KafkaStream
 
 NOT_CONVERTIBLE = "not_convertible"
-"""The code of a dead letter whose row made no record, so that no broker has seen it."""
+"""The code of a dead letter whose row could not become a record, so that no broker has received it."""
 
 
 class KafkaStreamPartition(StatelessSinkPartition[Any]):
-    """One task's rows. What was sent is confirmed when `flush` returns."""
+    """One task's rows. Sent records are acknowledged when `flush` returns."""
 
     def __init__(self, sink: KafkaStream) -> None:
         self._sink = sink
@@ -43,7 +43,7 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
         self.write_record_batch(rows_to_batch(values))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Put rows into the producer's queue; waits while that is full."""
+        """Add rows to the producer's queue; blocks while the queue is full."""
         if batch.num_rows:
             with self._failing():
                 self._flushed = False
@@ -54,10 +54,10 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
                     self._open().send(records, refused)
 
     def flush(self, end_of_input: bool) -> None:
-        """Wait until the brokers have confirmed all records.
+        """Wait until the brokers have acknowledged all records.
 
         Raises:
-            OutfallError: they did not; some may be there.
+            OutfallError: not all are acknowledged; some may be in the topic.
         """
         with self._failing():
             if self._producer is not None:
@@ -70,11 +70,11 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
             self._flushed = True
 
     def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
-        """Hand refused rows to `take`, in the task's thread. Without it they stop the query."""
+        """Pass rejected rows to `take`, in the task's thread. Without it they fail the query."""
         self._take = take
 
     def close(self) -> None:
-        """Give the producer back: to be used again, or, when anything is left in it, to nobody."""
+        """Return the producer to the cache, or drop it if it has unsent records."""
         producer, self._producer = self._producer, None
         if producer is not None:
             (PRODUCERS.keep if self._flushed and self._failure is None else PRODUCERS.drop)(producer)
@@ -86,7 +86,10 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
         return self._producer
 
     def _records(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, KafkaRecords]]:
-        """Make records of rows, in halves where a row makes none, down to that row, which becomes a dead letter."""
+        """Convert rows to records.
+
+        A batch that fails is halved, down to the row at fault, which becomes a dead letter.
+        """
         try:
             yield batch, self._maker.make(batch)
             return
@@ -121,7 +124,7 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Remember the error that ends this partition: after it nothing may look as if it had gone well."""
+        """Store the error that ends this partition, so that no later call succeeds."""
         if self._failure is not None:
             raise self._failure
         try:

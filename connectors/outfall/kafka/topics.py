@@ -1,4 +1,4 @@
-"""Topics: whether they are there, how they are set, who may write to them; and new ones, made and waited for."""
+"""Topics: existence, configuration and permissions of topics, and their creation."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ except ImportError as error:
 T = TypeVar("T")
 
 BROKERS_CHOICE = -1
-"""Of partitions or replicas of a topic that is made: as many as the brokers make by default (KIP-464)."""
+"""As partitions or replicas of a created topic: the default of the brokers (KIP-464)."""
 _PAUSE = 0.05
 
 
 class Topics:
-    """Asks the brokers for topics, and makes them."""
+    """Queries and creates topics."""
 
     def __init__(self, clients: KafkaClients) -> None:
-        """Ask nothing yet."""
+        """Connect to nothing yet."""
         self._clients = clients
 
     def partitions(self, name: str) -> int | None:
-        """Return how many partitions a topic has; `None` where the brokers do not know it. Asking makes no topic."""
+        """Return the number of partitions of a topic; `None` if the brokers do not have it.
+
+        Does not create the topic.
+        """
 
         def look(seconds: float) -> int | None:
-            # Not by way of the admin client, which is a producer: some brokers make a topic that a producer asks for.
+            # Not with the admin client, which is a producer: some brokers create a topic that a producer queries.
             found = self._clients.consumer().list_topics(name, timeout=seconds).topics.get(name)
             error = None if found is None else found.error
             if found is None or (error is not None and error.code() in MISSING):
@@ -48,20 +51,20 @@ class Topics:
                 raise KafkaException(error)
             return len(found.partitions)
 
-        return self._clients.ask(f"looking for the topic {name}", look)
+        return self._clients.ask(f"querying the topic {name}", look)
 
     def make(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str], how: str) -> None:
-        """Make a topic, unless somebody else does, and wait until the brokers have heard of it.
+        """Create a topic, unless it exists, and wait until the brokers have its metadata.
 
         Args:
-            name: the topic's.
-            partitions: how many, or `BROKERS_CHOICE`.
-            replication_factor: likewise.
-            settings: of the topic.
-            how: says for texts how it is made, as `"with 3 replicas"`.
+            name: the name of the topic.
+            partitions: number of partitions, or `BROKERS_CHOICE`.
+            replication_factor: number of replicas, or `BROKERS_CHOICE`.
+            settings: configuration of the topic.
+            how: describes the settings for texts, such as `"with 3 replicas"`.
 
         Raises:
-            ConfigurationError: the brokers refuse it.
+            ConfigurationError: the brokers reject it.
         """
         new = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(settings))
 
@@ -73,7 +76,7 @@ class Topics:
                 if known is None or known.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
-        self._clients.ask(f"making the topic {name} {how}", make)
+        self._clients.ask(f"creating the topic {name} {how}", make)
         deadline = time.monotonic() + self._clients.timeout
         while self.partitions(name) is None:
             if time.monotonic() >= deadline:
@@ -81,10 +84,10 @@ class Topics:
             time.sleep(_PAUSE)
 
     def settings(self, name: str) -> dict[str, str]:
-        """Return how a topic is set.
+        """Return the configuration of a topic.
 
         Raises:
-            ConfigurationError: no right to ask (DESCRIBE_CONFIGS).
+            ConfigurationError: no permission to read it (DESCRIBE_CONFIGS).
         """
         resource = ConfigResource(ResourceType.TOPIC, name)
 
@@ -95,7 +98,7 @@ class Topics:
         return self._clients.ask(f"reading the configuration of {name}", describe)
 
     def largest_batch(self, name: str) -> int | None:
-        """Return the most bytes of one batch that a topic takes; `None` where the brokers do not tell."""
+        """Return a topic's maximum batch size in bytes; `None` if the brokers do not report it."""
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
             found = _answer(self._admin().describe_configs([resource], request_timeout=_PATIENCE), _PATIENCE)
@@ -104,17 +107,17 @@ class Topics:
         return int(found["max.message.bytes"].value) if "max.message.bytes" in found else None
 
     def topic_id(self, name: str) -> str | None:
-        """Return a topic's id, which is another one once it was deleted and made again (KIP-516).
+        """Return a topic's id, which changes if the topic is deleted and recreated (KIP-516).
 
-        Empty where the brokers know no ids, as those before 2.8; `None` where the topic is not there.
+        Empty if the brokers have no ids (before 2.8); `None` if the topic does not exist.
         """
         if self.partitions(name) is None:
             return None
-        found = str(self._clients.ask(f"asking for the topic {name}", lambda s: self._described(name, s)).topic_id)
+        found = str(self._clients.ask(f"querying the topic {name}", lambda s: self._described(name, s)).topic_id)
         return "" if set(found) <= {"A", "=", "-"} or found == "None" else found
 
     def may_write(self, name: str) -> bool | None:
-        """Whether this user may write to a topic; `None` where the brokers do not tell."""
+        """Whether this user may write to a topic; `None` if the brokers do not report it."""
         try:
             operations = self._described(name, _PATIENCE).authorized_operations
         except KafkaException:
@@ -134,7 +137,7 @@ class Topics:
 
 
 _PATIENCE = 5.0
-"""Seconds that the brokers have to say what they need not say."""
+"""Seconds that the brokers have for optional responses."""
 
 
 def _answer(answers: Mapping[Any, Future[T]], seconds: float) -> T:

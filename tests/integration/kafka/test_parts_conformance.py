@@ -22,7 +22,7 @@ class Parts(Topics):
     not_claimed = {
         "leftovers_are_cleaned_up": "nothing is staged",
         "target_refuses": "all tests share the broker; the model broker is taken away in test_parts_faults",
-        "parts_reordered": "an epoch that is committed in part must be routed as before, or it is refused; the sink"
+        "parts_reordered": "an epoch that is partly committed must be routed as before, or it is refused; the sink"
         " itself lists its parts in one order only",
     }
 

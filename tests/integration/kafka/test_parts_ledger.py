@@ -31,13 +31,13 @@ def _empty(model: ModelBroker, name: str) -> None:
 @pytest.mark.parametrize(
     ("which", "happens", "text"),
     [
-        ("ledger", ModelBroker.make_anew, "was deleted, and perhaps made again"),
+        ("ledger", ModelBroker.make_anew, "was deleted, and possibly recreated"),
         *(
             pytest.param(*case, marks=pytest.mark.thorough)
             for case in [
                 ("ledger", _delete, "was deleted"),
                 ("ledger", _empty, "it ends before offset"),
-                ("target", ModelBroker.make_anew, "was deleted, and perhaps made again"),
+                ("target", ModelBroker.make_anew, "was deleted, and possibly recreated"),
             ]
         ),
     ],
@@ -125,7 +125,7 @@ def test_parts_are_not_changed_while_an_epoch_is_committed_in_part(kafka: str, t
     topic = PartsTopic(kafka, tmp_path)
     with at_step("kafka: after commit", _die), pytest.raises(_DiedError):
         topic.query(parts=2).epoch(0)
-    with pytest.raises(PartsChangedError, match="is committed in part"):
+    with pytest.raises(PartsChangedError, match="is partly committed"):
         topic.query("second", parts=3).epoch(0)
     topic.query("third", parts=2).epoch(0)
     topic.query("fourth", parts=3).epoch(1)

@@ -173,7 +173,7 @@ def test_a_writing_is_not_blamed_on_what_was_refused_before_it(impatient: Client
 def test_a_writing_that_is_never_reported_is_unknown(impatient: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outfall.kafka.partition._ABANDONED", 0.0)
     monkeypatch.setattr(impatient, "produce", lambda *_, **__: None)
-    with pytest.raises(DeliveryUnknownError, match=r"no answer came within 0\.3 s"):
+    with pytest.raises(DeliveryUnknownError, match=r"no response within 0\.3 s"):
         KafkaPartition(impatient.clients, "topic").write([("key", b"value")])
 
 

@@ -114,7 +114,7 @@ def test_a_copy_that_misses_an_answer_leaves_nothing_or_all(fate: str, arrives: 
 def test_a_copy_does_not_count_in_a_log_that_was_begun() -> None:
     target = Target()
     target.log().append(b"1", after=0)
-    with pytest.raises(RecordError, match="is not what was copied to it"):
+    with pytest.raises(RecordError, match="differs from the log that was copied"):
         target.log().restore(ENTRIES, STATES)
     assert target.log().read() == [LogEntry(1, b"1")]
 

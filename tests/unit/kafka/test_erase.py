@@ -88,7 +88,7 @@ def test_readers_of_before_are_told_and_do_not_write() -> None:
         assert len(reader.read()) == 4
     setup.log().erase()
     setup.log().append(b"of the new log", after=0)
-    with pytest.raises(RecordError, match=r"was erased.*start the query anew"):
+    with pytest.raises(RecordError, match=r"was erased.*start the query again"):
         log.read()
     with pytest.raises(RecordError, match="was erased"):
         appending.append(b"seven", after=6)

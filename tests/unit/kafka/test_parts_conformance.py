@@ -45,7 +45,7 @@ class Parts(SinkHarness):
         "leftovers_are_cleaned_up": "nothing is staged",
         "crash_at_every_line": "lines of the model would be among them, and brokers do not die with a driver; it is"
         " killed at every step",
-        "parts_reordered": "an epoch that is committed in part must be routed as before, or it is refused; the sink"
+        "parts_reordered": "an epoch that is partly committed must be routed as before, or it is refused; the sink"
         " itself lists its parts in one order only",
     }
 

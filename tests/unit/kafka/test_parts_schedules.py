@@ -237,7 +237,7 @@ def test_new_parts_that_are_refused_are_forgotten() -> None:
     attempt(MemoryCluster(broker), writer(1), 7)
     more = delivery(MemoryCluster(broker), 2)
     assert more.check_target(target(2, unfinished=True)) == {}
-    with pytest.raises(PartsChangedError, match="run the query with the former parts"):
+    with pytest.raises(PartsChangedError, match="run the query with the former number of parts"):
         more.open_target(target(2, unfinished=True))
 
 

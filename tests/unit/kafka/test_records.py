@@ -74,15 +74,15 @@ def test_the_option_topic_overrides_the_column() -> None:
 
 @pytest.mark.parametrize("name", [None, "", "..", "a b", "ü", "x" * 250])
 def test_a_row_that_names_no_topic_is_refused(name: str | None) -> None:
-    with pytest.raises(ValueRefusedError, match="'topic' is NULL or no topic's name, in row 1"):
+    with pytest.raises(ValueRefusedError, match="'topic' is NULL or not a valid topic name, in row 1"):
         made({"value": ["1", "2"], "topic": ["fine", name]}, topic=None)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (row("partition", -1, pa.int32()), "no partition's number"),
-        (row("partition", 2**31, pa.int64()), "no partition's number"),
+        (row("partition", -1, pa.int32()), "not a valid partition number"),
+        (row("partition", 2**31, pa.int64()), "not a valid partition number"),
         (row("timestamp", datetime(1970, 1, 1, tzinfo=UTC), INSTANT), "not after 1970-01-01"),
         (row("headers", [{"key": None, "value": b""}], HEADERS), "a header without a key"),
         (row("headers", [None], HEADERS), "a header without a key"),
@@ -96,9 +96,9 @@ def test_values_that_make_no_record_are_refused(columns: dict[str, Any], message
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({"Value": ["x"]}, {}, "a record's value is the column 'value', and the rows have Value"),
+        ({"Value": ["x"]}, {}, "a record requires the column 'value', and the rows have Value"),
         ({"value": [1]}, {}, "which is bigint. What to do: cast it to string or binary"),
-        ({"value": ["x"]}, {"topic": None}, "without the option topic each row needs a column 'topic'"),
+        ({"value": ["x"]}, {"topic": None}, "without the option topic, rows must have a column 'topic'"),
         ({"value": ["x"], "topic": [1]}, {"topic": None}, "which is bigint. What to do: cast it to string"),
         ({"value": ["x"], "key": [1]}, {}, "'key' is bigint"),
         ({"value": ["x"], "topic": [1]}, {}, "'topic' is bigint"),
@@ -106,10 +106,10 @@ def test_values_that_make_no_record_are_refused(columns: dict[str, Any], message
         ({"value": ["x"], "headers": [{"key": "a"}]}, {}, "'headers' is struct"),
         (row("headers", [], pa.list_(pa.struct([("key", pa.string())]))), {}, "'headers' is array<struct<key:string>>"),
         (row("timestamp", 1, pa.timestamp("us")), {}, "'timestamp' is timestamp"),
-        ({"a": ["x"]}, {"value_format": "json", "key_column": "b"}, "key_column names the column 'b', and the rows"),
+        ({"a": ["x"]}, {"value_format": "json", "key_column": "b"}, "key_column requires the column 'b', and the rows"),
         ({"a": [1]}, {"value_format": "json", "key_column": "a"}, "which is bigint"),
         ({"a": [b"x"]}, {"value_format": "json", "topic": None, "topic_column": "a"}, "which is binary"),
-        ({"a": ["x"], "b": ["x"]}, {"value_format": "text"}, "takes one column beside key and topic, and there are 2"),
+        ({"a": ["x"], "b": ["x"]}, {"value_format": "text"}, "one column besides key and topic, and there are 2"),
         ({"a": [b"x"]}, {"value_format": "text"}, "which is binary"),
         ({"a": [["x"]]}, {"value_format": "csv"}, "CSV does not support column 'a'"),
     ],

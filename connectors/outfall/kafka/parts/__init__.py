@@ -1,10 +1,10 @@
-"""Exactly once for `read_committed` readers: each part commits its rows and its place in one transaction.
+"""Exactly once for `read_committed` readers: each part commits its rows and its position in one transaction.
 
 ```
-delivery      the sink with parts, as the engine knows it
-target        the driver's side: what is compared, taken over and sealed
-part_writer   the task's side: begin, send, commit, or find it there
-ledger        the topic of records: who writes, and what each part committed last
-cluster       what both ask of the brokers
+delivery      the sink with parts: the interface to the engine
+target        the driver's side: checks, take-over and seal
+part_writer   the task's side: begin, send and commit, or find the epoch committed
+ledger        the topic of records: the writer of a step, and the last commit of each part
+cluster       the requests of both to the brokers
 ```
 """

@@ -1,4 +1,4 @@
-"""A real cluster, as the parts ask it: librdkafka's clients, kept in the process between two epochs."""
+"""A real cluster for the parts: librdkafka's clients, cached in the process between epochs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from outfall.kafka.records import KafkaRecordMaker
 from outfall.kafka.topics import Topics
 
 _ABORTING = 5.0
-"""Seconds that a writer which fails may take to abort its transaction; else the next one of its id ends it."""
+"""Maximum seconds that a failing writer takes to abort its transaction; else the next writer of its id ends it."""
 
 
 class KafkaCluster(PartsCluster):
-    """The cluster that a sink's options name.
+    """The cluster in a sink's options.
 
     Args:
-        options: the sink's.
-        producing: a producer's properties.
+        options: the options of the sink.
+        producing: the properties of a producer.
     """
 
     def __init__(self, options: KafkaOptions, producing: ProducerOptions) -> None:
@@ -81,7 +81,7 @@ class KafkaCluster(PartsCluster):
 
 
 class KafkaLedgerTopic(LedgerTopic):
-    """The ledger's topic: two consumers, of which one sees all and one what is committed."""
+    """The ledger topic, with two consumers: one reads everything, the other only committed records."""
 
     def __init__(self, options: KafkaOptions, name: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class KafkaLedgerTopic(LedgerTopic):
 
 
 class KafkaPartProducer(PartProducer):
-    """One of librdkafka's producers, and what makes records of rows."""
+    """One of librdkafka's producers, with a converter of rows to records."""
 
     def __init__(self, producer: KafkaProducer, maker: KafkaRecordMaker, ledger: str) -> None:
         self._producer = producer
@@ -123,7 +123,7 @@ class KafkaPartProducer(PartProducer):
         return records.size
 
     def commit(self, records: Sequence[Write]) -> int:
-        # All rows first: the ledger's record hides what comes behind it until the transaction is over.
+        # All rows first: the ledger record hides later records until the transaction ends.
         self._producer.flush()
         offset = -1
         for key, value in records:
@@ -146,7 +146,7 @@ class KafkaPartProducer(PartProducer):
         PRODUCERS.drop(self._producer)
 
     def keep(self, after: str) -> None:
-        """Give it back for the next epoch."""
+        """Return the producer to the cache for the next epoch."""
         self._released = True
         self._producer.note = (after, self._ledger)
         PRODUCERS.keep(self._producer)
@@ -158,8 +158,8 @@ _MOST = 16
 
 
 def connect(options: KafkaOptions, producing: ProducerOptions) -> PartsCluster:
-    """Return the cluster of these options, the same one for each call in a process."""
-    # Secrets as they are now: what was read of a file may have changed.
+    """Return the cluster of these options, the same object for each call in a process."""
+    # With the current secrets: the content of a file may have changed.
     key = (os.getpid(), options.model_dump_json(), tuple(sorted(producing.resolved().items())))
     with _lock:
         if key not in _clusters:
@@ -176,5 +176,5 @@ def _clients(options: KafkaOptions, *, committed: bool) -> KafkaClients:
         options.seconds,
         isolation="read_committed" if committed else "read_uncommitted",
         role="the ledger",
-        then="the next attempt goes on from what the ledger holds",
+        then="the next attempt continues from the ledger",
     )

@@ -1,4 +1,4 @@
-"""What the parts ask of a cluster: topics, the ledger's two ends, and producers with transactions."""
+"""The interface between the parts and a cluster: topics, the two ends of the ledger, and transactional producers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PartProducer(ABC):
 
     @abstractmethod
     def init(self) -> None:
-        """Fence every earlier producer of this id, and end what one of them left open: `InitProducerId`.
+        """Fence every earlier producer of this id, and end its open transaction: `InitProducerId`.
 
         Raises:
-            ConfigurationError: the brokers refuse the id or its timeout; the text says what to do.
-            TransientError: no answer came in time.
+            ConfigurationError: the brokers reject the id or its timeout; the text has the remedy.
+            TransientError: there was no response in time.
         """
 
     @abstractmethod
@@ -32,10 +32,10 @@ class PartProducer(ABC):
 
     @abstractmethod
     def send(self, batch: pa.RecordBatch) -> int:
-        """Send rows within the transaction, in their order; wait while the client's queue is full.
+        """Send rows within the transaction, in order; block while the client's queue is full.
 
         Returns:
-            How many bytes their keys and values have.
+            The total bytes of their keys and values.
         """
 
     @abstractmethod
@@ -47,8 +47,8 @@ class PartProducer(ABC):
 
         Raises:
             ProducerFencedError: nothing was committed.
-            TransientError: it may have been committed, or not.
-            OutfallError: the brokers refuse a row; nothing was committed.
+            TransientError: it may or may not be committed.
+            OutfallError: the brokers rejected a row; nothing was committed.
         """
 
     def peaks(self) -> dict[str, int]:
@@ -57,65 +57,65 @@ class PartProducer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End what is open, as far as that takes no time, and release resources."""
+        """End an open transaction if that takes no time, and release resources."""
 
 
 class LedgerTopic(ABC):
-    """The ledger's topic as the brokers have it."""
+    """The ledger topic in the brokers."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """Whose holder reads: queries of one process share the consumers."""
+        """Held during a read: the queries of one process share the consumers."""
 
     @property
     @abstractmethod
     def committed(self) -> Partition:
-        """Reads what is committed. Its end is the last stable offset; reading goes no further while one is open."""
+        """Reads committed records. Its end is the last stable offset, which an open transaction holds back."""
 
     @property
     @abstractmethod
     def everything(self) -> Partition:
-        """Its end is the high watermark: behind all that was ever acknowledged."""
+        """Reads everything. Its end is the high watermark, after every acknowledged record."""
 
 
 class PartsCluster(ABC):
-    """One cluster, seen from one process."""
+    """One cluster, as used by one process."""
 
     where: str
-    """Its brokers, for texts."""
+    """The brokers, for texts."""
 
     @abstractmethod
     def topic_id(self, name: str) -> str | None:
-        """Return a topic's id, empty where the brokers know none; `None` where the topic is not there."""
+        """Return a topic's id, empty if the brokers have none; `None` if the topic does not exist."""
 
     @abstractmethod
     def prepare_ledger(self, name: str) -> None:
-        """Make the ledger's topic if it is missing, and check it.
+        """Create the ledger topic if it is missing, and check it.
 
         Raises:
-            ConfigurationError: it is not as a ledger needs it.
+            ConfigurationError: it is not suitable for a ledger.
         """
 
     @abstractmethod
     def ledger(self, name: str) -> LedgerTopic:
-        """Return a way to read the ledger, which is kept for the next that asks in this process."""
+        """Return a reader of the ledger, cached for later calls in this process."""
 
     @abstractmethod
     def kept(self, transactional_id: str, after: str) -> PartProducer | None:
-        """Take the producer that this process has kept under this name of its last commit. Nobody else gets it."""
+        """Take the producer that this process has cached under this id of its last commit. Each is returned once."""
 
     @abstractmethod
     def producer(self, transactional_id: str, ledger: str) -> PartProducer:
-        """Make a producer, for `init`."""
+        """Create a producer; call `init` next."""
 
     def step_aside(self) -> None:
-        """Leave whoever registers the same id a moment in which no transaction of it is open. Called when fenced.
+        """Wait for a moment, in which another producer can register the same id. Called after being fenced.
 
-        `InitProducerId` over an open transaction aborts it, and has to be asked again (CONCURRENT_TRANSACTIONS). A
-        client that does so each half second would else fence all attempts of a task, one after the other.
+        `InitProducerId` over an open transaction aborts it, and must be repeated (CONCURRENT_TRANSACTIONS). A client
+        that repeats it every half second would otherwise fence all attempts of a task, one after the other.
         """
         time.sleep(_ASIDE)
 
     @abstractmethod
     def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:
-        """Keep a producer that has just committed, for the next epoch in this process, under a name of the commit."""
+        """Cache a producer that has just committed, for the next epoch in this process, under the id of the commit."""

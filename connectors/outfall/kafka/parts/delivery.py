@@ -1,4 +1,4 @@
-"""`parts=N`: rows are routed by key to parts, each of which commits its rows of an epoch in one transaction."""
+"""`parts=N`: rows are routed by key to parts, and each part commits its rows of an epoch in one transaction."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ class KafkaPartDelivery(
     SupportsStateSerializer[KafkaPartState],
     DeclaresRoutingKey,
 ):
-    """A part's rows of an epoch and one record of the ledger are one transaction, committed by the task.
+    """A part's rows of an epoch and one ledger record are one transaction, committed by the task.
 
-    As Kafka Connect's exactly-once sources (KIP-618) keep their offsets. `docs/kafka-protocol.md` argues why it is
-    right.
+    Kafka Connect's exactly-once sources (KIP-618) store their offsets in the same way. `docs/kafka-protocol.md` argues
+    why it is correct.
 
     Args:
-        options: the sink's.
-        connect: gives the cluster for the sink's and a producer's options, the same one for each call in a process.
+        options: the options of the sink.
+        connect: returns the cluster for the options of the sink and of a producer, the same object for each call in a
+            process.
     """
 
     def __init__(self, options: KafkaOptions, connect: Connect) -> None:
@@ -51,7 +52,7 @@ class KafkaPartDelivery(
         self._read = LedgersRead()
         self._ids = TopicIds()
         self._took_over = ""
-        """Names the last take-over. With `_ids` the tasks learn it of the driver."""
+        """Id of the last take-over. Tasks get it from the driver, with `_ids`."""
 
     def kind(self) -> str:
         return "kafka/parts"
@@ -63,9 +64,9 @@ class KafkaPartDelivery(
         return (
             *super().requires(),
             "readers with isolation.level=read_committed",
-            "a source that brings the same rows of an epoch again",
+            "a source that replays the same rows of an epoch",
             "the same key= after a restart",
-            "spark.speculation=false: each copy of a task would fence the other",
+            "spark.speculation=false, because each copy of a task would fence the other",
         )
 
     def needs_same_rows(self) -> bool:
@@ -91,7 +92,7 @@ class KafkaPartDelivery(
         self.check_topic()
         target = self._target(context.incarnation, context.step_id)
         target.check(context, target.ids(), resume=self.options.on_existing == "resume")
-        # A state is recorded, and from then on its part must be listed. New parts may still be refused.
+        # A state is recorded, and from then on its part must be listed. New parts may still be rejected.
         known = self.list_parts()[: target.opened_with(context)]
         return {part: KafkaPartState() for part in known if part not in context.states}
 
@@ -103,14 +104,14 @@ class KafkaPartDelivery(
         self._ids = target.ids()
 
     def check_connection(self) -> Sequence[str]:
-        """Look for the ledger too. The right to the transactional ids shows with the first epoch, before its rows."""
+        """Check the ledger too. Permission for the transactional ids is checked in the first epoch, before its rows."""
         found = super().check_connection()
         ledger = self._names.ledger
         there = self._cluster().topic_id(ledger) is not None
-        return [*found, f"the ledger {ledger} is {'there' if there else 'missing, and will be made'}"]
+        return [*found, f"the ledger {ledger} {'exists' if there else 'is missing and will be created'}"]
 
     def seal(self, context: SealContext, parts: Sequence[PartSeal[KafkaPartState]]) -> None:
-        """Refuse to record an epoch unless each part's last commit is what its state says. Idempotent.
+        """Check that each part's last commit matches its state, before the epoch is recorded. Idempotent.
 
         Raises:
             FencedError, ReplayDiffersError, TargetLostError: see `check_step` and `check_sealed`.
@@ -137,17 +138,17 @@ class KafkaPartDelivery(
 
 
 class LedgersRead:
-    """What the driver has read of the ledger, for the next epoch. Travels empty, from driver to task."""
+    """The ledger records that the driver has read, for the next epoch. Pickled empty, from driver to task."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start empty."""
         self._ledgers: dict[StepName, Ledger] = {}
 
     def __reduce__(self) -> Any:
         return LedgersRead, ()
 
     def of(self, step: StepName, make: Callable[[], Ledger]) -> Ledger:
-        """Return the ledger of a step, made when it is first asked for."""
+        """Return the ledger of a step, created on first use."""
         if step not in self._ledgers:
             self._ledgers[step] = make()
         return self._ledgers[step]

@@ -1,9 +1,8 @@
-"""The ledger topic: which epoch each part was last committed in, read to an end that hides nothing.
+"""The ledger topic: the last committed epoch of each part, read to an end that includes every acknowledged commit.
 
 ```
-<incarnation>/<step>/<topic>          who writes: the generation and token of the BEGIN that opened the target last
-<incarnation>/<step>/<topic>/<part>   the part's last commit: epoch, count, hash, attempt and a random id
-```
+<incarnation>/<step>/<topic>          the writer: generation and token of the BEGIN that last opened the target
+<incarnation>/<step>/<topic>/<part>   the part's last commit: epoch, count, hash, attempt and a random id ```
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from outfall.target_record import TargetRecord
 
 @dataclass(frozen=True)
 class StepName:
-    """Which step of which incarnation, and the topic that it writes; `*` where each row names its own."""
+    """The step and incarnation, and the topic that it writes; `*` if rows have their own topics."""
 
     incarnation: str
     step_id: str
@@ -31,33 +30,33 @@ class StepName:
 
     @property
     def key(self) -> str:
-        """The key of its record; those of its parts begin with it."""
+        """The key of the step record; the keys of its parts begin with it."""
         return f"{self.incarnation}/{self.step_id}/{self.topic}"
 
     def transactional_id(self, prefix: str, part: str) -> str:
-        """Return the name that fences the writers of a part; of the driver for the part `"driver"`."""
+        """Return the id that fences the writers of a part, or the driver for the part `"driver"`."""
         return f"{prefix}/{self.key}/{part}"
 
 
 class StepRecord(BaseModel):
-    """Who writes a step's parts."""
+    """The writer of a step's parts."""
 
     model_config = ConfigDict(frozen=True)
 
     generation: int
     token: str
     parts: int
-    """How many parts there are, as `"0"`, `"1"`, …"""
+    """The number of parts, which are `"0"`, `"1"`, …"""
     ended_by: str | None = None
-    """The incarnation that took over for good, by `on_existing="resume"`."""
+    """The incarnation that ended this one, by `on_existing="resume"`."""
 
     def record(self) -> TargetRecord:
-        """Return it as the shared checks take it."""
+        """Return it in the form of the shared checks."""
         return TargetRecord(self.generation, self.token)
 
 
 class PartRecord(BaseModel):
-    """What a part's transaction says of itself."""
+    """The ledger record of a part's transaction."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -69,31 +68,31 @@ class PartRecord(BaseModel):
     rows: int
     hash: int
     commit: str
-    """Random: tells this commit from every other."""
+    """Random: distinguishes this commit from every other."""
 
     @classmethod
     def of(cls, row: PartRow, token: str, commit: str) -> PartRecord:
-        """Make the record of rows that are to be committed."""
+        """Create the record of rows to be committed."""
         return cls(
             generation=row.generation, token=token, epoch=row.epoch or 0, attempt=row.attempt,
             next_offset=row.next_offset, rows=row.rows, hash=row.hash, commit=commit,
         )  # fmt: skip
 
     def row(self, part: str) -> PartRow:
-        """Return it as the shared checks take it."""
+        """Return it in the form of the shared checks."""
         return PartRow(part, self.generation, self.epoch, self.attempt, self.next_offset, self.rows, self.hash)
 
 
 @dataclass(frozen=True)
 class PartCommit:
-    """A part's record and where it lies."""
+    """A part record with its offset."""
 
     offset: int
     record: PartRecord
 
 
 def written(key: str, record: BaseModel | None) -> Write:
-    """Return a record as it goes into the topic; `None` buries what has the key."""
+    """Return a record in its stored form; `None` is a tombstone for the key."""
     return key, None if record is None else record.model_dump_json().encode()
 
 
@@ -101,9 +100,9 @@ class Ledger:
     """The records of one step and topic, of all incarnations, as far as they have been read.
 
     Args:
-        name: the ledger's topic, for texts.
-        topic: how it is read.
-        step: whose records.
+        name: the name of the ledger topic, for texts.
+        topic: the reader of the topic.
+        step: the step.
     """
 
     def __init__(self, name: str, topic: LedgerTopic, step: StepName) -> None:
@@ -121,23 +120,23 @@ class Ledger:
             return self._topic.everything.bounds()[1] <= self._topic.committed.bounds()[1]
 
     def read_stable(self, start: int = 0) -> None:
-        """Read what no open transaction hides, and wait for nothing. It may miss the newest records.
+        """Read all records before the first open transaction, without waiting. May miss the newest records.
 
         Args:
-            start: an offset from which all that counts for the caller is found.
+            start: an offset; all records that matter to the caller are after it.
         """
         with self._topic.lock:
             self._read(start, *self._topic.committed.bounds())
 
     def read(self, start: int = 0) -> int:
-        """Read all that was acknowledged when this was called; return the high watermark.
+        """Read every record that was acknowledged before this call; return the high watermark.
 
-        A `read_committed` reader takes the last stable offset for the end of a partition. Behind another transaction
-        that is still open it would find nothing, and a retry would write again what is there: so the end is the high
-        watermark, and the reading waits until nothing before it is open.
+        A `read_committed` consumer treats the last stable offset as the end of a partition. Behind another open
+        transaction it would find nothing, and a retry would duplicate committed rows. The end is therefore the high
+        watermark, and the read waits until no transaction before it is open.
 
         Raises:
-            TransientError: something before it stayed open.
+            TransientError: a transaction before it stayed open.
         """
         try:
             with self._topic.lock:
@@ -146,23 +145,23 @@ class Ledger:
         except TransientError as error:
             raise TransientError(
                 f"the ledger {self.name} cannot be read to its end, only to offset {self._position}",
-                why=f"a transaction that is open there hides what follows, or the brokers do not answer: {error.what}",
-                do="nothing, if a task or another query has just died: its transaction ends when the part is written"
-                " again, or after its transaction.timeout.ms. kafka-transactions.sh find-hanging shows one that does"
-                " not end",
+                why=f"an open transaction hides the later records, or the brokers do not respond: {error.what}",
+                do="if a task or another query has just failed, nothing: its transaction ends when the part is"
+                " written again, or after its transaction.timeout.ms. kafka-transactions.sh find-hanging lists"
+                " transactions that do not end",
             ) from error
         return end
 
     def step(self, incarnation: str | None = None) -> StepRecord | None:
-        """Return who writes, by default of the own incarnation."""
+        """Return the step record, by default of this incarnation."""
         return self._steps.get(incarnation or self._step.incarnation)
 
     def parts(self, incarnation: str | None = None) -> Mapping[str, PartCommit]:
-        """Return the last commits of parts, by default of the own incarnation."""
+        """Return the last commits of parts, by default of this incarnation."""
         return self._parts.get(incarnation or self._step.incarnation, {})
 
     def incarnations(self) -> frozenset[str]:
-        """Return all that have a record here."""
+        """Return all incarnations that have a record."""
         return frozenset(self._steps) | frozenset(self._parts)
 
     def _read(self, start: int, low: int, end: int) -> None:
@@ -196,35 +195,35 @@ class Ledger:
         except ValidationError as error:
             raise RecordError(
                 f"the record {record.key} at offset {record.offset} of the ledger {self.name} cannot be read",
-                why=f"{error.error_count()} of its fields are missing or of another type",
-                do="see who else writes to this topic; only outfall may",
+                why=f"{error.error_count()} of its fields are missing or have another type",
+                do="find out which other program writes to this topic; only Outfall may",
             ) from None
 
 
 def check_not_ended(step: StepRecord | None, place: PartPlace, part: str | None = None) -> None:
-    """Refuse to go on under a checkpoint that another one has ended by `on_existing="resume"`.
+    """Check that no other checkpoint has ended this one by `on_existing="resume"`.
 
     Raises:
-        FencedError: it has.
+        FencedError: another checkpoint has ended this one.
     """
     if step is not None and step.ended_by is not None:
         raise FencedError(
-            f"another query has taken {place.target} over for good",
+            f"another query has permanently taken over {place.target}",
             step=place.step,
             epoch=place.epoch,
             part=part,
-            why='it was started with on_existing="resume" and a checkpoint of its own',
-            do="nothing, if the other one is meant to run; else start with a step_id of its own",
+            why='that query was started with on_existing="resume" and its own checkpoint',
+            do="if the other query is intended, nothing; else start this one with its own step_id",
         )
 
 
 def empty_row(part: str) -> PartRow:
-    """Return what a part without a record stands for: nothing was ever committed."""
+    """Return the row of a part without a record: no commit yet."""
     return PartRow(part, generation=0, epoch=None, attempt=0, next_offset=0, rows=0, hash=0)
 
 
 def beyond(offset: int | None, topic: LedgerTopic) -> bool:
-    """Tell whether an offset that was once acknowledged is behind all that the brokers have."""
+    """Return whether an acknowledged offset is after the end of the topic."""
     if offset is None:
         return False
     with topic.lock:

@@ -1,4 +1,4 @@
-"""One part in one attempt: its rows of an epoch and their record in the ledger are one transaction."""
+"""One part in one attempt: its rows of an epoch and their ledger record are one transaction."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from outfall.values import rows_to_batch
 
 
 class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush, SupportsArrow):
-    """Writes a part's rows of an epoch once, or finds them there.
+    """Writes a part's rows of an epoch exactly once, or finds them committed.
 
-    The first row decides. A producer that this process has kept is used where the part's state names its last commit
-    as the newest one: nobody has written since, or the transaction fails. Otherwise the step's record is read, the
-    part's id is initialised, and the ledger is read to its end: the epoch is there, and rows are only counted; or it
-    is not, and a transaction begins. `flush` commits it. A part without rows asks nobody.
+    The decision is made at the first row. If the part's state names the last commit of a cached producer as the newest
+    one, that producer is used: either no other writer has written since, or the transaction fails. Otherwise the writer
+    reads the step record, initializes the part's id, and reads the ledger to its end. If the epoch is committed, rows
+    are only counted. If not, a transaction begins, and `flush` commits it. A part without rows sends no request.
 
     Args:
-        cluster: where it is.
-        names: what is called how.
-        state: how far the part counts.
-        context: who writes.
-        ids: which topics these are, for the state.
-        took_over: names the take-over that this writer comes after; a kept producer of before it is fenced.
+        cluster: the cluster.
+        names: the names of topics and ids.
+        state: the part's recorded position.
+        context: the context of the writer.
+        ids: the topic ids, for the state.
+        took_over: id of the take-over before this writer; a producer cached before it is fenced.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         self._count = PartCount(self._part, state.next_offset)
         self._producer: PartProducer | None = None
         self._present: PartCommit | None = None
-        """The epoch's own record, where it is committed already."""
+        """The part record of the epoch, if it is already committed."""
         self._flushed = False
 
     def write_batch(self, values: list[Any]) -> None:
         self.write_record_batch(rows_to_batch(values))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Send rows within the part's transaction, or count those that are there."""
+        """Send rows within the part's transaction, or count committed rows."""
         if batch.num_rows == 0:
             return
         if self._flushed:
-            raise self._misused("rows came after the part was flushed", "write all rows of an epoch before flush")
+            raise self._misused("rows arrived after the part was flushed", "write all rows of an epoch before flush")
         if self._producer is None and self._present is None:
             self._producer = self._begin()
         if self._producer is not None:
@@ -89,7 +89,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         self._count.hash.add(batch)
 
     def flush(self, end_of_input: bool) -> None:
-        """Commit the rows and their record, or compare them with those that are there.
+        """Commit the rows and their record, or compare them with the committed ones.
 
         Raises:
             FencedError, ReplayDiffersError, TargetLostError, TargetAheadError: see `missing_parts`.
@@ -107,9 +107,11 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         self._flushed = True
 
     def snapshot(self) -> KafkaPartState:
-        """Return where the last commit stands. Everything is committed: a part writes nothing here."""
+        """Return the position of the last commit. All rows are committed: a part writes nothing here."""
         if self._count.hash.rows and not self._flushed:
-            raise self._misused("rows are not committed, and the part's state is asked for", "flush before snapshot()")
+            raise self._misused(
+                "the part's state is requested before its rows are committed", "call flush() before snapshot()"
+            )
         return self._state
 
     def close(self) -> None:
@@ -118,7 +120,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
             producer.close()
 
     def _begin(self) -> PartProducer | None:
-        """Begin a transaction; `None` where the epoch is committed."""
+        """Begin a transaction; `None` if the epoch is committed."""
         kept = None
         if self._state.commit is not None:
             kept = self._cluster.kept(self._id, self._kept_as(self._state.commit))
@@ -131,7 +133,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
 
     def _initialised(self) -> PartProducer | None:
         ledger = self._ledger()
-        # Before the id is initialised: who comes too late fences nobody.
+        # Before the id is initialized, so that a stale task fences no healthy one.
         ledger.read_stable(self._state.ledger_offset or 0)
         self._check_late(ledger)
         reached("kafka: before init")
@@ -152,7 +154,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
     def _commit(self, rows: PartRow) -> PartCommit:
         producer = self._producer
         if producer is None:
-            raise AssertionError("nothing was begun")
+            raise AssertionError("no transaction was begun")
         record = PartRecord.of(rows, self._context.token, secrets.token_hex(8))
         reached("kafka: before commit")
         self._context.metrics.add("sent", rows.rows)
@@ -170,7 +172,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         return PartCommit(offset, record)
 
     def _settled(self, record: PartRecord, error: TransientError) -> PartCommit:
-        """Find out what became of a commit without an answer: once the id is initialised it is over, and can be read.
+        """Resolve a commit whose response is lost: after the id is initialized, it has ended and can be read.
 
         Raises:
             TransientError: nothing was committed; the next attempt writes the rows.
@@ -188,7 +190,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
                 epoch=self._context.epoch,
                 part=self._part,
                 why=error.why or error.what,
-                do=error.do or "nothing: the task is tried again",
+                do=error.do or "nothing: the task is retried",
             ) from error
         self._context.metrics.add("commits_settled")
         self._producer = None
@@ -200,13 +202,13 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         if beyond(self._state.ledger_offset, topic):
             raise behind(
                 self._place.target,
-                f"it ends before offset {self._state.ledger_offset}, where a commit is recorded",
+                f"it ends before offset {self._state.ledger_offset}, which has a recorded commit",
                 step=self._context.step_id, epoch=self._context.epoch, part=self._part,
             )  # fmt: skip
         return Ledger(self._names.ledger, topic, self._step)
 
     def _check_late(self, ledger: Ledger) -> None:
-        """Refuse to go on after a newer driver. What is still hidden is seen once the id is initialised."""
+        """Stop if a newer driver has written. Hidden records become visible after the id is initialized."""
         step = ledger.step()
         if step is not None and (step.ended_by is not None or step.generation > self._context.generation):
             self._check_step(ledger)
@@ -221,7 +223,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         missing_parts(self._place, TargetRecord(self._context.generation), {self._part: row}, {self._part: rows})
 
     def _fenced(self, error: ProducerFencedError) -> Exception:
-        """Say who fenced this writer: a newer driver, or another attempt of the same task."""
+        """Return the error for a fenced writer: by a newer driver, or by another attempt of the same task."""
         self.close()
         ledger = self._ledger()
         ledger.read_stable(self._state.ledger_offset or 0)
@@ -233,7 +235,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
             epoch=self._context.epoch,
             part=self._part,
             why=error.why or error.what,
-            do="nothing: the task is tried again, and finds what the other one committed",
+            do="nothing: the task is retried, and finds the committed rows of the other attempt",
         )
 
     def _kept_as(self, commit: str) -> str:

@@ -1,4 +1,4 @@
-"""The target as the recovery data knows it: checked before an epoch, taken over after BEGIN, sealed before PREPARED."""
+"""The driver's side of the target: checked before an epoch, opened after BEGIN, sealed before PREPARED."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _log = logging.getLogger(__name__)
 DRIVER = "driver"
 Parts = Mapping[StepName, Collection[str]]
 _AT_ONCE = 8
-"""How many transactional ids are initialised side by side: each is a client with a thread and connections."""
+"""Number of transactional ids initialized concurrently: each needs a client with a thread and connections."""
 
 _TRIES = 3
-"""How often a driver takes over that another one fences meanwhile."""
+"""Number of take-over attempts of a driver that is fenced by another one."""
 
 
 class KafkaPartState(BaseModel):
-    """How far a part counts, and where that stands in the ledger."""
+    """The position of a part: its row count and its last commit in the ledger."""
 
     model_config = ConfigDict(frozen=True)
 
     next_offset: int = Field(default=0, ge=0)
-    """How many rows the part has had."""
+    """Total rows of the part."""
     ledger_offset: int | None = None
-    """Where the record of its last commit lies; `None` before the first."""
+    """The ledger offset of its last commit; `None` before the first."""
     commit: str | None = None
     """The random id of that commit."""
     ledger_id: str | None = None
-    """The id of the ledger's topic, from brokers that have one."""
+    """The id of the ledger topic, if the brokers have topic ids."""
     topic_id: str | None = None
-    """The id of the target's topic, where all rows go to one."""
+    """The id of the target topic, if all rows go to one."""
 
 
 @dataclass(frozen=True)
 class TopicIds:
-    """Which topics these are, whatever they are called."""
+    """The ids of the topics, which do not depend on their names."""
 
     ledger: str | None = None
     target: str | None = None
@@ -58,13 +58,13 @@ class TopicIds:
 
 @dataclass(frozen=True)
 class TargetNames:
-    """What the target and all that belongs to it are called."""
+    """The names of the target and of everything that belongs to it."""
 
     topic: str | None
-    """`None` where each row names its topic."""
+    """`None` if rows have their own topics."""
     ledger: str
     prefix: str
-    """What transactional ids begin with."""
+    """Prefix of the transactional ids."""
 
     def step(self, incarnation: str, step_id: str) -> StepName:
         """Return the name of a step's records."""
@@ -75,13 +75,13 @@ class TargetNames:
 
 
 class PartsTarget:
-    """One step's target in one epoch. Used on the driver.
+    """The target of one step in one epoch. Used on the driver.
 
     Args:
-        cluster: where it is.
-        names: what is called how.
-        step: whose records.
-        ledger: the step's records, as far as this process has read them.
+        cluster: the cluster.
+        names: the names of topics and ids.
+        step: the step.
+        ledger: the records of the step, as far as this process has read them.
     """
 
     def __init__(self, cluster: PartsCluster, names: TargetNames, step: StepName, ledger: Ledger) -> None:
@@ -91,15 +91,15 @@ class PartsTarget:
         self._ledger = ledger
 
     def ids(self) -> TopicIds:
-        """Ask which topics these are now."""
+        """Query the current topic ids."""
         target = None if self._names.topic is None else self._cluster.topic_id(self._names.topic)
         return TopicIds(self._cluster.topic_id(self._names.ledger), target)
 
     def check(self, context: TargetContext[KafkaPartState], ids: TopicIds, *, resume: bool) -> None:
-        """Refuse a ledger that is not what the recovery data says, and change nothing.
+        """Check the ledger against the recovery data, without changes.
 
-        A driver that died may have left a transaction open in the ledger. Nothing is waited for here: what is recorded
-        was read past by whoever recorded it, so it lies before everything that is open now.
+        A failed driver may have left a transaction open in the ledger. This method does not wait for it: the driver
+        that recorded a commit had read past it, so every recorded commit precedes all open transactions.
 
         Raises:
             TargetNotEmptyError, TargetLostError, TargetAheadError, FencedError.
@@ -108,39 +108,39 @@ class PartsTarget:
         written = [state for state in context.states.values() if state.ledger_offset is not None]
         if ids.ledger is None:
             if written or context.completed is not None:
-                raise self._lost(context, "its topic is not there")
+                raise self._lost(context, "the topic does not exist")
             return
         newest = max((state.ledger_offset for state in written if state.ledger_offset is not None), default=None)
         if beyond(newest, self._cluster.ledger(self._names.ledger)):
-            raise self._lost(context, f"it ends before offset {newest}, where a commit is recorded")
+            raise self._lost(context, f"it ends before offset {newest}, which has a recorded commit")
         self._ledger.read_stable()
         mine = self._ledger.step()
         if mine is not None:
             self._check_mine(context, mine)
         elif context.completed is not None:
-            raise self._lost(context, f"it knows of no epoch of this query, and {context.completed} is recorded")
+            raise self._lost(context, f"it has no epoch of this query, and {context.completed} is recorded")
         if not resume:
             self._refuse_others(context)
         self._check_parts(context)
 
     def opened_with(self, context: TargetContext[KafkaPartState]) -> int | None:
-        """Return how many parts an epoch that was left open has; `None` where there is none. Called after `check`."""
+        """Return the number of parts of an unfinished epoch; `None` if there is none. Called after `check`."""
         step = self._ledger.step()
         return step.parts if step is not None and context.unfinished else None
 
     def open(self, context: TargetContext[KafkaPartState], parts: Sequence[str], *, resume: bool) -> bool:
-        """Write who writes from now on, and take over from whoever wrote before.
+        """Write the step record of this BEGIN, and take over from earlier writers.
 
-        Called after each BEGIN. A process's first epoch, and one after an epoch that was left open, take over: the
-        step's record first; then `init_transactions` for every part, which fences each writer that has begun and ends
-        what it left open; then the ledger is read to its end. A writer that has not begun finds the step's record.
+        Called after each BEGIN. The first epoch of a process, and each epoch after an unfinished one, take over. First
+        the step record is written. Then `init_transactions` for every part fences each writer that has begun, and ends
+        its open transaction. Then the ledger is read to its end. A writer that has not begun finds the step record.
 
         Returns:
             Whether it took over.
 
         Raises:
             FencedError, PartsChangedError, TargetLostError, TargetAheadError: see `check`.
-            TransientError: the brokers do not answer, or a transaction in the ledger stays open.
+            TransientError: the brokers do not respond, or a transaction in the ledger stays open.
         """
         self._cluster.prepare_ledger(self._names.ledger)
         reached("kafka: opening")
@@ -151,7 +151,7 @@ class PartsTarget:
             try:
                 return self._take_over(context, parts, resume=resume)
             except ProducerFencedError:
-                # By a driver that is older and stops, or that is newer: what it writes will tell.
+                # Fenced by an older driver, which will stop, or by a newer one: its step record shows which.
                 self._cluster.step_aside()
         return self._take_over(context, parts, resume=resume)
 
@@ -162,7 +162,7 @@ class PartsTarget:
             own = {self._step: {*parts, *context.states}}
             self._read_past_orphans(own | (self._others() if resume else {}))
             former = self._checked_step(context)
-            # A new number of parts counts once it is known that nothing was committed under the former one.
+            # A new number of parts is valid only once it is certain that nothing was committed with the former one.
             count = former.parts if former is not None and context.unfinished else len(parts)
             self._write_step(driver, context, count)
             before = () if former is None else map(str, range(former.parts))
@@ -179,17 +179,17 @@ class PartsTarget:
         return True
 
     def seal(self, context: SealContext, parts: Sequence[PartSeal[KafkaPartState]]) -> None:
-        """Compare every part's last commit with its state, at the ledger's end. Changes nothing.
+        """Compare every part's last commit with its state, at the ledger's end. Without changes.
 
         Raises:
             FencedError, ReplayDiffersError, TargetLostError: see `check_step` and `check_sealed`.
         """
         end = self._ledger.read()
-        _log.debug("step %s, epoch %d: the ledger is read to offset %d", context.step_id, context.epoch, end)
+        _log.debug("step %s, epoch %d: read the ledger to offset %d", context.step_id, context.epoch, end)
         step, place = self._ledger.step(), self._place(context)
         check_not_ended(step, place)
         check_step(str(self._names), step.record() if step else None, context)
-        # What an attempt wrote that was lost may be in a part for which no rows came again.
+        # A failed attempt may have committed rows to a part that got no rows in the retry.
         offsets = {part: 0 for part, found in self._ledger.parts().items() if found.record.epoch == context.epoch}
         offsets |= {part.part: part.state.next_offset for part in parts}
         check_sealed(place, self._rows(offsets), offsets)
@@ -197,12 +197,15 @@ class PartsTarget:
             found = self._ledger.parts().get(part.part)
             if found is not None and found.record.commit != part.state.commit:
                 raise behind(
-                    str(self._names), "the last commit is another one than the state's",
+                    str(self._names), "the last commit differs from that in the state",
                     step=context.step_id, epoch=context.epoch, part=part.part,
                 )  # fmt: skip
 
     def bury(self, generation: int, *, whole: bool) -> int:
-        """Remove the records of incarnations that this one has ended, and with `whole` its own. Returns how many."""
+        """Remove the records of incarnations that this one has ended; with `whole` also its own.
+
+        Returns their number.
+        """
         if not self.buried(whole=whole):
             return 0
         producer = self._fresh(self._step)
@@ -217,7 +220,7 @@ class PartsTarget:
         return len(keys)
 
     def buried(self, *, whole: bool, anew: bool = False) -> list[str]:
-        """Return the keys that `bury` would remove, as far as the ledger has been read; with `anew` it is read now."""
+        """Return the keys that `bury` would remove, as far as the ledger is read; with `anew` it is read again."""
         if anew and self._cluster.topic_id(self._names.ledger) is not None:
             self._ledger.read_stable()
         ended = {name for name in self._ledger.incarnations() if self._is_ended(name)}
@@ -228,18 +231,21 @@ class PartsTarget:
             keys += [step.key] if self._ledger.step(name) is not None else []
         return keys
 
-    # Records of steps. Who initialises the driver's id and then reads to the end sees every record that was ever
-    # written under it, and none is added but by who initialises it later.
+    # Records of steps. A driver that initializes the driver's id and then reads to the end has read every record
+    # written under that id. Only a driver that initializes it later can add another.
 
     def _kept(self, context: TargetContext[KafkaPartState]) -> PartProducer | None:
-        """The producer that wrote the record of the last BEGIN, if that was this process and its epoch is completed."""
+        """The producer of the last step record, if this process wrote it and its epoch is completed."""
         last = context.begun.get(context.last_generation)
         if last is None or context.unfinished:
             return None
         return self._cluster.kept(self._id(self._step, DRIVER), last)
 
     def _write_kept(self, driver: PartProducer, context: TargetContext[KafkaPartState], parts: int) -> bool:
-        """Write the record without reading: nobody has initialised the id since the last one, or this fails."""
+        """Write the record without a read.
+
+        No other driver has initialized the id since the last record, or the write fails.
+        """
         try:
             self._write_step(driver, context, parts)
         except TransientError:
@@ -265,7 +271,7 @@ class PartsTarget:
         return found
 
     def _read_past_orphans(self, known: Parts) -> None:
-        """Read to the end; what a writer that died left open in the way of that is ended by initialising its id."""
+        """Read to the end. If an orphaned transaction blocks the read, end it by initializing its id."""
         with suppress(TransientError):
             if self._ledger.is_stable():
                 self._ledger.read()
@@ -274,7 +280,7 @@ class PartsTarget:
         self._ledger.read()
 
     def _fence(self, known: Parts) -> None:
-        """Fence every writer of these parts, and of those in the ledger, that has begun; end what it left open."""
+        """Fence every writer of these parts, and of those in the ledger, that has begun; end its open transaction."""
         reached("kafka: fencing")
         ids = [
             self._id(step, part)
@@ -308,13 +314,13 @@ class PartsTarget:
         return {step: [str(part) for part in range(found.parts if found else 0)] for step, found in steps.items()}
 
     def _end_others(self) -> dict[StepName, Collection[str]]:
-        """Write into the records of earlier checkpoints that they are ended, and return their parts."""
+        """Mark the records of earlier checkpoints as ended, and return their parts."""
         for step in self._others():
             if self._is_ended(step.incarnation):
                 continue
             driver = self._fresh(step)
             with closing_on_error(driver):
-                # It may have written since: with more parts, or ended by somebody else.
+                # It may have written since: with more parts, or the end mark of another checkpoint.
                 self._read_past_orphans(self._others())
                 found = self._ledger.step(step.incarnation) or StepRecord(generation=0, token="", parts=0)
                 driver.begin()
@@ -329,20 +335,20 @@ class PartsTarget:
     # Checks.
 
     def _refuse_others(self, context: TargetContext[KafkaPartState]) -> None:
-        """Refuse rows that this step wrote under another checkpoint, until there are some of this one."""
+        """Reject rows that this step wrote under another checkpoint, until this checkpoint has rows."""
         if context.completed is not None or self._ledger.parts():
             return
         others = [name for name in self._ledger.incarnations() - {self._step.incarnation} if not self._is_ended(name)]
         epochs = [found.record.epoch for name in others for found in self._ledger.parts(name).values()]
         if epochs:
             raise TargetNotEmptyError(
-                f"{self._names} knows rows that step {context.step_id!r} wrote under another checkpoint, up to epoch"
+                f"{self._names} has rows that step {context.step_id!r} wrote under another checkpoint, up to epoch"
                 f" {max(epochs)}",
                 step=context.step_id,
-                why="that checkpoint is lost, or a job was killed after it had written, or another query uses the same"
-                " step_id; this one would write rows again that are there",
+                why="that checkpoint is lost, or a job was killed after it had written, or another query uses the"
+                " same step_id; this query would duplicate these rows",
                 do="restore the checkpoint; or give the query a step_id of its own; or, knowing what is there, set"
-                ' on_existing="resume" to add to it, which ends the other for good',
+                '  on_existing="resume" to append to it, which permanently ends the other query',
             )
 
     def _check_ids(self, context: TargetContext[KafkaPartState], ids: TopicIds) -> None:
@@ -351,35 +357,35 @@ class PartsTarget:
                 (self._names.ledger, state.ledger_id, ids.ledger), (self._names.topic, state.topic_id, ids.target),
             ):  # fmt: skip
                 if was and was != now:
-                    raise self._lost(context, f"the topic {name} was deleted, and perhaps made again", part)
+                    raise self._lost(context, f"the topic {name} was deleted, and possibly recreated", part)
 
     def _check_mine(self, context: TargetContext[KafkaPartState], mine: StepRecord) -> None:
         check_not_ended(mine, self._place(context))
-        # What is published is compared part by part.
+        # Published rows are compared part by part.
         check_record(
             str(self._names), mine.record(), replace(context, published=None),
-            ahead="see that no other run of the query is active, and restore the newest recovery data. If that is lost,"
-            " compare the topic with the source, and start with a new checkpoint and a step_id of its own",
+            ahead="check that no other run of the query is active, and restore the newest recovery data. If it is"
+                  " lost, compare the topic with the source, and start with a new checkpoint and a new step_id",
         )  # fmt: skip
 
     def _check_parts(self, context: TargetContext[KafkaPartState]) -> None:
         offsets = {part: state.next_offset for part, state in context.states.items()}
         rows = {part: found.record.row(part) for part, found in self._ledger.parts().items()}
-        # A part has a record exactly when rows were committed: there is no time in which one may be missing.
+        # A part has a record exactly if it has committed rows: a record is never missing for a moment.
         check_states(self._place(context), context.completed, rows, offsets, opened=True)
 
     def _refuse_new(self, context: TargetContext[KafkaPartState], former: int, now: int) -> None:
-        """Refuse new parts while an epoch is committed in part: its rows would go to other parts, and be doubled."""
+        """Reject new parts while an epoch is partly committed: its rows would go to other parts and be duplicated."""
         completed = -1 if context.completed is None else context.completed
         epochs = [found.record.epoch for found in self._ledger.parts().values()]
         unfinished = [epoch for epoch in epochs if epoch > completed]
         if unfinished:
             raise PartsChangedError(
-                f"there are {now} parts, there were {former}, and epoch {unfinished[0]} is committed in part",
+                f"there are {now} parts, there were {former}, and epoch {unfinished[0]} is partly committed",
                 step=context.step_id,
                 epoch=context.epoch,
                 why="its rows were routed to the former parts",
-                do="run the query with the former parts until the epoch is completed, then change them",
+                do="run the query with the former number of parts until the epoch is completed, then change it",
             )
 
     def _place(self, context: TargetContext[KafkaPartState] | SealContext) -> PartPlace:
@@ -395,7 +401,7 @@ class PartsTarget:
 
 @contextmanager
 def closing_on_error(producer: PartProducer) -> Generator[None]:
-    """Close a producer that is not to be used after an error."""
+    """Close a producer that must not be used after an error."""
     try:
         yield
     except BaseException:

@@ -1,9 +1,9 @@
-"""Recovery data in Kafka, right without the broker's transactions. See docs/recovery-kafka.md.
+"""Recovery data in Kafka, without the broker's transactions. See docs/recovery-kafka.md.
 
 ```
-config     where the store is, and its logs between two uses
+config     the location of the store, and its cached logs
 log        the log: appends by writing and reading back; large states
-progress   the topic of entries, read to its end, and which records count
+progress   the topic of entries, read to its end, and the rule of valid records
 keys       the keys of records
 ```
 """

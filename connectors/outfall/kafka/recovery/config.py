@@ -1,4 +1,4 @@
-"""Recovery data in Kafka: where it is, as arguments and as a URL, and its logs, kept open between two uses."""
+"""Recovery data in Kafka: its location, as arguments and as a URL, and the cache of its logs."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _LONGEST_TIMEOUT = timedelta(minutes=10)
 _OWN = ("replication_factor", "timeout")
 
 MOST = 32
-"""Logs that are kept: each has up to four clients, with threads and connections of their own."""
+"""Maximum number of cached logs: each has up to four clients, with their own threads and connections."""
 
 
 @dataclass(frozen=True)
 class KafkaRecoveryConfig(RecoveryConfig):
-    """Two compacted topics of one partition each, `<topic_prefix>-progress` and `<topic_prefix>-state`.
+    """Two compacted topics with one partition each, `<topic_prefix>-progress` and `<topic_prefix>-state`.
 
-    They are made on the first append. The broker's transactions are not used. Needs `pip install 'outfall[kafka]'`.
+    They are created on the first append. The broker's transactions are not used. Needs `pip install 'outfall[kafka]'`.
 
     Args:
-        brokers: where the cluster is: `host:port`, several with commas between them, or a list.
-        topic_prefix: what the topics' names begin with. Several steps may share it; take one for each query, since a
-            log is read from the beginning of its topic.
-        client_options: librdkafka's properties that say how the brokers are reached, as `security.protocol`. Secrets
-            may be `env:NAME` or `file:PATH`, and then reach neither plans nor tasks.
-        replication_factor: of topics that are made here; those that exist keep theirs. An append waits for all
-            replicas in sync, of which topics made here ask for one less than this.
-        timeout: how long one call may wait for the brokers; up to 10 minutes.
+        brokers: `host:port`, several separated by commas, or a list.
+        topic_prefix: the prefix of the topics' names. Several steps may share it; use one per query, because a log is
+            read from the beginning of its topic.
+        client_options: librdkafka's connection properties, such as `security.protocol`. Secrets may be `env:NAME` or
+            `file:PATH`, and then appear in no plan and no task.
+        replication_factor: for topics that are created; existing topics keep theirs. An append waits for all in-sync
+            replicas. Created topics require one in-sync replica less than this number.
+        timeout: how long one call may wait for the brokers; at most 10 minutes.
 
     Raises:
-        ConfigurationError: one of these will not do. The text holds no secret.
-        ImportError: confluent-kafka is not installed; the text says what to do.
+        ConfigurationError: an argument is invalid. The text contains no secret.
+        ImportError: confluent-kafka is not installed; the text has the remedy.
     """
 
     brokers: str
@@ -66,17 +66,17 @@ class KafkaRecoveryConfig(RecoveryConfig):
         object.__setattr__(self, "timeout", _timeout(self.timeout))
         if not isinstance(self.topic_prefix, str) or not _PREFIX.fullmatch(self.topic_prefix):
             raise ConfigurationError(
-                f"{self.topic_prefix!r} cannot be the prefix of a topic's name",
-                do="give up to 200 letters, digits, '.', '_' or '-' of ASCII",
+                f"{self.topic_prefix!r} is not a valid prefix of a topic name",
+                do="use up to 200 ASCII letters, digits, '.', '_' or '-'",
             )
 
     def open(self, step_id: str) -> RecoveryLog:
-        """Open the log of one step. No broker is asked before the first read or append.
+        """Open the log of one step. No request is sent before the first read or append.
 
-        What is closed is kept in this process, connected, for who opens the same next with the same secrets.
+        A closed log is cached in this process, with its connections, for the next open with the same secrets.
 
         Raises:
-            ConfigurationError: the step id will not do, or a secret does not exist here.
+            ConfigurationError: the step id is invalid, or a secret does not exist here.
         """
         from outfall.kafka.recovery.log import KafkaLog
 
@@ -98,11 +98,11 @@ class KafkaRecoveryConfig(RecoveryConfig):
             return steps_in(progress)
 
     def topics(self) -> tuple[str, str]:
-        """Return the names of the two topics: of progress, and of large states."""
+        """Return the names of the two topics: progress and large states."""
         return f"{self.topic_prefix}-progress", f"{self.topic_prefix}-state"
 
     def _partition(self, topic: str) -> KafkaPartition:
-        # Here and not above: whoever imports the configuration may not have the client.
+        # Imported here: a process that imports the configuration may not have the client installed.
         from outfall.kafka.client import KafkaClients
         from outfall.kafka.partition import KafkaPartition
 
@@ -110,7 +110,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
         return KafkaPartition(clients, topic, replication_factor=self.replication_factor)
 
     def options(self) -> ClientOptions:
-        """Return the client's properties."""
+        """Return the properties of the client."""
         return ClientOptions({}) if not isinstance(self.client_options, ClientOptions) else self.client_options
 
     def seconds(self) -> float:
@@ -120,7 +120,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
     def url(self) -> str:
         """Return `kafka://host:9092/prefix?…`.
 
-        A secret that was given literally is left out: who wants an equal configuration gives it as `env:NAME`.
+        Literal secrets are omitted. For an equal configuration, give them as `env:NAME`.
         """
         given = dict(self.options().shown())
         if self.replication_factor != 3:
@@ -132,25 +132,25 @@ class KafkaRecoveryConfig(RecoveryConfig):
 
 
 def recovery_from_url(url: str) -> KafkaRecoveryConfig:
-    """Make the configuration of a URL, `kafka://host:9092,host2:9092/prefix`, the options after it as a query.
+    """Create the configuration from a URL, `kafka://host:9092,host2:9092/prefix`, with the options as its query.
 
     Raises:
-        ConfigurationError: it is not of this form. The text shows nothing of a query.
+        ConfigurationError: the URL is invalid. The text shows nothing of a query.
     """
     split = urlsplit(url)
     shown = f"kafka://{split.netloc.rpartition('@')[2]}{split.path}"
     problem = ""
     if "@" in split.netloc or split.fragment:
-        problem = "it holds credentials or a fragment"
+        problem = "it contains credentials or a fragment"
     elif not split.netloc or not split.path.strip("/") or "/" in split.path.strip("/"):
-        problem = "it does not name brokers and one prefix"
+        problem = "it does not have brokers and one prefix"
     given = dict(parse_qsl(split.query, keep_blank_values=True))
     literal = [name for name, value in ClientOptions(_but(given, _OWN)).items() if value == "***"]
     if literal:
-        problem = f"it holds a secret: {', '.join(literal)}"
+        problem = f"it contains a secret: {', '.join(literal)}"
     if problem:
         raise ConfigurationError(
-            f"the recovery location {shown!r} will not do",
+            f"the recovery location {shown!r} is invalid",
             why=problem,
             do="write kafka://host:9092/prefix, and secrets as ?sasl.password=env:NAME",
         )
@@ -170,14 +170,14 @@ def _but(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
 
 def _options(options: object) -> ClientOptions:
     if not isinstance(options, Mapping):
-        raise ConfigurationError("client_options is no mapping", do="give {'security.protocol': 'SASL_SSL', …}")
+        raise ConfigurationError("client_options is not a mapping", do="give {'security.protocol': 'SASL_SSL', …}")
     return ClientOptions(options)
 
 
 def _replication(value: object) -> int:
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= 32767:
-        raise ConfigurationError(f"the replication factor is {value!r}", do="give a whole number from 1")
+        raise ConfigurationError(f"the replication factor is {value!r}", do="use an integer from 1")
     return int(text)
 
 
@@ -185,13 +185,11 @@ def _timeout(value: object) -> timedelta:
     try:
         timeout = parse_duration(value)
     except ValueError as error:
-        raise ConfigurationError(
-            "the timeout will not do", why=str(error), do="give for example '60 seconds'"
-        ) from None
+        raise ConfigurationError("the timeout is invalid", why=str(error), do="use for example '60 seconds'") from None
     if timeout > _LONGEST_TIMEOUT:
-        raise ConfigurationError(f"the timeout is {timeout}", do="give up to 10 minutes")
+        raise ConfigurationError(f"the timeout is {timeout}", do="use at most 10 minutes")
     return timeout
 
 
 IDLE: Idle[KafkaLog] = Idle(MOST)
-"""Those of this process."""
+"""The cached logs of this process."""

@@ -1,19 +1,19 @@
-"""The keys of records: what each is, in text that can be read with any Kafka tool.
+"""The keys of records, as text that any Kafka tool can show.
 
 ```
-<prefix>-progress   <step>/entry/<number>/<token>/<chunks>     an entry; its value, or none when it lies in chunks
+<prefix>-progress   <step>/entry/<number>/<token>/<chunks>     an entry; its value, or none if it is in chunks
                     <step>/chunk/<number>/<token>/<index>      a piece of an entry, before the entry
                     <step>/copied/<newest>/<token>/<number>/<index>/<chunks>
                                                                a piece of an entry of another log, before the copy
-                    <step>/copy/<newest>/<token>               makes the entries of that log count
-                    <step>/state/<name>/<chunks>               a large state is being written; its value is the length
-                    <step>/state/<name>/<chunks>/<offset>      where a state lies that has its name from another log
-                    ~heartbeat/<step>/<name>                   who tries again; passed over, as no step is called so
+                    <step>/copy/<newest>/<token>               makes the entries of that log valid
+                    <step>/state/<name>/<chunks>               announces a large state; the value is its length
+                    <step>/state/<name>/<chunks>/<offset>      location of a state named by another log
+                    ~heartbeat/<step>/<name>                   who retries; skipped, because no step has this name
 <prefix>-state      <step>/<name>/<index>/<chunks>             a piece of a large state
 ```
-Each key but a heartbeat's is used by one record and its tombstones: the token, and the end of a state's name, are
-random. Only the pieces of a state that is copied once more, after a copy that failed, have the same keys again, and
-the same values. A release that does not know a kind refuses the log.
+Each key except a heartbeat's is used by one record and its tombstones: the token, and the end of a state's name, are
+random. There is one exception: if a copy is repeated after a failure, the pieces of a state have the same keys and
+values again. A release that does not know a kind of key rejects the log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STORED = re.compile(r"(?P<name>.*\.state)\.(?P<offset>[0-9]{1,19})-(?P<chunks>[
 
 @dataclass(frozen=True)
 class EntryKey:
-    """An entry: the number it wants, and who wants it."""
+    """An entry: its number and the token of its writer."""
 
     step: str
     number: int
@@ -39,7 +39,7 @@ class EntryKey:
 
     @classmethod
     def new(cls, step: str, number: int, chunks: int) -> EntryKey:
-        """Make a key that nobody else has."""
+        """Create a new key with a random token."""
         return cls(step, number, uuid.uuid4().hex, chunks)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class CopyKey:
 
     @classmethod
     def new(cls, step: str, number: int) -> CopyKey:
-        """Make a key that nobody else has."""
+        """Create a new key with a random token."""
         return cls(step, number, uuid.uuid4().hex)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class CopyKey:
 
 @dataclass(frozen=True)
 class CopiedKey:
-    """A piece of an entry that a copy brings. The first is the entry's: without it there is none."""
+    """A piece of an entry of a copy. The first piece stands for the entry."""
 
     copy: CopyKey
     number: int
@@ -105,17 +105,17 @@ class CopiedKey:
 
 @dataclass(frozen=True)
 class StateKey:
-    """A large state: announced, or placed where it has its name from another log."""
+    """A large state: announced, or located if its name comes from another log."""
 
     step: str
     name: str
     chunks: int
     offset: int | None = None
-    """Of its first piece, when this key places it."""
+    """The offset of its first piece, if this key gives its location."""
 
     @classmethod
     def new(cls, step: str, label: str, generation: int, chunks: int) -> StateKey:
-        """Make a key that nobody else has."""
+        """Create a new key with a random token."""
         return cls(step, state_name(label, generation), chunks)
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class StateKey:
         return [f"{self.step}/{self.name}/{index}/{self.chunks}" for index in range(self.chunks)]
 
     def stored_name(self, offset: int) -> str:
-        """Return the name to read it back with: it says where its pieces begin."""
+        """Return the name to read it back with, which contains the offset of its first piece."""
         return f"{self.name}.{offset}-{self.chunks}"
 
 
@@ -148,17 +148,17 @@ def heartbeat_of(step: str, key: str) -> str | None:
 
 
 def own_name(stored: str) -> str:
-    """Return a state's name without where it lay in the topic that it was written to, which only Kafka's names say.
+    """Return a state's name without its offset, which is specific to the Kafka store.
 
     Raises:
-        RecordError: it is no name of a state.
+        RecordError: it is not the name of a state.
     """
     match = _STORED.fullmatch(check_state_name(stored))
     return stored if match is None else match["name"]
 
 
 def written_here(step: str, stored: str) -> StateKey | None:
-    """Return the place that a name says, in the topic that the state was written to; `None` when it says none."""
+    """Return the offset in a name, in the topic that the state was written to; `None` if it has none."""
     match = _STORED.fullmatch(check_state_name(stored))
     return None if match is None else StateKey(step, match["name"], int(match["chunks"]), int(match["offset"]))
 
@@ -167,10 +167,10 @@ ProgressKey = EntryKey | ChunkKey | CopyKey | CopiedKey | StateKey
 
 
 def parse_key(step: str, key: str) -> ProgressKey | None:
-    """Understand a key of the progress topic; `None` for one of another step.
+    """Parse a key of the progress topic; `None` for one of another step.
 
     Raises:
-        RecordError: it is of this step, and of a kind that this version does not know.
+        RecordError: it belongs to this step and has an unknown kind.
     """
     owner, *rest = key.split("/")
     if owner != step:
@@ -188,7 +188,7 @@ def parse_key(step: str, key: str) -> ProgressKey | None:
             if len(offset) < 2:
                 return StateKey(step, name, int(chunks), *map(int, offset))
     raise RecordError(
-        f"the progress topic has a record {key!r}, which this version does not know",
+        f"the progress topic has a record {key!r} of an unknown kind",
         step=step,
         do="run the release that wrote it, or a newer one",
     )

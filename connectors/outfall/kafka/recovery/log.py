@@ -1,4 +1,4 @@
-"""A log in two topics of Kafka, right without the broker's transactions: entries in one, large states in the other."""
+"""A log in two Kafka topics, without the broker's transactions: entries in one, large states in the other."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from outfall.trace_points import reached
 
 
 class KafkaLog(RecoveryLog):
-    """Appends by writing and reading back: the order of the partition decides who came first.
+    """Appends by writing and reading back: the order of the partition determines the winner.
 
-    Three facts: a partition is totally ordered, and readers see the same order; compaction removes only what has a
-    later record of its key, and no key of ours is used twice but for its tombstones; nobody gives the newest entry a
-    tombstone. Where the rule is, see `ProgressView`; the whole argument is in docs/recovery-kafka.md.
+    Three facts: a partition is totally ordered, and all readers see the same order. Compaction removes a record only
+    after a later record has its key, and each key is reused by tombstones only. The newest entry never gets a
+    tombstone. See `ProgressView` for the rule, and docs/recovery-kafka.md for the whole argument.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class KafkaLog(RecoveryLog):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Read and write nothing yet.
+        """Send no request yet.
 
         Args:
             step_id: the step.
-            progress: where entries are.
-            states: where large states are.
-            timeout: seconds that reading to the end may take, and waiting for what became of a record.
-            chunk: bytes that go into one record.
-            release: takes the log when it is closed, to be used again; left out, it is shut.
-            clock: seconds that only grow.
-            sleep: waits so many seconds.
+            progress: the partition of entries.
+            states: the partition of large states.
+            timeout: maximum seconds to read to the end, and to wait for the outcome of a record.
+            chunk: maximum bytes per record.
+            release: takes the log when it is closed, to use it again; without it the log is shut.
+            clock: returns seconds that only grow.
+            sleep: waits the given seconds.
         """
         self._tail = ProgressTail(step_id, progress, timeout, clock, sleep)
         self._large = LargeStates(self._tail, states, chunk)
@@ -79,8 +79,8 @@ class KafkaLog(RecoveryLog):
     def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
         view = self._tail.catch_up()
         below = min(max(keep, default=0), view.newest)
-        # Each step is acknowledged before the next: a reader must never see a stray without the entry that made it
-        # one, an entry without its chunks, nor what a copy brings without the copy.
+        # Each group is acknowledged before the next. A reader must never see a stray without the entry that made it
+        # one, an entry without its chunks, or the pieces of a copy without the copy.
         self._tail.bury(list(view.strays), "log: strays cleaned up")
         spent = [key for number, (key, _) in view.counted.items() if number < below and number not in keep]
         self._tail.bury(spent, "log: entry cleaned up")
@@ -99,10 +99,10 @@ class KafkaLog(RecoveryLog):
         return self._large.read(name)
 
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
-        """Take over another log. Its entries count all at once, by one record after them; until then this log is empty.
+        """Copy another log into this one. One record at the end makes all entries valid; until then this log is empty.
 
         Raises:
-            RecordError: somebody else wrote to this log before that record.
+            RecordError: another writer wrote to this log before that record.
         """
         self._prepare()
         self._tail.catch_up()
@@ -112,10 +112,10 @@ class KafkaLog(RecoveryLog):
             self._restore_entries(entries)
         if self._tail.view.entries(self._tail.view.numbers()) != list(entries):
             raise RecordError(
-                f"the log in {self._tail.partition.name} is not what was copied to it",
+                f"the log in {self._tail.partition.name} differs from the log that was copied",
                 step=self._tail.step_id,
-                why="somebody else wrote to it meanwhile",
-                do="stop what writes there, and copy to a prefix that holds nothing of this step",
+                why="another writer wrote to it meanwhile",
+                do="stop the other writer, and copy to a prefix without records of this step",
             )
 
     def set_heartbeat(self, name: str, data: bytes | None) -> None:
@@ -133,11 +133,11 @@ class KafkaLog(RecoveryLog):
             self._tail.partition.write([(heartbeat_key(step, name), None) for name in spent])
 
     def erase(self) -> None:
-        """Bury every record of this step; the topics stay, and what is buried goes when they are compacted."""
-        self._tail.forget()  # after a call that failed there is more than this reader would take
+        """Write tombstones for every record of this step. The topics remain, and compaction removes the records."""
+        self._tail.forget()  # after a failed call there may be more records than the view contains
         view = self._tail.catch_up()
-        # Strays first: without the entry that made it one, a stray would count. Then the copy, which takes all that it
-        # brought with it, then the entries from the oldest on, and last what means nothing without them.
+        # Strays first: without the entry that made it one, a stray would become valid. Then the copy with all its
+        # pieces, then the entries from the oldest to the newest, and last the records that have no effect without them.
         self._tail.bury(list(view.strays), "log: strays erased")
         self._tail.bury([] if view.copy is None else [view.copy], "log: copy erased")
         for key, _ in list(view.counted.values()):
@@ -175,26 +175,26 @@ class KafkaLog(RecoveryLog):
         if newest > after:
             raise EntryExistsError(after + 1)
         if newest < after:
-            raise self._tail.replaced(f"entry {after} is gone from it, where the newest is now {newest}")
+            raise self._tail.replaced(f"entry {after} is missing from it, and the newest is now {newest}")
 
 
 class LargeStates:
     """The large states of one step."""
 
     def __init__(self, tail: ProgressTail, partition: Partition, chunk: int) -> None:
-        """Read and write nothing yet."""
+        """Send no request yet."""
         self._tail = tail
         self._partition = partition
         self._chunk = chunk
 
     def write(self, label: str, data: bytes, generation: int) -> str:
-        """Write a state durably; returns the name to read it back with."""
+        """Write a state durably; return the name to read it back with."""
         pieces = split(data, self._chunk)
         key = StateKey.new(self._tail.step_id, label, generation, len(pieces))
         return key.stored_name(self._put(key, pieces))
 
     def restore(self, name: str, data: bytes) -> None:
-        """Write a state that has its name from another log, unless it is here."""
+        """Write a state whose name comes from another log, unless it exists here."""
         own, pieces = own_name(name), split(data, self._chunk)
         if self._tail.view.place(own) is None:
             announced = StateKey(self._tail.step_id, own, len(pieces))
@@ -206,7 +206,7 @@ class LargeStates:
         """Return a state.
 
         Raises:
-            RecordError: it is not there.
+            RecordError: it does not exist.
         """
         found = self._where_its_name_says(name)
         if found is None:
@@ -216,7 +216,7 @@ class LargeStates:
         return found
 
     def clean_up(self, keep: Collection[str], generation: int) -> None:
-        """Remove the states of lower generations that are not to be kept."""
+        """Remove the states of lower generations, except those to keep."""
         kept = {own_name(name) for name in keep}
         spent = [key for key in self._tail.view.states if key.generation < generation and key.name not in kept]
         self._bury(spent, "log: state cleaned up")
@@ -227,13 +227,13 @@ class LargeStates:
 
     def _bury(self, keys: list[StateKey], step: str) -> None:
         if keys:
-            # What announces them last, so that what was cut short is made good by the next.
+            # Their announcements last, so that the next erase completes an interrupted one.
             self._partition.write([(piece, None) for piece in dict.fromkeys(p for key in keys for p in key.pieces())])
             self._tail.bury(keys, step)
 
     def _put(self, key: StateKey, pieces: list[bytes]) -> int:
-        """Announce a state and write it; returns the offset of its first piece."""
-        # Announced first, so that a clean-up finds what a crash leaves half written.
+        """Announce a state and write it; return the offset of its first piece."""
+        # Announced first, so that a clean-up finds the pieces of a write that crashed.
         self._tail.partition.write([(str(key), str(sum(map(len, pieces))).encode())])
         reached("log: state announced")
         offsets = self._partition.write(list(zip(key.pieces(), pieces, strict=True)))
@@ -247,11 +247,11 @@ class LargeStates:
         start, _ = self._partition.bounds()
         if key.offset < start:
             return None
-        # In another topic that it was copied to, something else lies there.
+        # In a topic that the log was copied to, this offset has another record.
         return self._from(key, key.offset, only_there=True)
 
     def _where_it_was_placed(self, name: str) -> bytes | None:
-        """Look where a copy has put it, and then everywhere: the topic may be a copy, made record by record."""
+        """Check the location that a copy recorded, and then the whole topic, which may be a copy of records."""
         key = self._tail.catch_up().place(own_name(name)) or written_here(self._tail.step_id, name)
         if key is None:
             return None
@@ -263,7 +263,7 @@ class LargeStates:
         return None
 
     def _from(self, key: StateKey, start: int, *, only_there: bool = False) -> bytes | None:
-        """Collect the pieces of a state from an offset on; with `only_there` its first must lie at that offset."""
+        """Collect the pieces of a state from an offset on; with `only_there` the first must be at that offset."""
         wanted = key.pieces()
         missing = set(wanted)
         found: dict[str, bytes] = {}
@@ -283,5 +283,5 @@ class LargeStates:
 
 
 def split(data: bytes, size: int) -> list[bytes]:
-    """Return what goes into records of this size: one at least."""
+    """Return the pieces of a value for records of this size: at least one."""
     return [data[start : start + size] for start in range(0, len(data), size)] or [b""]

@@ -1,4 +1,4 @@
-"""The progress topic as one step's log reads and writes it: to the end, under a deadline, and which records count."""
+"""The progress topic as one step's log uses it: reads to the end under a deadline, and the rule of valid records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAUSE = 0.05
 
 
 class ProgressTail:
-    """Where a reader is in the topic, and what it has made of it."""
+    """A reader's position in the topic, and its view of the records."""
 
     def __init__(
         self,
@@ -36,29 +36,29 @@ class ProgressTail:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Read nothing yet; for the arguments see `KafkaLog`."""
+        """Read nothing yet; see `KafkaLog` for the arguments."""
         self.step_id = step_id
         self.partition = partition
         self.view = ProgressView(step_id)
         self.heartbeats: dict[str, bytes] = {}
-        """Those of this step, by name."""
+        """The heartbeats of this step, by name."""
         self.stale = False
-        """Whether the topic was found replaced, so that what was read is of no use."""
+        """Whether the topic was replaced, so that the view is useless."""
         self._timeout = timeout
         self._clock = clock
         self._sleep = sleep
         self._position: int | None = None
 
     def catch_up(self, *, until: int = 0) -> ProgressView:
-        """Read to the end, and judge.
+        """Read to the end and update the view.
 
-        The end is fixed before reading. Meanwhile others may have appended, cleaned up and compacted away what was the
-        newest entry at that end. So the end is asked for again until nothing can have come: up to the new one there
-        is no offset that a record of this step has, or had.
+        The end is fixed before the read. Meanwhile others may have appended records, cleaned up the newest entry before
+        that end, and had it compacted. The end is therefore queried again, until the range up to the new end has no
+        offset of a present or former record of this step.
 
         Raises:
-            TransientError: the end does not hold still, or is not as far as `until`, within the deadline.
-            RecordError: the topic was emptied or replaced, or the log erased.
+            TransientError: the end keeps moving, or does not reach `until`, within the deadline.
+            RecordError: the topic was emptied or replaced, or the log was erased.
         """
         deadline = self.deadline()
         fresh: list[TopicRecord] = []
@@ -81,7 +81,7 @@ class ProgressTail:
             if held_still:
                 self._sleep(_PAUSE)
         self.view.extend(fresh)
-        # A topic that nobody has made yet may get a first offset of its own.
+        # A topic that does not exist yet may get its own first offset.
         self._position = position or None
         if self.view.is_erased:
             raise self._erased()
@@ -96,16 +96,16 @@ class ProgressTail:
                 self.heartbeats.pop(name, None)
 
     def forget(self) -> None:
-        """Begin again with nothing read."""
+        """Start again with an empty view."""
         self.heartbeats.clear()
         self.view = ProgressView(self.step_id)
         self._position = None
 
     def settle(self, key: EntryKey | CopyKey, value: bytes) -> None:
-        """Write a record that is judged by what came before it, and read on until it is judged.
+        """Write a record whose validity depends on earlier records, and read on until it is determined.
 
         Raises:
-            DeliveryUnknownError: it was not seen, nor another that makes it too late, within the deadline.
+            DeliveryUnknownError: neither the record nor one that makes it a stray was read within the deadline.
         """
         try:
             (offset,) = self.partition.write([(str(key), value)])
@@ -116,22 +116,22 @@ class ProgressTail:
             self.catch_up(until=offset + 1)
 
     def bury(self, keys: Sequence[ProgressKey], step: str) -> None:
-        """Write the tombstones of some keys, if any, and wait until they are acknowledged; then the step is reached."""
+        """Write the tombstones of some keys, if any, and wait for the acknowledgments; then report the trace point."""
         if keys:
             self.partition.write([(str(key), None) for key in keys])
-            # They may be compacted away before they are read here.
+            # They may be compacted before they are read here.
             self.view.forget(keys)
             reached(step)
 
     def deadline(self) -> float:
-        """Return when what begins now must be over."""
+        """Return the deadline of an operation that begins now."""
         return self._clock() + self._timeout
 
     def within(self, deadline: float, records: Generator[TopicRecord]) -> Generator[TopicRecord]:
-        """Read under the deadline: tombstones may be removed some time after what they remove.
+        """Read under the deadline: tombstones may be removed some time after the records that they remove.
 
-        The reading ends here, however this ends: an error that somebody keeps would keep it open, and end it in the
-        middle of a later one.
+        The read ends here in any case. An error that its caller keeps would otherwise keep the read open, and close it
+        in the middle of a later one.
         """
         with closing(records):
             for record in records:
@@ -140,7 +140,7 @@ class ProgressTail:
                 yield record
 
     def replaced(self, what: str) -> RecordError:
-        """Say that the topic is another one now."""
+        """Return the error for a topic that was replaced."""
         self.stale = True
         return RecordError(
             f"the topic {self.partition.name} was replaced: {what}",
@@ -154,8 +154,8 @@ class ProgressTail:
         return RecordError(
             f"the log in {self.partition.name} was erased",
             step=self.step_id,
-            why="its newest entry is gone; outfall reset does that",
-            do="start the query anew; if nobody meant to reset it, restore the topics from a copy first",
+            why="its newest entry is missing; outfall reset removes it",
+            do="start the query again; if the reset was not intended, first restore the topics from a copy",
         )
 
     def _await(self, key: EntryKey | CopyKey, error: DeliveryUnknownError) -> None:
@@ -170,52 +170,52 @@ class ProgressTail:
         return TransientError(
             f"reading {self.partition.name} to its end took longer than {self._timeout:g} s",
             step=self.step_id,
-            why=behind or "it is long, or others write to it all the time",
-            do="see whether it is compacted and whether another query uses this prefix, or give a longer timeout",
+            why=behind or "it is long, or others keep writing to it",
+            do="check whether it is compacted and whether another query uses this prefix, or raise the timeout",
         )
 
 
 @dataclass
 class ProgressView:
-    """The records of one step, in the order of the partition, judged.
+    """The records of one step, in the order of the partition, with their validity.
 
-    An entry counts when its number is larger than that of every entry that counts before it. A writer wants the number
-    after the newest entry it has read; so an entry that comes when somebody else has gone on from there is too late,
-    whoever wrote it, and whenever it arrives. A copy of another log counts when nothing counts before it, and then
-    brings all that log's entries at once. Tombstones are applied before anything is judged. What has been judged once
-    is not judged again: a reader that was there knows more than one that comes after a compaction.
+    An entry is valid if its number is larger than that of every valid entry before it. A writer uses the number after
+    the newest entry it has read. If another writer has appended that number first, the entry is a stray, whenever it
+    arrives. A copy of another log is valid if no valid record precedes it, and makes all entries of that log valid at
+    once. Tombstones are applied first. A decision is final: a reader that was there knows more than one that comes
+    after a compaction.
 
-    docs/recovery-kafka.md has the argument why compaction changes no judgement.
+    docs/recovery-kafka.md argues why compaction changes no decision.
     """
 
     step: str
     counted: dict[int, tuple[EntryKey | CopiedKey, bytes]] = field(default_factory=dict)
-    """By number, in this order: the entries that count and are kept."""
+    """The valid entries that still exist, in the order of their numbers."""
     strays: dict[EntryKey | CopyKey, None] = field(default_factory=dict)
-    """What came too late, in the order of the partition, as all here."""
+    """The strays, in the order of the partition."""
     pieces: dict[ChunkKey | CopiedKey, bytes] = field(default_factory=dict)
-    """Of entries that count, that may come to count, and that do not."""
+    """Pieces of entries: valid, not yet decided, and strays."""
     states: dict[StateKey, None] = field(default_factory=dict)
-    """The large states that were announced or placed, and are kept."""
+    """The large states that were announced or located and still exist."""
     copy: CopyKey | None = None
-    """The copy that this log began as, until it is spent."""
+    """The copy that this log began with, until it is removed."""
     newest: int = 0
-    """The largest number that counts."""
+    """The largest valid number."""
 
     @property
     def is_erased(self) -> bool:
-        """Whether the newest entry was seen and is buried, with none after it, which no clean-up does."""
+        """Whether the newest entry was read and has a tombstone, with no later entry. Clean-up never does this."""
         return self.newest > 0 and self.newest not in self.counted
 
     def is_ours(self, record: TopicRecord) -> bool:
-        """Whether a record is of this step."""
+        """Whether a record belongs to this step."""
         return record.key.startswith(f"{self.step}/")
 
     def extend(self, records: Iterable[TopicRecord]) -> None:
-        """Judge more records: all of this step from where the last call ended up to one moment.
+        """Add records: all of this step, from the end of the last call up to one moment.
 
         Raises:
-            RecordError: a key is of a kind that this version does not know.
+            RecordError: a key has an unknown kind.
         """
         for key, value in self._kept(records).items():
             match key:
@@ -229,16 +229,16 @@ class ProgressView:
                     self.states[key] = None
 
     def forget(self, keys: Iterable[ProgressKey]) -> None:
-        """Take away what has a tombstone now."""
+        """Remove records that have a tombstone now."""
         for key in keys:
             self._remove(key)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the entries that are kept, ascending."""
+        """Return the numbers of the existing entries, ascending."""
         return list(self.counted)
 
     def entries(self, numbers: Sequence[int]) -> list[LogEntry]:
-        """Return entries, put together of their chunks.
+        """Return entries, assembled from their chunks.
 
         Raises:
             RecordError: a chunk is missing.
@@ -246,31 +246,31 @@ class ProgressView:
         return [LogEntry(number, self._whole(*self.counted[number])) for number in numbers]
 
     def has(self, key: EntryKey | CopiedKey) -> bool:
-        """Whether this very entry counts and is kept."""
+        """Whether exactly this entry is valid and still exists."""
         return key.number in self.counted and self.counted[key.number][0] == key
 
     def is_judged(self, key: EntryKey | CopyKey) -> bool:
-        """Whether a record was read, or another that makes it too late whenever it comes."""
+        """Whether the record was read, or another one that makes it a stray whenever it arrives."""
         return self.newest > 0 if isinstance(key, CopyKey) else self.newest >= key.number
 
     def dead_pieces(self) -> list[ChunkKey | CopiedKey]:
-        """Return the pieces of entries that do not count, or are gone, and never will count."""
+        """Return the pieces of entries that are strays or removed, and never become valid."""
         owners = {(key.number, key.token) for key, _ in self.counted.values() if isinstance(key, EntryKey)}
         return [key for key in self.pieces if self._is_dead(key, owners)]
 
     def spent_copy(self) -> CopyKey | None:
-        """Return the copy that this log began as when no piece of it is left and later entries count."""
+        """Return the copy that this log began with, once no piece of it is left and later entries are valid."""
         copy = self.copy
         if copy is None or self.newest <= copy.number:
             return None
         return None if any(isinstance(key, CopiedKey) and key.copy == copy for key in self.pieces) else copy
 
     def place(self, name: str) -> StateKey | None:
-        """Return where a state lies that has its name from another log."""
+        """Return the key with the location of a state whose name comes from another log."""
         return next((key for key in self.states if key.name == name and key.offset is not None), None)
 
     def _kept(self, records: Iterable[TopicRecord]) -> dict[ProgressKey, bytes]:
-        """Take away what has a tombstone, new and old."""
+        """Remove the records that have a tombstone, new and old."""
         kept: dict[ProgressKey, bytes] = {}
         for record in records:
             key = parse_key(self.step, record.key)
@@ -334,7 +334,7 @@ class ProgressView:
             raise RecordError(
                 f"recovery entry {key.number} lacks {len(keys) - len(found)} of its {len(keys)} chunks",
                 step=self.step,
-                why="they are written before it and removed after it, so somebody else has removed them",
+                why="they are written before it and removed after it, so another program has removed them",
                 do="restore the recovery data from a copy",
             )
         return b"".join(found)
@@ -344,7 +344,7 @@ def steps_in(progress: Partition) -> list[str]:
     """Return the ids of the steps that have a record without a tombstone, sorted. Reads the whole topic.
 
     Raises:
-        TransientError: the broker did not give it in time.
+        TransientError: the broker did not return it in time.
     """
     live: set[str] = set()
     position, end = progress.bounds()
@@ -355,6 +355,6 @@ def steps_in(progress: Partition) -> list[str]:
                     live.discard(record.key)
                 else:
                     live.add(record.key)
-        # What was buried while it was read, and compacted away, has a successor behind the end.
+        # A record that was removed and compacted during the read has a successor after the end.
         position, (_, end) = end, progress.bounds()
     return sorted({step for step in (key.split("/")[0] for key in live) if is_step_id(step)})
