@@ -39,10 +39,10 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_endpoint(value: Any) -> Any:
-    """Read the address of a service whose credentials come from elsewhere.
+    """Validate the address of a service whose credentials come from elsewhere.
 
     Raises:
-        ValueError: it is no URL of http, or holds what may be a secret.
+        ValueError: The value is not an http or https URL, or may contain a secret.
     """
     if value is None:
         return None
@@ -50,33 +50,33 @@ def parse_endpoint(value: Any) -> Any:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an http or https URL")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError("must hold no credentials and no query: credentials come from the client's own chain")
+        raise ValueError("must contain no credentials and no query: credentials come from the client's own chain")
     return value
 
 
 def parse_names(value: Any) -> Any:
-    """Read a list of names: a list, or text with commas between them.
+    """Parse a list of names: a list, or a string with commas between them.
 
     Raises:
-        ValueError: it is none of these, or a name is empty.
+        ValueError: The value is neither of these, or a name is empty.
     """
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ValueError("must be a list of names, or text with commas between them")
+        raise ValueError("must be a list of names, or a string with commas between them")
     if not all(names):
-        raise ValueError("must not hold an empty name")
+        raise ValueError("must not contain an empty name")
     return tuple(names)
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
-"""An option that is a list of columns, or of other names."""
+"""The type of an option that is a list of columns or other names."""
 
 
 def parse_pairs(value: Any) -> Any:
-    """Read names with values: a mapping, or text that is a JSON object. Numbers and truth values become texts.
+    """Parse a mapping of names to values, or a JSON object as a string. Numbers and booleans become strings.
 
     Raises:
-        ValueError: it is neither. The text does not show the values, which may be secrets.
+        ValueError: The value is neither. The text does not contain the values, which may be secrets.
     """
     if isinstance(value, str):
         try:
@@ -86,47 +86,47 @@ def parse_pairs(value: Any) -> Any:
     if not isinstance(value, Mapping) or not all(
         isinstance(item, str | SecretStr | int | float) for item in value.values()
     ):
-        raise ValueError('must be names with texts, as {"X-Api-Key": "env:API_KEY"}')
+        raise ValueError('must be a mapping of names to strings, such as {"X-Api-Key": "env:API_KEY"}')
     return {name: item if isinstance(item, str | SecretStr) else json.dumps(item) for name, item in value.items()}
 
 
 Pairs = Annotated[dict[str, SecretStr], BeforeValidator(parse_pairs)]
-"""An option that is names with values, any of which may be a secret."""
+"""The type of an option that is a mapping of names to values, which may be secrets."""
 
 
 def parse_duration(value: Any) -> timedelta:
-    """Read a span of time.
+    """Parse a duration.
 
     Args:
-        value: a `timedelta`, a number of seconds, or text: a number with a unit, or alone for seconds.
+        value: A `timedelta`, a number of seconds, or a string: a number with a unit, or without one for seconds.
 
     Raises:
-        ValueError: it is none of these, or not longer than nothing.
+        ValueError: The value is none of these, or not positive.
     """
     span = parse_limit(value)
     if not span:
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must be longer than 0")
     return span
 
 
 def parse_limit(value: Any) -> timedelta:
-    """Read a span of time that bounds something, 0 for no bound. As `parse_duration` else."""
+    """Parse a duration that is a limit, or 0 for no limit. Otherwise as `parse_duration`."""
     if isinstance(value, str):
         value = _seconds(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = _span(value)
     if not isinstance(value, timedelta):
-        raise ValueError("must be a span of time: a timedelta, seconds, or text such as '10 minutes'")
+        raise ValueError("must be a duration: a timedelta, seconds, or a string such as '10 minutes'")
     if value < timedelta(0):
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must not be negative")
     return value
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
-"""The type of an option that is a span of time."""
+"""The type of an option that is a duration."""
 
 Limit = Annotated[timedelta, BeforeValidator(parse_limit)]
-"""The type of an option that is a span of time, or 0 for no bound."""
+"""The type of an option that is a duration, or 0 for no limit."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -138,8 +138,8 @@ class Alias:
     """Another name of an option.
 
     Args:
-        option: the field's name.
-        convert: returns the field's value, where the alias takes another unit; raises `ValueError` for a wrong one.
+        option: The name of the field.
+        convert: Returns the field's value if the alias has another unit. Raises `ValueError` for an invalid value.
     """
 
     option: str
@@ -147,37 +147,37 @@ class Alias:
 
 
 class SinkOptions(BaseModel):
-    """Base of a sink's options. Every field has a description, which becomes its line in the documentation.
+    """Base class of a sink's options. Every field has a description, which becomes its row in the documentation.
 
-    Secrets are `SecretStr` fields, read with `resolve_secret` where they are used and never before.
+    Secrets are `SecretStr` fields. `resolve_secret` reads them only when they are used.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     aliases: ClassVar[Mapping[str, Alias]] = {}
-    """Other names of options. To give an option under two of its names is an error."""
+    """Other names of options. An option that is given under two of its names is an error."""
     owner: ClassVar[str] = ""
-    """Whose options these are, in errors. Left out: the name of the class, with `Sink` in place of `Options`."""
+    """The owner of these options in errors. Defaults to the class name, with `Sink` in place of `Options`."""
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What `repr` and `str` show: of a URL neither user, password, query nor fragment."""
+        """Return the fields for `repr` and `str`, with URLs without user, password, query and fragment."""
         return ((name, _shown(value)) for name, value in super().__repr_args__())
 
 
 def make_options(model: type[O], values: Mapping[str, Any]) -> O:
-    """Validate options whose names are the model's own, as a constructor gives them.
+    """Validate options with the names of the model, as passed to a constructor.
 
     Raises:
-        ConfigurationError: naming every option that is wrong, and no secret.
+        ConfigurationError: Names every invalid option, and contains no secret.
     """
     names = {name: name for name in _names(model)}
     return _validated(model, [(given, names.get(given), value) for given, value in values.items()])
 
 
 def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Raise a `ConfigurationError` with the nearest name for a keyword argument that a function does not have.
+    """Raise a `ConfigurationError` with the nearest name for an unknown keyword argument.
 
-    A decorator for functions and for `__init__`. The signature stays as it is, for type checkers and editors too.
+    A decorator for functions and for `__init__`. It preserves the signature, also for type checkers and editors.
     """
     owner = function.__qualname__.removesuffix(".__init__")
     parameters = inspect.signature(function).parameters.values()
@@ -201,14 +201,14 @@ def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class OptionTexts(dict[str, str]):
-    """Options of a sink as text, and further ones that the sink gets only if it has them.
+    """Options of a sink as strings, and additional ones that the sink gets only if it has them.
 
-    `parse_options` removes from `offered` each option that the model has. The others are left to the caller.
+    `parse_options` removes from `offered` each option that the model has. The caller handles the others.
 
     Args:
-        own: the options of the sink.
-        offered: the options that may be the sink's.
-        known: names of options that are not the sink's, to name the nearest of a misspelled one.
+        own: The options of the sink.
+        offered: The options that may be the sink's.
+        known: Names of options that are not the sink's, to suggest one of them for a misspelled name.
     """
 
     def __init__(self, own: Mapping[str, str], offered: Mapping[str, str], known: Collection[str]) -> None:
@@ -218,10 +218,10 @@ class OptionTexts(dict[str, str]):
 
 
 def parse_options(model: type[O], options: Mapping[str, str]) -> O:
-    """Validate options given as text, as Spark gives them: `batchBytes`, `batch_bytes` and `batchbytes` are one option.
+    """Validate options given as strings by Spark: `batchBytes`, `batch_bytes` and `batchbytes` are one option.
 
     Raises:
-        ConfigurationError: naming every option that is unknown, given twice or wrong, and no secret.
+        ConfigurationError: Names every option that is unknown, duplicate or invalid, and contains no secret.
     """
     names = {plain_name(name): name for name in _names(model)}
     texts = dict(options)
@@ -233,19 +233,19 @@ def parse_options(model: type[O], options: Mapping[str, str]) -> O:
 
 
 def plain_name(name: str) -> str:
-    """An option's name as it is compared: `onExisting` and `on_existing` are one option."""
+    """Return the form in which names are compared: `onExisting` and `on_existing` are one option."""
     return name.replace("_", "").lower()
 
 
 def in_own_case(value: Any, words: Iterable[str]) -> Any:
-    """Return the one of the words that a value is but for its case; another value as it is."""
+    """Return the word that equals the value except for its case, or the value itself if there is none."""
     return {word.lower(): word for word in words}.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def nearest_name(given: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a misspelled one resembles most, or two joined by "or"; `None` where none does.
+    """Return the known name that is most similar, or two joined by "or"; `None` if none is similar.
 
-    Letters count in their order and in any order, since words of a name are easily swapped.
+    Compares the letters both in order and in any order, because words of a name are easily swapped.
     """
 
     def likeness(name: str) -> float:
@@ -258,26 +258,26 @@ def nearest_name(given: str, known: Iterable[str]) -> str | None:
 
 
 def options_in_save_mode(options: O, mode: SaveMode | None) -> O:
-    """Return options whose `on_existing` is what a save mode of Spark's means; for `SupportsTarget.in_save_mode`.
+    """Return options with the `on_existing` of a save mode of Spark, for `SupportsTarget.in_save_mode`.
 
     Raises:
-        ConfigurationError: `on_existing` was given, and says otherwise.
+        ConfigurationError: `on_existing` was given and contradicts the mode.
     """
-    given: str = getattr(options, "on_existing")  # noqa: B009 - only sinks that look at their target have one
+    given: str = getattr(options, "on_existing")  # noqa: B009 - only sinks that check their target have the option
     is_default = given == type(options).model_fields["on_existing"].default
-    # A job without recovery data that appends says so each time: there is no earlier checkpoint of it to protect.
+    # Each append job without recovery data passes the mode: it has no earlier checkpoint to protect.
     means = {"append": "resume", "overwrite": "overwrite"}.get(mode or "error", "error")
     if given == means or (mode is None and not is_default):
         return options
     if not is_default:
         raise ConfigurationError(
-            f"mode={mode!r} and on_existing={given!r} contradict each other", do="leave one of them out"
+            f"mode={mode!r} and on_existing={given!r} contradict each other", do="omit one of them"
         )
     return options.model_copy(update={"on_existing": means})
 
 
 def options_table(model: type[SinkOptions]) -> str:
-    """Render the options as a Markdown table for the documentation."""
+    """Return the options as a Markdown table for the documentation."""
     lines = ["| Option | Type | Default | Meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
         names = [name, *(alias for alias, of in model.aliases.items() if of.option == name)]
@@ -288,12 +288,12 @@ def options_table(model: type[SinkOptions]) -> str:
 
 
 def resolve_secret(secret: SecretStr) -> str:
-    """Return a secret's value: of the variable for `env:NAME`, of the file for `file:PATH`, else the text itself.
+    """Return the value of a secret: of the variable for `env:NAME`, of the file for `file:PATH`, or the string itself.
 
-    Call it where the secret is used: then neither plans, checkpoints nor pickled sinks hold it.
+    Call it where the secret is used, so that plans, checkpoints and pickled sinks do not contain it.
 
     Raises:
-        ConfigurationError: the variable or the file does not exist here.
+        ConfigurationError: The variable or the file does not exist on this host.
     """
     text = secret.get_secret_value()
     if text.startswith("env:"):
@@ -324,14 +324,14 @@ def _from_file(path: str) -> str:
         raise ConfigurationError(
             f"the file {path!r}, which holds a secret, cannot be read {_here()}",
             why=error.strerror or type(error).__name__,
-            do="put it at this path on the driver's host and on the host of each executor",
+            do="create it at this path on the driver's host and on the host of each executor",
         ) from error
     except UnicodeDecodeError:
-        # Without the cause, which holds what the file holds.
+        # Without the cause, which contains the content of the file.
         raise ConfigurationError(
-            f"the file {path!r}, which holds a secret, is no text",
+            f"the file {path!r}, which holds a secret, is not a text file",
             why="it is not in UTF-8",
-            do="write the secret as text, for the driver and for the executors",
+            do="write the secret as UTF-8 text, for the driver and for the executors",
         ) from None
 
 
@@ -345,13 +345,13 @@ def _here() -> str:
 
 
 def _in_task() -> bool:
-    """Whether this process runs a task of Spark. A process without pyspark does not."""
+    """Return whether this process runs a Spark task. A process without pyspark does not."""
     context = getattr(sys.modules.get("pyspark"), "TaskContext", None)
     return context is not None and context.get() is not None
 
 
 def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], others: Collection[str] = ()) -> O:
-    """Validate options, each as it was given, the name that this means, `None` for none, and its value."""
+    """Validate options, given as triples of their name as given, their resolved name or `None`, and their value."""
     problems: list[tuple[str, str]] = []
     values: dict[str, Any] = {}
     given_as: dict[str, str] = {}
@@ -381,14 +381,14 @@ def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], o
 
 
 def _wrong_options(owner: str, known: Sequence[str], problems: Sequence[tuple[str, str]]) -> ConfigurationError:
-    """The error for wrong options, each with its name, which is empty where several are wrong together."""
+    """Return the error for invalid options with their names. The name is empty if several are invalid together."""
     if len(problems) == 1:
         ((name, text),) = problems
         what = f"option {name} of {owner}: {text}" if name else f"options of {owner}: {text}"
     else:
         lines = [f"{name}: {text}" if name else text for name, text in problems]
         what = f"options of {owner} are wrong:\n- " + "\n- ".join(lines)
-    # A user who gave a wrong value knows the names of the options.
+    # A user who passes an invalid value already has the name of the option.
     lost = any(text == _UNKNOWN for _, text in problems)
     return ConfigurationError(what, do=f"use one of: {', '.join(known)}" if lost else None)
 
@@ -413,7 +413,7 @@ def _with_value(text: str, value: Any) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """A value as it may stand in an error: a URL without credentials."""
+    """Return a value for an error text, with URLs without credentials."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     return masked(value) if isinstance(value, str) and ":/" in value else value
 
@@ -431,7 +431,7 @@ def _holds_secret(annotation: Any) -> bool:
 
 
 def _words(annotation: Any) -> list[str]:
-    """The strings among the values that an annotation admits by `Literal`."""
+    """Return the strings that an annotation accepts in a `Literal`."""
     if get_origin(annotation) is Literal:
         return [value for value in get_args(annotation) if isinstance(value, str)]
     return [word for arg in get_args(annotation) for word in _words(arg)]
@@ -446,12 +446,12 @@ def _type_text(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(_type_text(arg) for arg in get_args(annotation) if arg is not types.NoneType)
     if origin is tuple:
-        return f"list of {_type_text(get_args(annotation)[0])}"
+        return f"list of {_type_text(get_args(annotation)[0])}s"
     if origin is dict:
-        return "names with values"
+        return "mapping"
     names = {
-        str: "text", int: "whole number", float: "number", bool: "`true`, `false`", SecretStr: "secret",
-        timedelta: "span of time", ByteSize: "size",
+        str: "string", int: "integer", float: "number", bool: "`true`, `false`", SecretStr: "secret",
+        timedelta: "duration", ByteSize: "size",
     }  # fmt: skip
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
@@ -477,5 +477,5 @@ def _seconds(text: str) -> float:
     match = _TEXT.fullmatch(text)
     unit = (match[2] or "s").lower() if match else ""
     if match is None or unit not in _UNITS:
-        raise ValueError(f"{text!r} is not a span of time: write for example '30 seconds', '10 minutes' or '1 hour'")
+        raise ValueError(f"{text!r} is not a duration: write for example '30 seconds', '10 minutes' or '1 hour'")
     return float(match[1]) * _UNITS[unit]

@@ -1,4 +1,4 @@
-"""The options of `format("outfall")`: the API's own, and how the others become a sink. Free of Spark."""
+"""The options of `format("outfall")`: its own, and the creation of sinks from the others. Does not depend on Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outfall.protocol.commit_retry import CommitPolicy
 
 
 class SourceOptions(SinkOptions):
-    """Options of the API itself; every other one goes to the sink."""
+    """Options of `format("outfall")` itself. All other options go to the sink."""
 
     owner = 'format("outfall")'
 
@@ -37,30 +37,30 @@ class SourceOptions(SinkOptions):
     step_id: str = Field(default="sink", description="The name of this sink within the query.")
     epoch: int | None = Field(
         default=None,
-        description="Batch jobs only: the number of this job's epoch, larger than any before. Requires `recovery`.",
+        description="Batch jobs only: the number of this job's epoch, larger than all before. Requires `recovery`.",
     )
     adopt_checkpoint: bool = Field(
         default=False,
-        description="Start at Spark's current batch id although the log is empty: for a query that wrote elsewhere"
-        " before.",
+        description="Start at Spark's current batch id although the log is empty, for a query that wrote to another"
+        " sink before.",
     )
     commit_deadline: Duration = Field(default=timedelta(minutes=10), description="For how long a commit is retried.")
     on_known_failure: Literal["fail", "drop"] = Field(
         default="fail",
-        description="What to do when the target rejects written data: `fail` the query, or `drop` **all rows** of that"
-        " task or epoch.",
+        description="If the target rejects written data: `fail` the query, or `drop` **all rows** of that task or"
+        " epoch.",
     )
 
     def commit_policy(self) -> CommitPolicy:
-        """How committing is tried."""
+        """Return the deadline of a commit, and the treatment of rejected data."""
         return CommitPolicy(deadline=self.commit_deadline.total_seconds(), on_known_failure=self.on_known_failure)
 
 
 def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, str]]:
-    """Divide the options into the API's and the sink's.
+    """Split the options into those of `format("outfall")` and those of the sink.
 
     Raises:
-        ConfigurationError: `sink` is missing, or an option of the API is wrong.
+        ConfigurationError: `sink` is missing, or an option of `format("outfall")` is invalid.
     """
     own = {plain_name(name) for name in SourceOptions.model_fields}
     api = {name: value for name, value in options.items() if plain_name(name) in own}
@@ -75,12 +75,12 @@ def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, 
 
 
 def make_sink(name: str, options: Mapping[str, str]) -> Any:
-    """Make a sink from its options, for the options API.
+    """Return a sink from its options, for `format("outfall")`.
 
     Raises:
-        ConfigurationError: there is no such sink, an option is wrong, or the sink needs `write_stream`.
-        CapabilityError: sinks do not go together.
-        ImportError: the sink's extra is not installed.
+        ConfigurationError: The sink does not exist, an option is invalid, or the sink requires `write_stream`.
+        CapabilityError: Sinks do not fit together.
+        ImportError: The extra of the sink is not installed.
     """
     sink = build_sink(name, options)
     check_for_options(sink, name)
@@ -88,18 +88,18 @@ def make_sink(name: str, options: Mapping[str, str]) -> Any:
 
 
 def build_sink(name: str, options: Mapping[str, str]) -> Any:
-    """Make a sink from its options, whatever it needs of those who write through it.
+    """Return a sink from its options, for any API.
 
-    The options of `outfall.plugins.WRAPPERS` go to the sink if it has them itself, else to a wrapper around it.
+    An option of `outfall.plugins.WRAPPERS` goes to the sink if the sink has it, otherwise to a wrapper around it.
 
     Args:
-        name: the sink's, as a distribution registers it in `outfall.plugins.SINKS`.
-        options: its own, as text.
+        name: The name of the sink, as registered in `outfall.plugins.SINKS`.
+        options: Its options as strings.
 
     Raises:
-        ConfigurationError: there is no such sink, or an option is wrong.
-        CapabilityError: sinks do not go together.
-        ImportError: the sink's extra is not installed.
+        ConfigurationError: The sink does not exist, or an option is invalid.
+        CapabilityError: Sinks do not fit together.
+        ImportError: The extra of the sink is not installed.
     """
     factory = plugins.find(plugins.SINKS, in_own_case(name, plugins.names(plugins.SINKS)))
     if factory is None:
@@ -122,20 +122,20 @@ def build_sink(name: str, options: Mapping[str, str]) -> Any:
 
 
 def build_children(options: Mapping[str, str]) -> dict[str, Any]:
-    """Make several sinks, each from the options that begin with its name and a dot; for a sink that consists of them.
+    """Return the children of a composite sink. The options of each begin with its name and a dot.
 
     Raises:
-        ConfigurationError: as `build_sink`, with the name of the sink; or an option has no name before it.
-        CapabilityError: sinks do not go together.
-        ImportError: a sink's extra is not installed.
+        ConfigurationError: As in `build_sink`, with the name of the child; or an option has no name before it.
+        CapabilityError: Sinks do not fit together.
+        ImportError: The extra of a sink is not installed.
     """
     children: dict[str, dict[str, str]] = {}
     for key, value in options.items():
         name, dot, option = key.partition(".")
         if not dot:
             raise ConfigurationError(
-                f"{key}: unknown for a sink that consists of others",
-                do=f'begin each option with the name of the sink that it is for, as "archive.{key}"',
+                f"{key}: unknown for a sink that consists of several sinks",
+                do=f'begin each option with the name of its sink, for example "archive.{key}"',
             )
         children.setdefault(name, {})[option] = value
     named = [name for name, given in children.items() if any(plain_name(option) == "sink" for option in given)]
@@ -147,10 +147,10 @@ def _child(name: str, options: Mapping[str, str], named: Sequence[str]) -> Any:
     sinks = [own.pop(option) for option in options if plain_name(option) == "sink"]
     if not sinks:
         nearest = nearest_name(name, named)
-        other = f'; or if "{nearest}" is meant, write {name}.… as {nearest}.…' if nearest else ""
+        other = f'; or, if "{nearest}" is meant, write {name}.… as {nearest}.…' if nearest else ""
         raise ConfigurationError(
             f'the option "{name}.sink" is missing',
-            do=f"say which sink it is, one of: {', '.join(_sink_names())}{other}",
+            do=f"set it to one of: {', '.join(_sink_names())}{other}",
         )
     try:
         return build_sink(sinks[0], own)
@@ -160,10 +160,10 @@ def _child(name: str, options: Mapping[str, str], named: Sequence[str]) -> Any:
 
 
 def check_for_options(sink: Any, name: str) -> None:
-    """Refuse a sink that needs more than this API can do.
+    """Reject a sink that requires more than `format("outfall")` supports.
 
     Raises:
-        ConfigurationError: it needs `write_stream`.
+        ConfigurationError: The sink requires `write_stream`.
     """
     check_sink(sink)
     if is_fixed(sink) or supports(sink, SupportsPreWriteTopology) or keeps_writer_state(sink):
@@ -171,8 +171,8 @@ def check_for_options(sink: Any, name: str) -> None:
         what = "has parts, to which rows are routed by key" if routes else "reorders rows, or keeps state per worker"
         raise ConfigurationError(
             f"the sink {name} with these options {what}",
-            why="through options a sink cannot change the DataFrame or fix the number of its tasks",
-            do="make the sink with the same options, and: from outfall.spark import write_stream;"
+            why='with format("outfall"), a sink cannot change the DataFrame or set the number of its tasks',
+            do="create the sink with the same options, and: from outfall.spark import write_stream;"
             f" write_stream(df, sink, {_needed(sink)}checkpoint=…).start()",
         )
 
@@ -191,16 +191,16 @@ def _unknown(name: str) -> ConfigurationError:
 
 
 def _sink_names() -> list[str]:
-    """The names of sinks that are installed here.
+    """Return the names of the installed sinks.
 
     Raises:
-        ConfigurationError: there are none, not even those that come with this module.
+        ConfigurationError: There are none, not even those of this distribution.
     """
     if known := plugins.names(plugins.SINKS):
         return known
     raise ConfigurationError(
         "no sink is registered here, not even Outfall's own",
-        why="the code of Outfall is here without its metadata, as from an archive of --py-files or a directory on"
-        " PYTHONPATH, or with that of an older version",
-        do="install Outfall with pip where the driver runs; or give a sink object to outfall.spark.write_stream",
+        why="the code of Outfall is installed without its metadata, for example from an archive of --py-files or a"
+        " directory on PYTHONPATH, or with the metadata of an older version",
+        do="install Outfall with pip on the driver; or pass a sink object to outfall.spark.write_stream",
     )

@@ -1,9 +1,9 @@
 """`format("outfall")`: a Python data source named `outfall`. Spark 4.1 and later.
 
-Spark makes data source and writer in a planning process, once per micro-batch, and pickles the writer there for its
-tasks. A stream's `commit` and `abort` get a new writer in yet another process, of a data source that was unpickled; a
-batch job's get the pickled one. So BEGIN is written by a data source that was made in this process, and commit learns
-the generation from the tasks' responses. Measured on PySpark 4.1.4 and 4.3.0.
+Spark creates data source and writer in a planning process, once per micro-batch, and pickles the writer there for its
+tasks. `commit` and `abort` of a stream run in another process, on a new writer of an unpickled data source. Those of a
+batch job run on the pickled writer. BEGIN is therefore written by a data source that was created in its process, and
+commit takes the generation from the task results. Measured on PySpark 4.1.4 and 4.3.0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _INSERT = "INSERT INTO t WITH (sink = 'file', path = '…') SELECT …"
 
 @dataclass(frozen=True)
 class ResponseMessage(WriterCommitMessage):
-    """A task's response on its way to the driver."""
+    """The message of a task to the driver with its result."""
 
     response: bytes
 
@@ -59,7 +59,7 @@ class OutfallDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name of the format."""
         return "outfall"
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -67,7 +67,7 @@ class OutfallDataSource(DataSource):
         self._plans = True
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """Forget that this process plans: who unpickles a data source commits or aborts."""
+        """Mark the copy as not planning: the process that unpickles a data source commits or aborts."""
         return self.__dict__ | {"_plans": False}
 
     def schema(self) -> StructType:
@@ -83,20 +83,20 @@ class OutfallDataSource(DataSource):
         raise _write_only()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
-        """Make the writer of one micro-batch, and begin its epoch if this process plans it."""
+        """Create the writer of one micro-batch, and begin its epoch if this process plans it."""
         own, rest = self._split()
         if overwrite:
             raise ConfigurationError(
                 'outputMode("complete") is not supported by format("outfall")',
-                why="each epoch would have to replace the rows of all former ones",
-                do="from outfall.spark import write_stream, with a sink that upserts, as PostgresSink(…,"
+                why="each epoch would have to replace the rows of all earlier ones",
+                do="from outfall.spark import write_stream, with a sink that upserts, such as PostgresSink(…,"
                 ' write_mode="upsert", key_columns=…)',
             )
         if own.epoch is not None:
-            raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="leave epoch out")
+            raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="omit epoch")
         location = own.recovery or checkpoint_recovery(own.checkpoint_location)
         writer = StreamWriter(self.make_sink(own.sink, rest), own, recovery_config(location))
-        # The process that commits has nothing to check: its rows are written.
+        # In the process that commits, the rows are already written, so there is nothing to check.
         if self._plans:
             check_schema(writer.sink, schema)
             if own.checkpoint_location is not None and has_open_batch(own.checkpoint_location) is False:
@@ -105,17 +105,17 @@ class OutfallDataSource(DataSource):
         return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Make the writer of a batch job and begin it. Called in the planning process only."""
+        """Create the writer of a batch job and begin the job. Called only in the planning process."""
         own, rest = self._split()
         if own.checkpoint_location is not None or own.query_name is not None or own.adopt_checkpoint:
             raise ConfigurationError(
                 "checkpointLocation, queryName and adopt_checkpoint are for streams",
-                why="a batch job has no checkpoint and is no query",
-                do="leave them out; a job that can run again has epoch and recovery",
+                why="a batch job has no checkpoint and is not a query",
+                do="omit them; for a job that can run again, set epoch and recovery",
             )
         if (own.epoch is None) != (own.recovery is None):
             raise ConfigurationError(
-                "epoch and recovery are only of use together", do="give both for a job that can run again, or neither"
+                "epoch and recovery must be given together", do="set both for a job that can run again, or neither"
             )
         mode: SaveMode = "overwrite" if overwrite else "append"
         recovery = None if own.recovery is None else recovery_config(own.recovery)
@@ -129,14 +129,14 @@ class OutfallDataSource(DataSource):
                 'mode("append") and on_existing=overwrite contradict each other', do='use .mode("overwrite")'
             )
         elif overwrite or not on_existing:
-            # Spark takes no mode("error") for a data source in Python: on_existing=error is the way to say it.
+            # Spark has no mode("error") for Python data sources: users set on_existing=error instead.
             sink = in_save_mode(sink, mode)
         writer = BatchWriter(sink, own, recovery)
         writer.begin()
         return writer
 
     def make_sink(self, name: str, options: Mapping[str, str]) -> Any:
-        """Make the sink that is named; for a test kit to override, whose sinks have no name."""
+        """Return the sink of this name. A test kit overrides it for sinks without names."""
         return make_sink(name, options)
 
     def _split(self) -> tuple[SourceOptions, dict[str, str]]:
@@ -152,7 +152,7 @@ class OutfallDataSource(DataSource):
 
 
 class _SourceWriter:
-    """What both writers share: the sink, the step's log, and the ticket once it is begun."""
+    """The common part of both writers: the sink, the step's log, and the ticket after the begin."""
 
     def __init__(self, sink: Any, own: SourceOptions, recovery: RecoveryConfig | None) -> None:
         self.sink = sink
@@ -175,7 +175,7 @@ class _SourceWriter:
 
     def _run_task(self, batches: Iterator[pa.RecordBatch], epoch: int | None) -> ResponseMessage:
         if self._ticket is None:
-            raise ResponsesError("the writer came to its task without a ticket", step=self._options.step_id)
+            raise ResponsesError("the writer has no ticket in its task", step=self._options.step_id)
         task = EpochTask(self.sink, self._ticket, task_identity(epoch))
         return ResponseMessage(task.run((None, batch) for batch in batches).encode())
 
@@ -199,14 +199,14 @@ class StreamWriter(_SourceWriter, DataSourceStreamArrowWriter):
         return self._run_task(iterator, None)
 
     def commit(self, messages: list[ResponseMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
-        """Record and publish the micro-batch. Called on the driver when all tasks responded."""
+        """Record and publish the micro-batch. Called on the driver after all tasks have returned."""
         with closing(self._coordinator(self._log())) as coordinator:
             self._finish(coordinator, messages)
 
     def abort(self, messages: list[ResponseMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
-        """Do nothing: Spark also aborts after a commit that raised, and what is published must stay.
+        """Do nothing: Spark also aborts after a commit that raised, and published rows must stay.
 
-        The next BEGIN settles or cleans up what this epoch left.
+        The next BEGIN resolves or cleans up this epoch.
         """
 
     def _log(self) -> RecoveryConfig:
@@ -221,13 +221,13 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
     def begin(self) -> None:
         """Begin the job. Called in the planning process."""
         if self._recovery is None:
-            # For a job that is never resumed; planning and commit run on one host.
+            # For a job that is never resumed; planning and commit run on the same host.
             self._recovery = make_recovery()
         try:
             with closing(self._begun(self._recovery)) as coordinator:
                 self._ticket = coordinator.begin(self._epoch())
         except BaseException as error:
-            # Spark asks neither to commit nor to abort what never began.
+            # Spark calls neither commit nor abort for a job that did not begin.
             self._note_end(error)
             raise
 
@@ -236,9 +236,9 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
         return self._run_task(iterator, self._epoch())
 
     def commit(self, messages: list[ResponseMessage | None]) -> None:  # type: ignore[override]
-        """Record and publish the job. Called on the driver when all tasks responded."""
+        """Record and publish the job. Called on the driver after all tasks have returned."""
         if self._recovery is None:
-            raise ResponsesError("the job was never begun", step=self._options.step_id)
+            raise ResponsesError("the job was not begun", step=self._options.step_id)
         try:
             with closing(self._begun(self._recovery)) as coordinator:
                 self._finish(coordinator, messages)
@@ -249,9 +249,9 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
             remove_recovery(self._recovery)
 
     def abort(self, messages: list[ResponseMessage | None]) -> None:  # type: ignore[override]
-        """Publish nothing. What is recorded is finished by the next run with the same epoch and recovery.
+        """Publish nothing. The next run with the same epoch and recovery finishes a recorded job.
 
-        Called on the driver when tasks have failed, and after a commit that raised.
+        Called on the driver after tasks have failed, and after a commit that raised.
         """
         if (kept := self._end_failed()) is not None:
             _log.warning("step %s: %s", self._options.step_id, kept)
@@ -265,7 +265,7 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
             error.add_note(kept)
 
     def _end_failed(self) -> str | None:
-        """Take back what the job left and remove its log; where that must stay, say why."""
+        """Roll back the job and delete its log. Return the reason if the log is kept."""
         recovery = self._recovery
         if not self._is_unresumed or recovery is None:
             return None
@@ -282,7 +282,7 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
 def _write_only() -> ConfigurationError:
     return ConfigurationError(
         'format("outfall") only writes',
-        do="read the target with its own format; to write by SQL, name the columns: CREATE TABLE t (id BIGINT)"
+        do="read the target with its own format; to write with SQL, name the columns: CREATE TABLE t (id BIGINT)"
         f" USING outfall, and set the options in each INSERT: {_INSERT}",
     )
 
@@ -291,6 +291,6 @@ def _continuous(step_id: str) -> ConfigurationError:
     return ConfigurationError(
         'format("outfall") cannot be written with trigger(continuous=…)',
         step=step_id,
-        why="with it Spark calls no writer in Python for its tasks, and drops the rows",
+        why="with this trigger, Spark calls no Python writer for its tasks, and drops the rows",
         do="use trigger(processingTime=…) or trigger(availableNow=True)",
     )

@@ -189,7 +189,7 @@ BAD_OPTIONS = [
     ({"sink": "spark"}, "there is no sink 'spark'"),
     ({"parts": "4"}, "write_stream"),
     ({"path": "ftp://host/x"}, "ftp"),
-    ({"epoch": "1"}, "leave epoch out"),
+    ({"epoch": "1"}, "omit epoch"),
     ({"adopt_checkpoint": "perhaps"}, "adopt_checkpoint"),
 ]
 

@@ -24,7 +24,7 @@ def test_durations_are_timedeltas_seconds_or_text(given: Any, seconds: float) ->
 
 @pytest.mark.parametrize("given", ["", "soon", "10 lightyears", "-5 s", "5 s 3", 0, -1, timedelta(0), True, None, [1]])
 def test_what_is_no_span_of_time_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"span of time|longer than nothing"):
+    with pytest.raises(ValueError, match=r"duration|longer than 0|negative"):
         parse_duration(given)
 
 
@@ -37,5 +37,5 @@ def test_what_is_longer_than_any_span_is_refused(given: Any, parse: Any) -> None
 
 def test_a_limit_may_be_none() -> None:
     assert [parse_limit(given) for given in (0, "0 s", timedelta(0))] == [timedelta(0)] * 3
-    with pytest.raises(ValueError, match="longer than nothing"):
+    with pytest.raises(ValueError, match="negative"):
         parse_limit(-1)

@@ -124,12 +124,12 @@ def test_a_constructor_takes_the_names_of_the_model_only() -> None:
 
 def test_the_table_has_a_line_for_each_option() -> None:
     assert options_table(Options).splitlines()[2:] == [
-        "| `max_bytes` | whole number | `10` | How many. |",
+        "| `max_bytes` | integer | `10` | How many. |",
         "| `mode` | `a`, `b` | `a` | Which \\| way. |",
         "| `flush` | `true`, `false` | `false` | Whether. |",
         "| `token` | secret | none | Secret. |",
-        "| `address` | text | required | Where. |",
-        "| `keys` | list of text | empty | Whose. |",
+        "| `address` | string | required | Where. |",
+        "| `keys` | list of strings | empty | Whose. |",
     ]
 
 

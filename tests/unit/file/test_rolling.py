@@ -134,7 +134,7 @@ def test_the_engine_replays_epochs_that_roll_otherwise(out: Path, tmp_path: Path
     [
         ({"roll_bytes": "0"}, "roll_bytes of .*: must be at least one byte"),
         ({"roll_bytes": "many"}, "roll_bytes of .*: could not parse"),
-        ({"roll_interval": "0 s"}, "roll_interval of .*: must be longer than nothing"),
+        ({"roll_interval": "0 s"}, "roll_interval of .*: must be longer than 0"),
         ({"max_open_files": "0"}, "max_open_files"),
     ],
 )

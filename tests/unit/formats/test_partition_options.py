@@ -103,4 +103,4 @@ def test_a_column_of_times_needs_a_pattern() -> None:
 
 
 def test_the_documentation_says_that_columns_are_a_list() -> None:
-    assert "| `partition_by` | list of text | empty |" in options_table(PartitionOptions)
+    assert "| `partition_by` | list of strings | empty |" in options_table(PartitionOptions)

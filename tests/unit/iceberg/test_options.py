@@ -61,8 +61,8 @@ def test_what_is_wrong_with_a_partition_is_said(text: str, why: str) -> None:
         ({"branch": "b", "create_table": "if_missing"}, "a new table has no snapshot to branch from"),
         ({"snapshot_properties": {"added-records": "1"}}, "added-records is filled in by the commit"),
         ({"snapshot_properties": {"outfall.step.x": "1", "operation": "1"}}, "are filled in by the commit"),
-        ({"max_snapshot_age": 0}, "max_snapshot_age of .*: must be longer than nothing"),
-        ({"catalog_options": ["s3cret"]}, "catalog_options of .*: must be names with texts"),
+        ({"max_snapshot_age": 0}, "max_snapshot_age of .*: must be longer than 0"),
+        ({"catalog_options": ["s3cret"]}, "catalog_options of .*: must be a mapping of names"),
         ({"catlog": "x"}, "did you mean catalog"),
     ],
 )
