@@ -7,7 +7,7 @@ Patterns, 2003), https://www.enterpriseintegrationpatterns.com/patterns/messagin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -48,6 +48,8 @@ class DeadLetter:
     excerpt: str | None = None
     """The beginning of the destination's response."""
     time: datetime = field(default_factory=lambda: datetime.now(UTC))
+    shown: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+    """Returns how errors and logs call the record, with as much of it as they may show. Not stored."""
 
     def __post_init__(self) -> None:
         """Escape lone surrogates and truncate the excerpt.

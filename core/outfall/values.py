@@ -94,9 +94,13 @@ def _inferred(name: str, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        # Without Arrow's text, which quotes a value.
+        kinds = sorted({type(value).__name__ for value in values if value is not None})
         raise ValueRefusedError(
-            f"the values of column {name!r} have no common type", why=str(error), do="cast the column before writing it"
-        ) from error
+            f"the values of column {name!r} have no common type",
+            why=f"they are of the Python types {', '.join(kinds)} ({type(error).__name__})",
+            do="cast the column before writing it",
+        ) from None
 
 
 def spark_type(kind: pa.DataType) -> str:

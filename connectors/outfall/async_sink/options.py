@@ -11,6 +11,7 @@ from pydantic import ByteSize, Field, model_validator
 from outfall.async_sink.retrying import Backoff, RetryPolicy
 from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.options import Alias, Duration, SinkOptions, parse_duration
+from outfall.row_logging import LogRows, log_rows_field
 
 
 def _milliseconds(value: Any) -> int:
@@ -96,6 +97,7 @@ class AsyncSinkOptions(SinkOptions):
         description="Maximum number of dead letters per epoch. One more fails the query, so that a wrong schema does"
         " not divert a whole epoch unnoticed.",
     )
+    log_rows: LogRows = log_rows_field()
 
     @model_validator(mode="after")
     def _flinks_checks(self) -> Self:
@@ -144,3 +146,4 @@ class AsyncSinkSettings(TypedDict, total=False):
     max_retry_backoff: timedelta | float | str
     retry_budget: float
     max_dead_letters: int
+    log_rows: LogRows

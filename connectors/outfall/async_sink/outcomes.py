@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outfall.async_sink.buffer import BufferedEntry, EntryBuffer
@@ -10,8 +11,9 @@ from outfall.async_sink.host_state import HostState
 from outfall.async_sink.limiting import EndedRequest
 from outfall.async_sink.requests import PendingRequest, RefusedEntry, RequestOutcome
 from outfall.contexts import Metrics, WriterInitContext
-from outfall.dead_letter import EXCERPT_CHARACTERS, DeadLetter
+from outfall.dead_letter import DeadLetter
 from outfall.errors import CapabilityError, OutfallError, TargetError, TransientError, ValueRefusedError
+from outfall.row_logging import RowLog
 
 if TYPE_CHECKING:
     from outfall.async_sink.sink import AsyncSink
@@ -62,7 +64,7 @@ class OutcomeHandler(Generic[E]):
                 "an outcome lists an entry more than once", do="list each entry in one field of the outcome only"
             )
         if outcome.error is not None:
-            raise self._fatal(outcome.error)
+            raise self._fatal(outcome.error, items)
         seconds = None if retried or split else pending.seconds
         self._host.limiter.ended(EndedRequest(now, len(items), len(retried), seconds))
         back = {id(item) for item in (*retried, *split)}
@@ -102,8 +104,8 @@ class OutcomeHandler(Generic[E]):
             if outcome.hold_host and outcome.after:
                 # For the next attempt of the task, which would otherwise send a request at once.
                 self._host.retry_gate.hold(now + outcome.after)
-            raise self._exhausted(len(items), tries, elapsed, outcome)
-        self._warn(len(items), tries, elapsed, outcome, now)
+            raise self._exhausted(items, tries, elapsed, outcome)
+        self._warn(items, tries, elapsed, outcome, now)
         if outcome.hold_host:
             self._host.retry_gate.hold(now + pause)
         whole = len(items) == len(pending.batch.items)
@@ -111,35 +113,46 @@ class OutcomeHandler(Generic[E]):
         # A partial success costs no token.
         self._buffer.set_aside(items, now + pause, request_id=request_id, charged=whole)
 
-    def _warn(self, entries: int, tries: int, elapsed: float, outcome: RequestOutcome[E], now: float) -> None:
-        policy = self._policy
+    def _warn(
+        self, items: Sequence[BufferedEntry[E]], tries: int, elapsed: float, outcome: RequestOutcome[E], now: float
+    ) -> None:
+        policy, entries = self._policy, len(items)
+        if not self._refusals.rows.full:
+            # Masking the rows in it takes too long for each retry.
+            outcome = replace(outcome, excerpt=None)
         self._host.retries.retry(
             str(self._sink),
             f"a request with {entries} entries" if entries > 1 else "a request with one entry",
             attempt=tries,
             attempts=None if policy.max_retries is None else policy.max_retries + 1,
-            reason=_answer(outcome) or "the destination gave no reason",
+            reason=self._refusals.quoted(_answer(outcome), items[:1]) or "the destination gave no reason",
             left=None if policy.deadline is None else policy.deadline - elapsed,
             now=now,
         )
 
-    def _exhausted(self, entries: int, tries: int, elapsed: float, outcome: RequestOutcome[E]) -> TransientError:
+    def _exhausted(
+        self, items: Sequence[BufferedEntry[E]], tries: int, elapsed: float, outcome: RequestOutcome[E]
+    ) -> TransientError:
+        said = self._refusals.quoted(_answer(outcome), items)
         return TransientError(
-            f"{self._sink} did not accept {entries} entries in {tries} attempts and {elapsed:.0f} s",
-            why=_last_answer(outcome),
+            f"{self._sink} did not accept {len(items)} entries in {tries} attempts and {elapsed:.0f} s",
+            why=f"last response: {said}" if said else None,
             do="fix the destination, then start the query again: it sends the rows of the epoch again. For longer"
             " outages raise retry_deadline or max_retries",
         )
 
-    def _fatal(self, error: BaseException) -> BaseException:
+    def _fatal(self, error: BaseException, items: Sequence[BufferedEntry[E]]) -> BaseException:
         if isinstance(error, OutfallError) or not isinstance(error, Exception):
             return error
+        told = f"{type(error).__name__}: {error}"
+        why = self._refusals.quoted(told, items)
         fatal = TargetError(
             f"{self._sink} permanently rejected a request",
-            why=f"{type(error).__name__}: {error}",
+            why=why,
             do="correct the options, the permissions or the destination",
         )
-        fatal.__cause__ = error
+        # A traceback shows the text of the cause too.
+        fatal.__cause__ = error if why == told else None
         return fatal
 
 
@@ -149,12 +162,21 @@ class RefusalHandler(Generic[E]):
     Without a dead-letter sink a rejection fails the query.
     """
 
-    def __init__(self, text_of: Callable[[E], str], context: WriterInitContext | None, counters: Counters) -> None:
+    def __init__(
+        self, text_of: Callable[[E], str], context: WriterInitContext | None, counters: Counters, rows: RowLog
+    ) -> None:
         """Start without a dead-letter sink."""
         self.take: Callable[[Sequence[DeadLetter]], None] | None = None
+        self.rows = rows
         self._text_of = text_of
         self._context = context
         self._counters = counters
+
+    def quoted(self, text: str | None, items: Iterable[BufferedEntry[E]]) -> str | None:
+        """Return a text about entries with no more of their rows in it than may be shown."""
+        if text is None or self.rows.full:
+            return text
+        return self.rows.quoted(text, [self._text_of(item.entry) for item in items])
 
     def put(self, refusals: Sequence[RefusedEntry[E]]) -> None:
         """Pass on rejected entries.
@@ -196,15 +218,18 @@ class RefusalHandler(Generic[E]):
             part=f"writer-{context.worker_index}" if context else None,
             code=refusal.code,
             excerpt=refusal.excerpt,
+            shown=lambda: self.rows.described("a record", row, refusal.reason),
         )
 
     def _refused(self, refusal: RefusedEntry[E]) -> ValueRefusedError:
         code = f" ({refusal.code})" if refusal.code else ""
+        row = self._text_of(refusal.entry)
+        where = f"a record of writer {self._context.worker_index}" if self._context else "a record"
         return ValueRefusedError(
-            f"the record {self._text_of(refusal.entry)[:EXCERPT_CHARACTERS]} is rejected{code}",
+            f"{self.rows.name(where, row)} is rejected{code}",
             step=self._context.step_id if self._context else None,
             epoch=self._context.epoch if self._context else None,
-            why=refusal.reason + said(refusal.excerpt),
+            why=self.rows.quoted(refusal.reason + said(refusal.excerpt), [row]),
             do="correct or remove the row, or set dead_letter to a sink that stores such rows",
         )
 
@@ -275,11 +300,6 @@ class Counters:
     def dead(self, entries: int) -> None:
         """Count dead letters."""
         self._metrics.add("dead_letters", entries)
-
-
-def _last_answer(outcome: RequestOutcome[E]) -> str | None:
-    answer = _answer(outcome)
-    return f"last response: {answer}" if answer else None
 
 
 def _answer(outcome: RequestOutcome[E]) -> str | None:

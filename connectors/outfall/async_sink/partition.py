@@ -21,6 +21,7 @@ from outfall.capabilities import Metrics
 from outfall.dead_letter import DeadLetter
 from outfall.errors import CapabilityError, OutfallError, ValueRefusedError
 from outfall.formats.row_text import row_texts
+from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
 from outfall.values import rows_to_batch, to_values
 
@@ -62,7 +63,9 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         self._events = events or EventQueue()
         self._counters = Counters(self.metrics)
         self._host = sink.host_state()
-        self._refusals: RefusalHandler[E] = RefusalHandler(self.text_of, sink.context, self._counters)
+        self._refusals: RefusalHandler[E] = RefusalHandler(
+            self.text_of, sink.context, self._counters, RowLog(options.log_rows, sink.key_columns())
+        )
         self._buffer: EntryBuffer[E] = EntryBuffer(ordered=options.max_in_flight_requests == 1)
         self._loop = RequestLoop(
             options,

@@ -68,6 +68,10 @@ class AsyncSink(
         """
         return ""
 
+    def key_columns(self) -> Sequence[str]:
+        """Return the columns that identify a record, which errors and logs show with `log_rows="keys"`."""
+        return ()
+
     def limiter(self) -> Limiter:
         """Create the limiter of a host. The default is Flink's: AIMD, in entries."""
         return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -79,20 +82,24 @@ def check_utf8(array: pa.Array, column: str) -> None:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
+        row = first_failing(array, lambda some: some.validate(full=True))
         raise ValueRefusedError(
-            f"column {column!r} contains a string that is not UTF-8, in row {_first_invalid(array)} of the batch",
+            f"column {column!r} contains a string that is not UTF-8, in row {row} of the batch",
             why="text files are UTF-8, and readers would not return the bytes",
             do="decode the column with its encoding, or write it with Base64 encoding",
         ) from error
 
 
-def _first_invalid(array: pa.Array) -> int:
+def first_failing(
+    array: pa.Array, change: Callable[[pa.Array], Any], refusal: type[Exception] = pa.ArrowInvalid
+) -> int:
+    """Return the index of the first value for which a call fails that does not say for which."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            array.slice(low, middle - low).validate(full=True)
+            change(array.slice(low, middle - low))
             low = middle
-        except pa.ArrowInvalid:
+        except refusal:
             high = middle
     return low

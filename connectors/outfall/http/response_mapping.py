@@ -18,6 +18,7 @@ from outfall.http.redaction import shown_location
 from outfall.http.statuses import Statuses, Verdict
 from outfall.http.transport import ExchangeError, Fault, Response
 from outfall.location import masked
+from outfall.row_logging import RowLog
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class AnswerReader:
         self._per_item = per_item
         self._hide = hide
         self._longest_pause = options.max_retry_after.total_seconds()
+        self._rows = RowLog(options.log_rows, () if options.key_column is None else (options.key_column,))
 
     def read(self, answer: Response, records: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
         """Return the outcome of a response."""
@@ -95,7 +97,7 @@ class AnswerReader:
             return RequestOutcome(split=records, reason=reason, code=code, excerpt=excerpt)
         if verdict is Verdict.DEAD_LETTER:
             return RequestOutcome(dead=[RefusedEntry(record, reason, code, excerpt) for record in records])
-        return RequestOutcome(error=self._stop(answer, reason))
+        return RequestOutcome(error=self._stop(answer, reason, records))
 
     def failed(self, error: ExchangeError | OutfallError, records: Sequence[HttpRecord]) -> RequestOutcome[HttpRecord]:
         """Return the outcome of a request without a response."""
@@ -131,7 +133,8 @@ class AnswerReader:
             where = "".join(f" in {os.path.basename(frame.filename)}, line {frame.lineno}" for frame in at)
             failed = TargetError(
                 f"per_item cannot read the response of {self._place()} with status {answer.status}",
-                why=f"it raised {type(error).__name__}{where}: {self._hide(str(error))[:300]}; {self._says(answer)}",
+                why=f"it raised {type(error).__name__}{where}: {self._quoted(self._hide(str(error))[:300], records)};"
+                f" {self._says(answer, records)}",
                 do="correct per_item, or the server",
             )
             return RequestOutcome(error=failed)
@@ -148,7 +151,9 @@ class AnswerReader:
         verdicts = [self._statuses.verdict(item.status) for item in items]
         stopped = next((item for item, verdict in zip(items, verdicts, strict=True) if verdict in _STOPPING), None)
         if stopped is not None:
-            return RequestOutcome(error=self._stop(answer, self._told(stopped, "a record")))
+            return RequestOutcome(
+                error=self._stop(answer, self._quoted(self._told(stopped, "a record"), records), records)
+            )
         retried = [
             (record, item)
             for record, item, verdict in zip(records, items, verdicts, strict=True)
@@ -179,7 +184,7 @@ class AnswerReader:
         reason = f": {self._hide(item.reason)[:_SHOWN]}" if item.reason else ""
         return f"{self._place()} responded with {item.status} for {about}{reason}"
 
-    def _stop(self, answer: Response, reason: str) -> TargetError:
+    def _stop(self, answer: Response, reason: str, records: Sequence[HttpRecord]) -> TargetError:
         location = answer.headers.get("location")
         do = _HINTS.get(answer.status, "correct the options or the server; statuses= overrides the status table")
         if answer.status == 207:
@@ -187,15 +192,19 @@ class AnswerReader:
         elif location:
             shown = shown_location(location, self._options.url, self._options.url)
             do = f"correct the url, if it is now {shown[:200]!r}"
-        return TargetError(reason, why=self._says(answer), do=do)
+        return TargetError(reason, why=self._says(answer, records), do=do)
 
     def _excerpt(self, answer: Response) -> str:
         # More is masked than is shown, otherwise a truncated secret could appear at the end.
         return self._hide(answer.body[: 2 * _SHOWN].decode("utf-8", "replace"))[:_SHOWN]
 
-    def _says(self, answer: Response) -> str:
-        excerpt = self._excerpt(answer)[:300].strip()
+    def _says(self, answer: Response, records: Sequence[HttpRecord]) -> str:
+        excerpt = self._quoted(self._excerpt(answer), records)[:300].strip()
         return f"the message is {excerpt!r}" if excerpt else "the response has no message"
+
+    def _quoted(self, text: str, records: Sequence[HttpRecord]) -> str:
+        """Mask the values of the records that the request had, as far as `log_rows` requires it."""
+        return text if self._rows.full else self._rows.quoted(text, [record.body.decode() for record in records])
 
     def _place(self) -> str:
         return masked(self._options.url)

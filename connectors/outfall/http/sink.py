@@ -107,6 +107,9 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
     def __repr__(self) -> str:
         return f"HttpSink({masked(self.http.url)!r}, method={self.http.method!r}, body={self.http.body!r})"
 
+    def key_columns(self) -> Sequence[str]:
+        return () if self.http.key_column is None else (self.http.key_column,)
+
     def kind(self) -> str:
         return "http"
 

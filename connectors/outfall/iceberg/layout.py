@@ -139,9 +139,9 @@ class IcebergLayout(FileLayout):
             name = self.schema.find_column_name(partition.source_id)
             raise ValueRefusedError(
                 f"column {name!r} holds a value that has no partition by {partition.transform}",
-                why=f"{type(error).__name__}: {error}",
+                why=type(error).__name__,  # and not its text, which may quote the value
                 do="leave such rows out, or correct the value",
-            ) from error
+            ) from None
 
     def partition_text(self, values: Sequence[Any]) -> Values:
         return tuple(map(text_of, values))

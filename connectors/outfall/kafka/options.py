@@ -14,6 +14,7 @@ from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.errors import ConfigurationError
 from outfall.options import Duration, Pairs, SinkOptions, resolve_secret
 from outfall.redaction import MASK, Redaction
+from outfall.row_logging import LogRows, log_rows_field
 
 _REACHING = (
     r"security\.protocol|client\.(id|rack|dns\.lookup)|(sasl|ssl|enable\.ssl|socket|broker\.address|reconnect)\..+|"
@@ -245,6 +246,7 @@ class KafkaOptions(SinkOptions):
         description="Maximum number of dead letters per epoch. One more fails the query, so that a wrong schema does"
         " not divert a whole epoch unnoticed.",
     )
+    log_rows: LogRows = log_rows_field()
     on_existing: Literal["check", "resume"] = Field(
         default="check",
         description="With `parts`: what to do on the first run if the ledger has this step under a missing checkpoint."

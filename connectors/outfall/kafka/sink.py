@@ -11,6 +11,7 @@ from outfall.errors import ConfigurationError, missing_extra
 from outfall.kafka.delivery import KafkaStream
 from outfall.kafka.options import KafkaOptions
 from outfall.options import make_options, names_arguments
+from outfall.row_logging import LogRows
 from outfall.sinks import Sink
 from outfall.wrappers import WithDeadLetters
 
@@ -62,6 +63,7 @@ class KafkaSink(WithDeadLetters):
         ledger_topic: str | None = None,
         on_existing: Literal["check", "resume"] = "check",
         max_dead_letters: int = 1000,
+        log_rows: LogRows = "keys",
         dead_letter: Any = None,
     ) -> None:
         if find_spec("confluent_kafka") is None:

@@ -13,7 +13,8 @@ from outfall.dead_letter import DeadLetter
 from outfall.errors import OutfallError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.kafka.producer import PRODUCERS, KafkaProducer
-from outfall.kafka.records import KafkaRecordMaker, KafkaRecords
+from outfall.kafka.records import KEY, KafkaRecordMaker, KafkaRecords
+from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
@@ -32,6 +33,7 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
         self._sink = sink
         self._context = sink.writer()
         self._maker = KafkaRecordMaker(sink.options)
+        self._log = RowLog(sink.options.log_rows, (sink.options.key_column or KEY,))
         self._producer: KafkaProducer | None = None
         self._take: Callable[[Sequence[DeadLetter]], None] | None = None
         self._sent = 0
@@ -110,13 +112,15 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
 
     def _hand_over(self, row: pa.RecordBatch, code: str, reason: str) -> None:
         context = self._context
+        text = row_texts(row)[0]
         letter = DeadLetter(
-            row=row_texts(row)[0],
+            row=text,
             reason=reason,
             code=code,
             step=context.step_id,
             epoch=context.epoch,
             part=f"writer-{context.worker_index}",
+            shown=lambda: self._log.described("a row", text, reason),
         )
         if self._take is not None:
             self._take([letter])

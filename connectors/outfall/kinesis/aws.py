@@ -143,6 +143,9 @@ class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
         """The columns in the options, by option."""
         return {name: column for name in ("data",) if (column := getattr(self.options, name)) is not None}
 
+    def key_columns(self) -> Sequence[str]:
+        return [column for option, column in self.columns().items() if option == "partition_key"]
+
     def kind(self) -> str:
         return self.service
 

@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.options import Duration, Limit, Names, SinkOptions
 from outfall.postgres.names import GONE, LONGEST, MARKER, NUMBER, ROW, STAGE
+from outfall.row_logging import LogRows, log_rows_field
 
 _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
 """The longest timeout of the server, which counts milliseconds in 32 bits."""
@@ -121,6 +122,7 @@ class PostgresOptions(SinkOptions):
         description="`dead_letter_table`: the maximum number of dead letters per epoch. One more fails the query, so a"
         " wrong schema cannot silently divert an epoch.",
     )
+    log_rows: LogRows = log_rows_field()
     create_table: Literal["never", "if_missing"] = Field(
         default="never", description="Whether to create a missing table with the columns of the rows."
     )

@@ -13,6 +13,7 @@ from outfall.postgres.offsets.parts import PartDelivery
 from outfall.postgres.offsets.source import SourceDelivery
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.epochs import EpochDelivery
+from outfall.row_logging import LogRows
 
 
 class PostgresSink(DelegatingSink):
@@ -66,6 +67,7 @@ class PostgresSink(DelegatingSink):
         on_rewind: Literal["error"] = "error",
         dead_letter_table: str | None = None,
         max_dead_letters: int = 1000,
+        log_rows: LogRows = "keys",
         create_table: Literal["never", "if_missing"] = "never",
         schema_evolution: Literal["fail", "add_columns"] = "fail",
         metadata_schema: str = "outfall",

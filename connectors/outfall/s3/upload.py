@@ -72,7 +72,8 @@ class UploadAttempt:
         key = self.store.options.root + (f"{path}/{name}" if path else str(name))
         if len(key.encode()) > _LONGEST_KEY:
             raise ValueRefusedError(
-                f"the key {key[:100]!r}… is longer than S3's {_LONGEST_KEY} bytes",
+                f"the key of an object below {self.store.options.root[:100]!r} is longer than S3's {_LONGEST_KEY}"
+                " bytes",
                 step=self.context.step_id,
                 epoch=self.context.epoch,
                 do="use a shorter prefix, shorter values in partition_by, or a shorter step_id",

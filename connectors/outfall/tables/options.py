@@ -8,6 +8,7 @@ from typing import Literal, TypedDict
 from pydantic import ByteSize, Field, field_validator
 
 from outfall.options import Duration, Names, SinkOptions
+from outfall.row_logging import LogRows, log_rows_field
 
 WriteMode = Literal["append", "overwrite_partitions"]
 OnExisting = Literal["check", "resume", "error", "overwrite"]
@@ -24,6 +25,7 @@ class TableArguments(TypedDict, total=False):
     target_file_bytes: int | str | None
     max_open_files: int
     retry_deadline: timedelta | float | str
+    log_rows: LogRows
 
 
 class TableOptions(SinkOptions):
@@ -65,6 +67,7 @@ class TableOptions(SinkOptions):
         description="How long transient errors are retried when the table is loaded, created or changed. Commits are"
         " retried until `commit_deadline` of the query.",
     )
+    log_rows: LogRows = log_rows_field()
 
     @field_validator("target_file_bytes")
     @classmethod

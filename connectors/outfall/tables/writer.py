@@ -16,6 +16,8 @@ from outfall.capabilities import WriterInitContext
 from outfall.errors import TargetError, TransientError, ValueRefusedError
 from outfall.formats.parquet import RowGroups
 from outfall.formats.partition_paths.directory_names import Distinct, combined
+from outfall.formats.strings import first_failing
+from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
 from outfall.storage.names import AttemptName
 from outfall.tables.area import NewFile, directory_of
@@ -45,6 +47,7 @@ class TableWriter(StatelessSinkPartition[Any]):
         self._published = published
         self._context = context
         self._most_open = options.max_open_files
+        self._log = RowLog(options.log_rows)
         self._target_size = int(options.target_file_bytes or layout.target_size)
         self._directory = directory_of(context.incarnation, context.generation, context.token)
         self._casts: dict[pa.Schema, _Cast] = {}
@@ -62,7 +65,7 @@ class TableWriter(StatelessSinkPartition[Any]):
             return
         cast = self._casts.get(batch.schema)
         if cast is None:
-            cast = self._casts[batch.schema] = _Cast(self._layout, batch.schema)
+            cast = self._casts[batch.schema] = _Cast(self._layout, batch.schema, self._log)
         rows = cast.apply(batch)
         for values, some in _split(rows, self._layout.partition(rows)):
             self._write(cast, self._layout.partition_text(values), some)
@@ -168,7 +171,8 @@ class TableWriter(StatelessSinkPartition[Any]):
 class _Cast:
     """How rows with some columns become rows of the table."""
 
-    def __init__(self, layout: FileLayout, given: pa.Schema) -> None:
+    def __init__(self, layout: FileLayout, given: pa.Schema, log: RowLog) -> None:
+        self._log = log
         self.schema = layout.file_schema(given)
         self.stored = layout.stored(self.schema)
         by_name = {name: index for index, name in enumerate(given.names)}
@@ -181,11 +185,14 @@ class _Cast:
         Raises:
             ValueRefusedError: a value does not fit, naming its column.
         """
-        columns = [_cast(batch.column(index), field) for index, field in zip(self._columns, self.schema, strict=True)]
+        columns = [
+            _cast(batch.column(index), field, self._log)
+            for index, field in zip(self._columns, self.schema, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+def _cast(column: pa.Array, field: pa.Field, log: RowLog) -> pa.Array:
     if not field.nullable and column.null_count:
         row = pc.index(column.is_null(), True).as_py()
         raise ValueRefusedError(
@@ -197,13 +204,14 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column
     try:
         return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowInvalid as error:
         raise ValueRefusedError(
             f"column {field.name!r} of type {spark_type(column.type)} holds a value that the table's"
-            f" {spark_type(field.type)} cannot take",
-            why=str(error),
+            f" {spark_type(field.type)} cannot take,"
+            f" in row {first_failing(column, lambda some: some.cast(field.type))} of the batch",
+            why=str(error) if log.full else None,
             do="cast the column before writing it",
-        ) from error
+        ) from None
 
 
 def _split(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:

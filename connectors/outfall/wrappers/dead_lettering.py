@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batc
 from outfall.delegating_sink import DelegatingSink
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.options import names_arguments
+from outfall.row_logging import RowLog
 from outfall.source_options import build_children
 from outfall.wrappers.composite import Composite
 from outfall.wrappers.composite_committer import ChildValue
@@ -203,8 +205,6 @@ class DeadLetteringPartition(CompositePartition):
 _ROWS = "rows"
 _COUNTER = f"{DEAD_LETTERS}.{_ROWS}"
 """What counts the rows that the dead-letter sink got."""
-_EXCERPT = 200
-"""Characters; a row may be long."""
 
 
 def _too_many(most: int, why: str) -> ValueRefusedError:
@@ -216,9 +216,9 @@ def _too_many(most: int, why: str) -> ValueRefusedError:
 
 
 def _shown(letter: DeadLetter) -> str:
-    row = letter.row if len(letter.row) <= _EXCERPT else f"{letter.row[:_EXCERPT]}…"
+    shown = letter.shown or partial(RowLog("none").described, "a record", letter.row, letter.reason)
     code = f" ({letter.code})" if letter.code else ""
-    return f"one of them is {row}: {letter.reason[: 2 * _EXCERPT]}{code}"
+    return f"one of them is {shown()}{code}"
 
 
 def dead_letters_from_options(sink: Any, options: Mapping[str, str]) -> DeadLetteringSink:

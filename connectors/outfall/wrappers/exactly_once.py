@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.options import Names, SinkOptions, make_options, names_arguments
+from outfall.row_logging import LogRows, RowLog, log_rows_field
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
 from outfall.values import rows_to_batch, spark_type
@@ -54,6 +56,7 @@ class ExactlyOnceOptions(SinkOptions):
     window: int = Field(
         default=10_000, ge=0, description="Minimum number of offsets for which out-of-order rows are still recognized."
     )
+    log_rows: LogRows = log_rows_field()
 
 
 class ExactlyOnceSink(WithDeadLetters):
@@ -77,6 +80,7 @@ class ExactlyOnceSink(WithDeadLetters):
         source_partition: the column that names the source partition, or several, as `["topic", "partition"]`.
         parts: how many tasks write.
         window: how many offsets a row may at least come late.
+        log_rows: what errors show of a rejected row: `"none"`, its offset with `"keys"`, or `"full"`.
         dead_letter: a sink for the rows below the window or without an offset, and for what the target refuses; without
             it they are errors.
 
@@ -94,9 +98,10 @@ class ExactlyOnceSink(WithDeadLetters):
         source_partition: str | Sequence[str],
         parts: int = 1,
         window: int = 10_000,
+        log_rows: LogRows = "keys",
         dead_letter: Any = None,
     ) -> None:
-        given = {"offset": offset, "source_partition": source_partition, "parts": parts, "window": window}
+        given = {name: value for name, value in locals().items() if name in ExactlyOnceOptions.model_fields}
         self.options = make_options(ExactlyOnceOptions, given)
         super().__init__(OffsetDedup(target, self.options), dead_letter)
 
@@ -378,17 +383,17 @@ class ExactlyOncePartition(CompositePartition):
         if self._take is not None:
             return
         context, least = self._context, pc.min(offsets).as_py()
+        of, at = (f" of source partition {name}", f" {least}") if self._options.log_rows != "none" else ("", "")
         if least < 0:
             raise ValueRefusedError(
-                f"a row of source partition {name} has offset {least}",
+                f"a row{of} has the offset{at}",
                 step=context.step_id,
                 epoch=context.epoch,
                 why=_NEGATIVE,
                 do="correct the column, or give dead_letter= a sink for such rows",
             )
         raise ValueRefusedError(
-            f"a row of source partition {name} has offset {least}, and what was seen up to offset {known.floor} is not"
-            " known any more",
+            f"a row{of} has the offset{at}, and what was seen up to offset {known.floor} is not known any more",
             step=context.step_id,
             epoch=context.epoch,
             why=f"it comes more than {self._options.window} offsets late, or the source was rewound",
@@ -399,7 +404,14 @@ class ExactlyOncePartition(CompositePartition):
         if self._take is None or not rows.num_rows:
             return
         context = self._context
-        self._take([DeadLetter(text, reason, context.step_id, context.epoch, context.part) for text in row_texts(rows)])
+        log = RowLog(self._options.log_rows, (*self._options.source_partition, self._options.offset))
+        place = (context.step_id, context.epoch, context.part)
+        self._take(
+            [
+                DeadLetter(text, reason, *place, shown=partial(log.described, "a row", text, reason))
+                for text in row_texts(rows)
+            ]
+        )
         context.metrics.add("dead_letters", rows.num_rows)
 
 

@@ -118,7 +118,7 @@ def test_limits_count_the_bytes_of_the_key(aws: Aws, name: str) -> None:
 def test_a_record_that_the_service_refuses_is_named(aws: Aws, name: str) -> None:
     sink = stream(aws, name, explicit_hash_key="place", data="text", max_batch_size=8)
     values = [{"place": str(2**128 if number == 5 else number), "text": str(number)} for number in range(8)]
-    with pytest.raises(ValueRefusedError, match="the record 5 is rejected"):
+    with pytest.raises(ValueRefusedError, match="a record of writer 0 is rejected"):
         write(sink, values, tasks=1)
 
 

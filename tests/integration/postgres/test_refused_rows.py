@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -131,9 +132,42 @@ def test_a_row_that_is_refused_is_named_by_its_primary_key(dsn: str, recovery: s
     error = ValueRefusedError if case.staged else CommitRefusedError
     with pytest.raises(error) as caught:
         write(target.sink(), recovery, case)
-    for told in ('the row with key {"id":3}', case.reason, f"SQLSTATE {case.code}" if case.code else "What to do"):
+    for told in ('the row with key {"id": 3}', f"SQLSTATE {case.code}" if case.code else "What to do"):
         assert told in str(caught.value)
+    assert (case.reason in str(caught.value)) == ((case.code or "")[:2] != "22")
     assert target.ids() == there
+
+
+@pytest.mark.parametrize("log_rows", ["none", "keys", "full"])
+@pytest.mark.parametrize(
+    "columns",
+    ["name text CHECK (name <> 'Ringelnatz')", "name text UNIQUE", "name integer", "name uuid", "name varchar(3)"],
+)
+def test_no_more_of_a_row_is_told_than_log_rows_permits(
+    dsn: str, recovery: str, columns: str, log_rows: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither by the server's detail and message, nor by a cause in the traceback."""
+    target = Target(dsn, f"CREATE TABLE t (id bigint PRIMARY KEY, {columns})")
+    refused: list[dict[str, Any]] = [{"id": number, "name": None} for number in (1, 2)]
+    refused += [{"id": number, "name": "Ringelnatz"} for number in (4711, 4712)[: 1 + ("UNIQUE" in columns)]]
+    with caplog.at_level("DEBUG"), pytest.raises(OutfallError) as caught:
+        run(target.sink(log_rows=log_rows), recovery, 0, refused)
+    told = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert ("Ringelnatz" in told) == (log_rows == "full")
+    assert ("471" in told) == (log_rows != "none")
+
+
+def test_dead_letters_hold_the_whole_row_whatever_is_logged(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, name text CHECK (name <> 'Ringelnatz'))")
+    sink = target.sink(log_rows="none", dead_letter_table="dead", max_dead_letters=1)
+    run(sink, recovery, 0, [{"id": 1, "name": "Ringelnatz"}])
+    ((row, excerpt),) = target.run("SELECT row, excerpt FROM dead")
+    assert "Ringelnatz" in row
+    assert "Ringelnatz" in excerpt
+    more = [{"id": number, "name": "Ringelnatz"} for number in (2, 3)]
+    with pytest.raises(OutfallError, match="more than 1 rows") as caught:
+        run(sink, recovery, 1, more)
+    assert "Ringelnatz" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_rows_that_are_dropped_for_one_that_is_refused_are_counted_and_end_the_guarantee(
@@ -193,7 +227,7 @@ def test_values_at_the_edge_of_their_type_are_taken(
 
 def test_a_row_is_named_by_the_key_columns_of_an_upsert(dsn: str, recovery: str) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint, name text UNIQUE CHECK (name <> 'n2'))")
-    with pytest.raises(CommitRefusedError, match=r'the row with key \{"name":"n2"\}'):
+    with pytest.raises(CommitRefusedError, match=r'the row with key \{"name": "n2"\}'):
         run(target.sink(write_mode="upsert", key_columns="name"), recovery, 0, rows(1, 2, 3))
 
 
@@ -202,8 +236,9 @@ def test_a_row_without_a_key_is_named_by_its_beginning(dsn: str, recovery: str, 
     target = Target(dsn, f"CREATE TABLE t (id bigint CHECK (id <> 5), name {column})")
     long = "x" * 1000
     name = json.dumps(long) if column == "text" else "{"
-    with pytest.raises(OutfallError, match=r'row (5 of its task, )?\{"id":5,"name":".') as caught:
-        run(target.sink(), recovery, 0, [{"id": number, "name": name if number == 5 else "1"} for number in range(9)])
+    sink = target.sink(log_rows="full")
+    with pytest.raises(OutfallError, match=r'(a row|row 5 of its task), \{"id":5,"name":".') as caught:
+        run(sink, recovery, 0, [{"id": number, "name": name if number == 5 else "1"} for number in range(9)])
     assert len(str(caught.value)) < 2500
 
 
@@ -222,7 +257,7 @@ def test_a_row_is_found_in_the_midst_of_many_batches(dsn: str, recovery: str, mo
         ]
 
     for bad in (137, 2599, 4999):
-        with pytest.raises(ValueRefusedError, match=rf'key \{{"id":{bad}\}}'):
+        with pytest.raises(ValueRefusedError, match=rf'key \{{"id": {bad}\}}'):
             local.run_task(ticket, 0, 0, batches(bad))
     assert target.staged() == 0
     coordinator.finish(ticket, [local.run_task(ticket, 0, 0, batches(None))])
@@ -279,7 +314,7 @@ def test_more_than_the_limit_fail_the_query(dsn: str, recovery: str, mode: str) 
     column = "name jsonb" if mode == "staging" else "name text CHECK (name = '1')"
     target = Target(dsn, f"CREATE TABLE t (id bigint PRIMARY KEY, {column})")
     bad = [{"id": number, "name": "1" if number % 2 else "{"} for number in range(10)]
-    with pytest.raises(ValueRefusedError, match=r"more than 4 rows.*key \{\"id\":\d\}.*max_dead_letters"):
+    with pytest.raises(ValueRefusedError, match=r"more than 4 rows.*key \{\"id\": \d\}.*max_dead_letters"):
         run(target.sink(dead_letter_table="dead", max_dead_letters=4), recovery, 0, bad)
     assert target.ids() == []
     run(target.sink(dead_letter_table="dead", max_dead_letters=5), recovery, 0, bad)
@@ -291,7 +326,7 @@ def test_the_limit_holds_for_the_tasks_of_an_epoch_together(dsn: str, recovery: 
     target = Target(dsn, "CREATE TABLE t (id smallint, name text)")
     bad = [[{"id": 100_000 * task + number, "name": "x"} for number in range(3)] for task in (1, 2)]
     strict, patient = (target.sink(dead_letter_table="dead", max_dead_letters=most) for most in (5, 6))
-    with pytest.raises(ValueRefusedError, match=r"more than 5 rows of this epoch.*row \{\"id\":\d+,.*max_dead_letters"):
+    with pytest.raises(ValueRefusedError, match=r"more than 5 rows of this epoch .* among them a row.*max_dead_"):
         run(strict, recovery, 0, *bad)
     # Nothing is recorded, so that rows that were corrected at their source are written.
     with crash_at("after PREPARED"):

@@ -204,7 +204,7 @@ def test_percent_signs_in_names_of_keys_are_found_by_deletes_and_errors(dsn: str
     sink = PostgresSink(dsn, ODD, write_mode="delete", key_columns="100%s")
     run(sink, recovery, 0, [{"100%s": 1}])
     assert target.run(f'SELECT "100%s" FROM {ODD}') == [(2,)]
-    with pytest.raises(CommitRefusedError, match=r'row with key \{"100%s":2\}'):
+    with pytest.raises(CommitRefusedError, match=r'row with key \{"100%s": 2\}'):
         run(PostgresSink(dsn, ODD, on_existing="resume"), f"{recovery}-other", 0, [{"100%s": 2, "a%": "x"}])
 
 

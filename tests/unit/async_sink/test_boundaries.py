@@ -382,7 +382,7 @@ def test_refused_entries_stop_the_query_where_nobody_takes_them() -> None:
     partition, destination = opened(silent, max_batch_size=1)
     partition.write_batch(["naïve"])
     destination.results[0].dead_letter("naïve", "not a number", "22P02")
-    with pytest.raises(ValueRefusedError, match=r"the record .* is rejected \(22P02\)\. not a number"):
+    with pytest.raises(ValueRefusedError, match=r"a record is rejected \(22P02\)\. not a number"):
         partition.flush(True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,14 @@ def test_a_column_that_the_table_lacks_is_refused() -> None:
         write(link_to(), batch(id=[1], other=[2]))
 
 
+SENTINEL = "Ringelnatz"
+"""What no traceback holds; its lines of source name it so."""
+
+
 def test_a_value_that_does_not_fit_is_refused_with_its_column() -> None:
-    with pytest.raises(ValueRefusedError, match=r"column 'id' of type string .* bigint"):
-        write(link_to(), batch(id=["no number"], text=["a"]))
+    with pytest.raises(ValueRefusedError, match=r"column 'id' of type string .* bigint .*, in row 1 of the batch") as e:
+        write(link_to(), batch(id=["1", SENTINEL], text=["a", "b"]))
+    assert SENTINEL not in "".join(traceback.format_exception(e.value))
 
 
 def test_a_null_that_the_table_does_not_take_is_refused_with_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

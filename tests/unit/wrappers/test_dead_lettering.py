@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -108,7 +107,7 @@ def test_more_than_an_epoch_may_have_fail_it_before_anything_is_published(
         LocalDriver(sink(2), recovery).run_epoch(0, [rows(*ids) for ids in tasks])
     text = str(stopped.value)
     assert "more than 2 records of this epoch are refused" in text
-    assert re.search(r'one of them is \{"id": ?-[13]\}: below nought', text)
+    assert "one of them is a record: below nought" in text
     assert "raise max_dead_letters" in text
     assert rows_of(refusing.warehouse) == rows_of(letters.warehouse) == []
     assert letters.warehouse.opened == (0 if len(tasks) == 1 else 3), "a task refuses them as they come"

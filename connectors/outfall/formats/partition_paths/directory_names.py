@@ -165,10 +165,8 @@ def _refuse(mask: pa.Array, values: Distinct, column: str, *, why: str, do: str)
     number = first_row(mask)
     if number < 0:
         return
-    value, row = values.values.slice(number, 1).cast(TEXT)[0].as_py(), values.first_row(number)
-    shown = value if len(value) <= 40 else f"{value[:40]}…"
     raise ValueRefusedError(
-        f"rows cannot be partitioned by {shown!r}, the value of column {column!r} in row {row} of the batch",
+        f"rows cannot be partitioned by the value of column {column!r} in row {values.first_row(number)} of the batch",
         why=why,
         do=do,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -25,12 +26,40 @@ class ConnectionRefusedByServerError(psycopg.OperationalError):
     """
 
 
-def describe(error: psycopg.Error) -> str:
-    """Return what the server said: code, message and detail."""
+def describe(error: psycopg.Error, *, full: bool = False) -> str:
+    """Return what the server said: code, message and detail; see `told`."""
     diagnosis = error.diag
-    parts = [diagnosis.message_primary or str(error).strip(), diagnosis.message_detail]
-    text = "; ".join(part for part in parts if part)
-    return f"{text} (SQLSTATE {error.sqlstate})" if error.sqlstate else text
+    message = diagnosis.message_primary or str(error).strip()
+    return told(message, error.sqlstate, diagnosis.message_detail, full=full)
+
+
+def told(message: str, code: str | None, detail: str | None, *, full: bool, column: str | None = None) -> str:
+    """Return the server's words about an error.
+
+    The detail of a rejected row quotes the row ("Failing row contains …", "Key (id)=(…)"), and so does the message of
+    class 22 ("invalid input syntax for type integer: …"), in the language of the server. Unless `full`, the name of the
+    code replaces such a message.
+    """
+    where = f" in column {column}" if column else ""
+    if not full and quotes_rows(code):
+        detail = None
+        if code is not None and code.startswith("22"):
+            message = _name(code) + where
+    text = "; ".join(part for part in (message, detail) if part)
+    return f"{text} (SQLSTATE {code})" if code else text
+
+
+def quotes_rows(code: str | None) -> bool:
+    """Tell whether the texts of an error may quote a row: a value, a constraint, a view's check, or a trigger's own."""
+    return (code or "")[:2] in ("22", "23", "44", "P0")
+
+
+def _name(code: str) -> str:
+    try:
+        name = psycopg.errors.lookup(code).__name__
+    except KeyError:
+        return "a value is rejected"
+    return re.sub("(?<!^)(?=[A-Z])", " ", name).lower()
 
 
 def may_pass(error: psycopg.Error) -> bool:
@@ -81,13 +110,19 @@ def explained(database: PostgresDatabase, doing: str, step: str | None = None) -
     try:
         yield
     except psycopg.Error as error:
-        raise translated(database, doing, error, step) from error
+        hidden = quotes_rows(error.sqlstate) and database.options.log_rows != "full"
+        raise translated(database, doing, error, step) from None if hidden else error
 
 
 def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
     """Make our error of the driver's."""
     kind, do = _meaning(database, error)
-    return kind(f"{doing} in {database.name()} failed", step=step, why=describe(error), do=do)
+    return kind(
+        f"{doing} in {database.name()} failed",
+        step=step,
+        why=describe(error, full=database.options.log_rows == "full"),
+        do=do,
+    )
 
 
 def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[OutfallError], str]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from outfall.errors import ValueRefusedError
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.options import FormatOptions
-from outfall.formats.strings import TEXT, data_of, first_row
+from outfall.formats.strings import TEXT, data_of, first_failing, first_row
 from outfall.postgres.catalogue.columns import Kind
 from outfall.postgres.catalogue.types import is_json, is_list
 
@@ -157,7 +157,7 @@ def _json(array: pa.Array, place: ValuePlace) -> pa.Array:
     try:
         return change(array)
     except ValueRefusedError as error:
-        row = _first_failing(array, change, ValueRefusedError)
+        row = first_failing(array, change, ValueRefusedError)
         what, why, do = _YEAR_IN_JSON if _is_utf8(array.take(pa.array([row]))) else _BYTES_IN_JSON
         raise place.refused(row, what, why, do) from error
 
@@ -175,21 +175,7 @@ def _tried(array: pa.Array, change: Callable[[pa.Array], Any], what: str, why: s
     try:
         return change(array)
     except pa.ArrowInvalid as error:
-        raise place.refused(_first_failing(array, change), what, why, do) from error
-
-
-def _first_failing(
-    array: pa.Array, change: Callable[[pa.Array], Any], refusal: type[Exception] = pa.ArrowInvalid
-) -> int:
-    low, high = 0, len(array)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            change(array.slice(low, middle - low))
-            low = middle
-        except refusal:
-            high = middle
-    return low
+        raise place.refused(first_failing(array, change), what, why, do) from error
 
 
 def _refuse_outside(counts: pa.Array, first: int, last: int, what: str, place: ValuePlace) -> None:

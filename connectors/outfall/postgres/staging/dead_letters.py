@@ -11,6 +11,7 @@ until its attempt has won, as unlogged as staging is, and counted as staging is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,15 +25,17 @@ from outfall.formats.row_text import row_texts
 from outfall.postgres.catalogue.columns import is_there, read_columns, read_primary_key
 from outfall.postgres.catalogue.types import new_column_type
 from outfall.postgres.connection.database import PostgresConnection
+from outfall.postgres.connection.errors import told
 from outfall.postgres.copy.values import RefusedRowError
 from outfall.postgres.names import STAGE, TableName
 from outfall.postgres.options import PostgresOptions
+from outfall.row_logging import RowLog
 
 _COLUMNS = {field.name: new_column_type(field.type, field.name) for field in DEAD_LETTER_SCHEMA}
 _NAMES = sql.SQL(", ").join(map(sql.Identifier, _COLUMNS))
 
-_EXCERPT = 200
-"""Characters; a row may be long."""
+_COPIED = re.compile(r"^COPY .+?, line \d+, column ([^:\n]+)", re.MULTILINE)
+"""What the server says of the place of an error in a COPY; a value may follow."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class RowRefusal:
     """The SQLSTATE, where the server told."""
     detail: str | None = None
     do: str = "correct or leave out the row, or change the table"
+    column: str | None = None
+    """The column, where the server names it."""
 
     @classmethod
     def of(cls, error: psycopg.Error | RefusedRowError) -> RowRefusal:
@@ -51,12 +56,15 @@ class RowRefusal:
         if isinstance(error, RefusedRowError):
             return cls(error.reason, do=error.do or cls.do)
         diagnosis = error.diag
-        return cls(diagnosis.message_primary or str(error).strip(), error.sqlstate, diagnosis.message_detail)
+        column = _COPIED.search(diagnosis.context or "")
+        return cls(
+            diagnosis.message_primary or str(error).strip(), error.sqlstate, diagnosis.message_detail,
+            column=None if column is None else column[1],
+        )  # fmt: skip
 
-    def __str__(self) -> str:
-        """Return reason, detail and code in one sentence."""
-        text = "; ".join(part for part in (self.reason, self.detail) if part)
-        return f"{text} (SQLSTATE {self.code})" if self.code else text
+    def told(self, log: RowLog) -> str:
+        """Return reason, detail and code in one sentence, with as much of the row as may be shown."""
+        return told(self.reason, self.code, self.detail, full=log.full, column=self.column)
 
 
 def isolate(
@@ -86,46 +94,34 @@ def isolate(
 
 
 def too_many(
-    most: int, name: str, refusal: RowRefusal, *, step: str | None = None, epoch: int | None = None
+    most: int, name: str, refusal: RowRefusal, log: RowLog, *, step: str | None = None, epoch: int | None = None
 ) -> OutfallError:
     """Make the error for an epoch with more refused rows than may become dead letters."""
     return ValueRefusedError(
-        f"more than {most} rows of this epoch are refused, {name} among them",
+        f"more than {most} rows of this epoch are refused, among them {name}",
         step=step,
         epoch=epoch,
-        why=str(refusal),
+        why=refusal.told(log),
         do="correct the rows or the table; or raise max_dead_letters, if so many are meant to be set aside",
     )
 
 
-def key_names(connection: PostgresConnection, options: PostgresOptions, given: Sequence[str]) -> list[str]:
-    """Return the columns that a row is named by: the option's, else the primary key's, if the rows have them."""
-    keys = options.key_columns or read_primary_key(connection, TableName.parse(options.table))
-    return list(keys) if all(name in given for name in keys) else []
+def row_log(connection: PostgresConnection, options: PostgresOptions) -> RowLog:
+    """Return how rows are called: by the columns of the options that identify them, else by the primary key."""
+    keys = options.key_columns or options.offset_columns
+    return RowLog(options.log_rows, keys or read_primary_key(connection, TableName.parse(options.table)))
 
 
-def batch_row_name(batch: pa.RecordBatch, row: int, keys: Sequence[str], position: int) -> str:
+def batch_row_name(batch: pa.RecordBatch, row: int, log: RowLog, position: int) -> str:
     """Name a row of a batch.
 
     Args:
         batch: the rows.
         row: which of them.
-        keys: the columns to name it by.
+        log: how rows are called.
         position: which of its task's rows it is.
     """
-    shown = batch.slice(row, 1)
-    if keys:
-        return row_name(row_texts(shown.select(list(keys)))[0], by_key=True)
-    return f"row {position} of its task, {_cut(row_texts(shown)[0])}"
-
-
-def row_name(text: str, *, by_key: bool) -> str:
-    """Name a row by the JSON text of its key, or of itself."""
-    return f"the row with key {_cut(text)}" if by_key else f"the row {_cut(text)}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
+    return log.name(f"row {position} of its task", row_texts(batch.slice(row, 1))[0])
 
 
 class DeadLetterTable:
@@ -135,9 +131,11 @@ class DeadLetterTable:
         table: where letters go.
         metadata_schema: where the ledger is.
         most: how many letters an epoch may have.
+        log: how rows are called in errors.
     """
 
-    def __init__(self, table: TableName, metadata_schema: str, most: int) -> None:
+    def __init__(self, table: TableName, metadata_schema: str, most: int, log: RowLog) -> None:
+        self._log = log
         self.table = table
         self.most = most
         self._waiting = TableName(metadata_schema, "refused")
@@ -191,7 +189,8 @@ class DeadLetterTable:
         # When a crash took them all, whoever counts them says so.
         if found is not None:
             text, *why = found
-            raise too_many(self.most, row_name(text, by_key=False), RowRefusal(*why), step=step, epoch=epoch)
+            name = self._log.name("a row", text)
+            raise too_many(self.most, name, RowRefusal(*why), self._log, step=step, epoch=epoch)
 
     def publish(self, connection: PostgresConnection, stages: Collection[int]) -> int:
         """Move the letters of attempts that have won; return how many there were."""
@@ -278,7 +277,8 @@ def dead_letters(options: PostgresOptions) -> DeadLetterTable | None:
     table = TableName.parse(options.dead_letter_table)
     if table == TableName.parse(options.table):
         raise _is_the_table()
-    return DeadLetterTable(table, options.metadata_schema, options.max_dead_letters)
+    log = RowLog(options.log_rows, options.key_columns)
+    return DeadLetterTable(table, options.metadata_schema, options.max_dead_letters, log)
 
 
 def _is_the_table() -> ConfigurationError:

@@ -20,10 +20,11 @@ from outfall.postgres.connection.errors import is_rows_fault, may_be_misfit, may
 from outfall.postgres.ledger import LedgerRow
 from outfall.postgres.names import MARKER, TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.dead_letters import DeadLetterTable, RowRefusal, isolate, key_names, row_name, too_many
+from outfall.postgres.staging.dead_letters import DeadLetterTable, RowRefusal, isolate, row_log, too_many
 from outfall.postgres.staging.publish_sql import Places, Rows, places, statements
 from outfall.postgres.staging.staging_table import StagedRows
 from outfall.postgres.tables import StepTables, Wanted
+from outfall.row_logging import RowLog
 from outfall.trace_points import reached
 
 Request = CommitRequest[StagedRows]
@@ -196,13 +197,14 @@ class PostgresCommitter(StagedCommitter):
         staged = {request.committable.stage: request.committable.letters for request in requests}
         if self._letters is None:
             self._check_no_letters(sum(staged.values()))
-            changed = move.whole(connection)
-            self._check_all_there(connection, move, changed)
-            return _Moved(changed)
+            moved = move.whole(connection)
+            self._check_all_there(connection, move, moved)
+            return _Moved(moved)
         waiting = sum(staged.values())
         self._letters.check_bound(connection, staged, epoch=self._context.epoch, step=self._context.step_id)
         if waiting and self._letters.publish(connection, list(staged)) != waiting:
             raise _RowsLostError
+        changed: int | None = None
         try:
             with connection.transaction():
                 # A constraint that waits for COMMIT could not be told from others there.
@@ -212,6 +214,7 @@ class PostgresCommitter(StagedCommitter):
             # Where no row of the epoch can be taken as it was staged, none is a dead letter.
             if not is_rows_fault(error) or (may_be_misfit(error) and self._find_lost(connection, requests)):
                 raise
+        if changed is None:  # not within the handler, whose error would stand in every traceback, with the row
             return self._move_sorting(connection, move, self._letters, waiting)
         self._check_all_there(connection, move, changed)
         return _Moved(changed)
@@ -225,7 +228,8 @@ class PostgresCommitter(StagedCommitter):
         for refusal in sorting.run():
             if already + len(sorting.refused) > letters.most:
                 name = move.name(connection, list(sorting.refused)[-1])
-                raise too_many(letters.most, name, refusal, step=self._context.step_id, epoch=self._context.epoch)
+                log = row_log(connection, self._options)
+                raise too_many(letters.most, name, refusal, log, step=self._context.step_id, epoch=self._context.epoch)
         for place, refusal in sorting.refused.items():
             letters.add(
                 connection, move.row_text(place), refusal, step=self._context.step_id, epoch=self._context.epoch
@@ -254,7 +258,7 @@ class PostgresCommitter(StagedCommitter):
             f"{self._table} refuses {name}",
             step=self._context.step_id,
             epoch=self._context.epoch,
-            why=str(refusal),
+            why=refusal.told(RowLog(self._options.log_rows)),
             do="correct the row at its source or change the table, and start the query again, or set dead_letter_table;"
             " nothing of the epoch is in the table",
         )
@@ -370,10 +374,10 @@ class Move:
         found = places(self._options, connection, self._staging, stages)
         return SortingMove(connection, found, self._statements(found.rows), self._statements(found.one), stages)
 
-    def row_text(self, place: str, columns: Sequence[str] = ()) -> sql.Composed:
+    def row_text(self, place: str) -> sql.Composed:
         """Return a query for the JSON text of one staged row, as the server writes it."""
-        shown: list[sql.Composable] = [sql.Identifier(name) for name in columns or self._columns]
-        if self._options.delete_marker and not columns:
+        shown: list[sql.Composable] = [sql.Identifier(name) for name in self._columns]
+        if self._options.delete_marker:
             shown.append(
                 sql.SQL("{} AS {}").format(sql.Identifier(MARKER), sql.Identifier(self._options.delete_marker))
             )
@@ -382,10 +386,9 @@ class Move:
         )
 
     def name(self, connection: PostgresConnection, place: str) -> str:
-        """Name a staged row by its key, else by how it begins."""
-        keys = key_names(connection, self._options, self._columns)
-        found = connection.execute(self.row_text(place, keys)).fetchone()
-        return row_name(found[0] if found else "", by_key=bool(keys))
+        """Name a staged row as `log_rows` permits."""
+        found = connection.execute(self.row_text(place)).fetchone()
+        return row_log(connection, self._options).name("a row", found[0] if found else "")
 
     def _statements(self, rows: Rows) -> list[sql.Composed]:
         return statements(self._options, self._table, self._staging, self._columns, rows)

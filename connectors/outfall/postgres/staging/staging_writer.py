@@ -27,7 +27,7 @@ from outfall.postgres.staging.dead_letters import (
     RowRefusal,
     batch_row_name,
     isolate,
-    key_names,
+    row_log,
     too_many,
 )
 from outfall.postgres.staging.staging_table import StagedRows, Staging, new_stage
@@ -225,7 +225,7 @@ class StreamingCopy(StagingCopy):
                 self._copy = RunningCopy(self._connection, self._command, self._encoder.again())
             size = self._copy.write(self._staged(batch, self.rows))
         except (RefusedRowError, psycopg.Error) as error:
-            raise self._named(error) from error
+            raise self._named(error) from error if self._options.log_rows == "full" else None
         self.rows += batch.num_rows
         if self._sent_bytes >= COPY_BYTES:
             self.finish()
@@ -237,7 +237,7 @@ class StreamingCopy(StagingCopy):
         try:
             self._copy.finish()
         except psycopg.Error as error:
-            raise self._named(error) from error
+            raise self._named(error) from error if self._options.log_rows == "full" else None
         self._copy = None
         self._sent, self._sent_bytes = [], 0
 
@@ -254,23 +254,24 @@ class StreamingCopy(StagingCopy):
             return error
         if found is None:
             return error
-        name, refusal = found
-        return ValueRefusedError(f"{self._options.table} refuses {name}", why=str(refusal), do=refusal.do)
+        name, why, do = found
+        return ValueRefusedError(f"{self._options.table} refuses {name}", why=why, do=do)
 
-    def _find(self, error: RefusedRowError | psycopg.Error) -> tuple[str, RowRefusal] | None:
+    def _find(self, error: RefusedRowError | psycopg.Error) -> tuple[str, str, str] | None:
         """Send again what was sent last, by halves, until a row is refused; nothing of it stays."""
         connection = self._connection
         if self._copy is not None:
             self._copy.abort(error)
         connection.execute("ROLLBACK")
         with connection.transaction(force_rollback=True):
-            keys = key_names(connection, self._options, self._sent[-1][1].schema.names)
+            log = row_log(connection, self._options)
             if isinstance(error, RefusedRowError):
                 first, batch = self._sent[-1]
-                return batch_row_name(batch, error.row, keys, first + error.row), RowRefusal.of(error)
+                refusal = RowRefusal.of(error)
+                return batch_row_name(batch, error.row, log, first + error.row), refusal.told(log), refusal.do
             for first, batch in self._sent:
                 for row, refusal in self._isolate(self._staged(batch, first)):
-                    return batch_row_name(batch, row, keys, first + row), refusal
+                    return batch_row_name(batch, row, log, first + row), refusal.told(log), refusal.do
         return None
 
 
@@ -288,8 +289,9 @@ class SortingCopy(StagingCopy):
     def _set_aside(self, batch: pa.RecordBatch, row: int, refusal: RowRefusal) -> None:
         text = row_texts(batch.slice(row, 1))[0]
         if len(self.letters) == self._options.max_dead_letters:
-            keys = key_names(self._connection, self._options, batch.schema.names)
-            raise too_many(self._options.max_dead_letters, batch_row_name(batch, row, keys, self.rows + row), refusal)
+            log = row_log(self._connection, self._options)
+            name = batch_row_name(batch, row, log, self.rows + row)
+            raise too_many(self._options.max_dead_letters, name, refusal, log)
         self.letters.append(
             DeadLetter(
                 text,
