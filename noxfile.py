@@ -1,8 +1,7 @@
-"""Every check of the repository, each a session.
+"""All checks of the repository as nox sessions.
 
-`nox --no-venv -s …` runs the sessions in the environment that nox itself lives in, which is how the README sets up the
-tests once. Without `--no-venv` each session builds an environment of its own. No session passes settings to a tool:
-those stand in pyproject.toml and nowhere else.
+`nox --no-venv -s …` runs a session in the environment of nox itself, as in the README. Without `--no-venv`, each
+session creates its own environment. Sessions pass no settings to tools. All settings are in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ nox.options.sessions = ["lint", "types", "docs", "unit", "integration"]
 
 ROOT = Path(__file__).parent
 SPARKS = {
-    # It holds numpy below 2, which pyarrow 20 and later refuse; so this session also tries the oldest pyarrow.
+    # It requires numpy below 2, which pyarrow 20 and later reject. So this session also tests the oldest pyarrow.
     "3.5": ("pyspark==3.5.9", "pyarrow==18.*"),
     "4.1": ("pyspark==4.1.4",),
     "4.3": ("pyspark==4.3.0",),
 }
 
 AREAS = {
-    # Each connector with the base that it alone stands on.
+    # Each connector with the base that only it uses.
     "file": ("file", "formats"),
     "postgres": ("postgres",),
     "s3": ("s3",),
@@ -39,10 +38,10 @@ AREAS = {
     "wrappers": ("wrappers",),
     "spark": ("spark", "project"),
 }
-# Not a list, so that no folder is forgotten.
+# Computed, so that no folder is missing.
 _folders = {path.parent.name for path in ROOT.glob("tests/*/*/test_*.py")}
 AREAS["core"] = tuple(sorted(_folders.difference(*AREAS.values())))
-"""The folders of tests/unit and tests/integration that `thorough` takes together."""
+"""The folders of tests/unit and tests/integration in each `thorough` session."""
 
 SERVERS = {
     "OUTFALL_TEST_POSTGRES_DSN": "postgresql://postgres:outfall@127.0.0.1:15432/outfall",
@@ -51,52 +50,52 @@ SERVERS = {
     "AWS_SECRET_ACCESS_KEY": "outfall-secret",
     "OUTFALL_TEST_KAFKA": "127.0.0.1:19092",
 }
-"""How compose.yaml's servers are reached, by the variables in which fixtures look before they start their own."""
+"""Addresses of compose.yaml's servers, in the variables that fixtures check before they start their own."""
 
 IN_PARALLEL = (
     "-n", str(min(4, os.cpu_count() or 1)), "--dist", "worksteal",
     "-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true",
 )  # fmt: skip
-"""Not a process for each core of a large machine: each has a Spark of its own. `-- -n 0 --pdb` runs in this one.
+"""At most four processes, because each starts its own Spark. `-- -n 0 --pdb` runs the tests in this process.
 
-A test that hangs fails after ten minutes, and says where it stood.
+A hanging test fails after ten minutes with a traceback.
 """
 
 DEFAULT = ("-m", "not thorough and not long")
-"""The tests that find most per second."""
+"""The fastest tests."""
 
 
 def shares_environment(session: nox.Session) -> bool:
-    """Tell whether this session was started with `--no-venv`."""
+    """Whether this session was started with `--no-venv`."""
     return session.venv_backend == "none"
 
 
 def python(session: nox.Session) -> str:
-    """Return the interpreter that has the development extras, after installing them if the environment is new."""
+    """Return the interpreter with the development extras; install them in a new environment."""
     if shares_environment(session):
-        # Not "python": a virtual environment that is not activated is not on the PATH.
+        # Not "python", because a virtual environment that is not activated is not on the PATH.
         return sys.executable
     session.install("-e", ".[dev]")
     return "python"
 
 
 def own_environment(session: nox.Session) -> None:
-    """Refuse `--no-venv`, for a session that proves what a certain set of packages does."""
+    """Reject `--no-venv`, for a session that tests specific package versions."""
     if shares_environment(session):
-        session.error("this session needs an environment of its own: run it without --no-venv")
+        session.error("this session needs its own environment: run it without --no-venv")
 
 
 def need_java(session: nox.Session) -> None:
-    """Stop before Spark fails with a text that names everything but the cause."""
+    """Fail early without Java, because Spark's own error does not name the cause."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=f"{home}/bin" if home else None) is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
-        session.error(f"Spark needs Java 17 or later, and there is no java {where}.")
+        session.error(f"Spark requires Java 17 or later. No java was found {where}.")
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check the style and the formatting."""
+    """Check style and formatting."""
     interpreter = python(session)
     session.run(interpreter, "-m", "ruff", "check")
     session.run(interpreter, "-m", "ruff", "format", "--check")
@@ -104,7 +103,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types of everything, tests included."""
+    """Check the types of all code, including tests."""
     session.run(python(session), "-m", "mypy")
 
 
@@ -117,13 +116,13 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    """Run the tests that start no server and no Spark, as far as they take a moment."""
+    """Run the fast tests without servers and Spark."""
     session.run(python(session), "-m", "pytest", "tests/unit", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """Run the tests with Spark and servers, as `unit`; `-- --docker` has compose.yaml bring the servers."""
+    """Run the fast tests with Spark and servers; `-- --docker` starts the servers of compose.yaml."""
     need_java(session)
     interpreter = python(session)
     tests = ("-m", "pytest", "tests/integration", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
@@ -141,18 +140,18 @@ def integration(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("area", list(AREAS), ids=list(AREAS))
 def thorough(session: nox.Session, area: str) -> None:
-    """Run what `unit` and `integration` leave out: every combination, type, crash and schedule of one part."""
+    """Run the tests that `unit` and `integration` skip: all combinations, types, crashes and schedules of one area."""
     need_java(session)
     folders = [ROOT / "tests" / kind / name for kind in ("unit", "integration") for name in AREAS[area]]
     tests = [str(folder) for folder in folders if folder.is_dir()]
-    # A long class may have thorough tests of its base.
+    # A class marked long may inherit thorough tests.
     chosen = ("-m", "thorough and not long")
     session.run(python(session), "-m", "pytest", *tests, *chosen, *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Run the fault suite and all long tests: fifty kills where the integration tests do one."""
+    """Run the fault suite and all long tests, with fifty kills instead of one in the integration tests."""
     need_java(session)
     kills = os.environ.get("OUTFALL_TEST_KILLS", "50")
     session.run(
@@ -168,13 +167,13 @@ def faults(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run every benchmark, or those named after `--`; then `python -m benchmarks.render` brings them to docs/."""
+    """Run all benchmarks, or those after `--`. Then `python -m benchmarks.render` writes them to docs/."""
     need_java(session)
     interpreter = python(session)
     known = {path.stem.removeprefix("bench_"): path for path in sorted(ROOT.glob("benchmarks/bench_*.py"))}
     unknown = set(session.posargs) - set(known)
     if unknown:
-        session.error(f"no such benchmark: {', '.join(sorted(unknown))}. There are: {', '.join(known) or 'none'}.")
+        session.error(f"unknown benchmark: {', '.join(sorted(unknown))}. Available: {', '.join(known) or 'none'}.")
     for name in session.posargs or known:
         session.run(interpreter, "-m", f"benchmarks.{known[name].stem}")
 
@@ -205,14 +204,14 @@ def wheel(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def lowest(session: nox.Session) -> None:
-    """Run the unit tests with the oldest dependencies that pyproject.toml admits."""
+    """Run the unit tests with the oldest dependencies that pyproject.toml allows."""
     own_environment(session)
     project = nox.project.load_toml("pyproject.toml")["project"]
-    # And those of the extras that unit tests import. Spark and its friends stay away: `spark-3.5` has the oldest.
+    # Includes the extras that unit tests import, except Spark: `spark-3.5` tests the oldest Spark.
     extras = project["optional-dependencies"]
     named = ("postgres", "s3", "http", "kinesis", "kafka", "iceberg", "delta", "cli", "metrics", "testing", "benchmark")
     bounds = {*project["dependencies"], *(bound for name in named for bound in extras[name])}
-    # Only pytest 9 reads this repository's settings; the suite for authors of sinks runs on 8 too.
+    # Only pytest 9 reads this repository's settings. The conformance suite also runs with pytest 8.
     oldest = sorted(bound.replace(">=", "==") for bound in bounds if not bound.startswith(("pytest", "outfall[")))
     session.install(*oldest, "packaging", "pytest>=9,<10", "pytest-xdist>=3.6")
     session.install("--no-deps", "-e", ".")
@@ -228,7 +227,7 @@ def pythons(session: nox.Session) -> None:
 
 
 def spark(session: nox.Session) -> None:
-    """Run the integration tests on one supported Spark, with all facts about Spark that the protocol stands on."""
+    """Run the integration tests on one supported Spark, with all tests of Spark behavior that Outfall uses."""
     own_environment(session)
     need_java(session)
     session.install("-e", ".[dev]", *SPARKS[session.name.removeprefix("spark-")])
@@ -238,12 +237,12 @@ def spark(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Measure what percentage of lines and branches `unit` and `integration` reach, by package."""
+    """Measure line and branch coverage of `unit` and `integration` by package."""
     need_java(session)
     interpreter = python(session)
     session.run(interpreter, "-m", "coverage", "erase")
     with tempfile.TemporaryDirectory() as settings:
-        # A worker that is used again ends by a signal, and what it measured is gone.
+        # A reused worker ends by a signal, and its measurements are lost.
         Path(settings, "spark-defaults.conf").write_text("spark.python.worker.reuse false\n")
         for kind in ("unit", "integration"):
             tests = ("-m", "pytest", f"tests/{kind}", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
@@ -254,7 +253,7 @@ def coverage(session: nox.Session) -> None:
 
 
 for _minor in SPARKS:
-    # Spark 3.5 knows no Python beyond 3.11; one interpreter for all makes Spark the only difference.
+    # Spark 3.5 supports Python up to 3.11. With one interpreter for all, only Spark differs.
     nox.session(name=f"spark-{_minor}", python="3.11")(spark)
 
 

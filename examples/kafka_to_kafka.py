@@ -1,12 +1,11 @@
 """Kafka → Spark → Kafka, each record exactly once for readers with `isolation.level=read_committed`.
 
-    docker compose -f examples/compose.yaml up --wait   # Apache Kafka on localhost:9092; or give the address of yours
-    python examples/kafka_to_kafka.py                   # kill it whenever you like, kill -9 too, and start it again
+    docker compose -f examples/compose.yaml up --wait   # Apache Kafka on localhost:9092; or use your own broker
+    python examples/kafka_to_kafka.py                   # kill it at any time, also with kill -9, and start it again
     python examples/kafka_to_kafka.py kafka-1:9092 --rows 100000 --name trial --replication-factor 3
 
-The job itself is `start`. The rest fills a topic, reads it into Spark without Spark's own Kafka jar, and counts what
-came out, by a consumer that knows nothing of the job. It needs `pip install 'outfall[spark,kafka]'`, Spark 4.0 or later
-and Java.
+The job is in `start`. The rest fills a topic, reads it into Spark without Spark's own Kafka jar, and checks the result
+with an independent consumer. Requires `pip install 'outfall[spark,kafka]'`, Spark 4.0 or later and Java.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from outfall.spark import write_stream
 PARTITIONS = 2
 PARTS = 4
 Place = tuple[int, int]
-"""Partition and offset of a record: what tells it from all others."""
+"""Partition and offset of a record, its unique key."""
 
 
 # --- The job
 
 
 def start(rows: DataFrame, given: argparse.Namespace) -> StreamingQuery:
-    """Write where each record stood and what it said, routed by its key."""
+    """Write partition, offset and value of each record, routed by its key."""
     records = rows.selectExpr("key", "to_json(struct(partition, offset, value)) AS value")
     sink = KafkaSink(
         given.brokers,
@@ -53,9 +52,9 @@ def start(rows: DataFrame, given: argparse.Namespace) -> StreamingQuery:
 
 
 def read(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
-    """Read the topic as a stream. An epoch that is run again gets the same offsets, and so the same rows.
+    """Read the topic as a stream. A replayed epoch gets the same offsets, and therefore the same rows.
 
-    Where Spark's own source is there (spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION), it is
+    With Spark's own source (spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION), use
     spark.readStream.format("kafka").option("kafka.bootstrap.servers", brokers).option("subscribe", topic).load()
     """
     spark.dataSource.register(TopicSource)
@@ -64,12 +63,12 @@ def read(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
 
 
 def main() -> int:
-    """Run the job from where it was left to the end of the topic, then count."""
+    """Run or continue the job to the end of the topic, then check the result."""
     given = parse()
     fill(given)
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # else Spark takes the first python3 of the PATH
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # by default, Spark uses the first python3 on the PATH
     done = history(str(given.directory / given.name))
-    print(f"Going on after epoch {done[-1].epoch}." if done else "Beginning with epoch 0.")
+    print(f"Continuing after epoch {done[-1].epoch}." if done else "Starting with epoch 0.")
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).getOrCreate()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     query = start(read(spark, given), given)
@@ -82,7 +81,7 @@ def main() -> int:
 
 
 def check(given: argparse.Namespace) -> bool:
-    """Compare both topics, as a reader sees them to whom only committed records are shown."""
+    """Compare the committed records of both topics."""
     came = {(message.partition(), message.offset()) for message in consumed(given.brokers, f"{given.name}-in")}
     went: Counter[Place] = Counter()
     for message in consumed(given.brokers, f"{given.name}-out"):
@@ -90,18 +89,18 @@ def check(given: argparse.Namespace) -> bool:
         went[row["partition"], row["offset"]] += 1
     doubled = sum(count - 1 for count in went.values())
     lost = len(came - went.keys())
-    print(f"rows in {len(came):,}, rows out {went.total():,}, doubles {doubled}, lost {lost}")
+    print(f"rows in {len(came):,}, rows out {went.total():,}, duplicates {doubled}, lost {lost}")
     return not doubled and not lost and came == went.keys()
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Copy a topic through Spark, each record exactly once.")
     parser.add_argument("brokers", nargs="?", default="localhost:9092", help="(default: localhost:9092)")
-    parser.add_argument("--rows", type=int, default=2000, help="records in a topic that is made (default: 2,000)")
-    parser.add_argument("--rows-per-epoch", type=int, default=500, help="at most, of a partition (default: 500)")
-    parser.add_argument("--name", default="outfall-demo", help="what the topics begin with (default: outfall-demo)")
-    parser.add_argument("--replication-factor", type=int, default=1, help="of topics that are made (default: 1)")
-    parser.add_argument("--directory", type=Path, default=Path("outfall-demo"), help="where the checkpoint is")
+    parser.add_argument("--rows", type=int, default=2000, help="number of records in a new topic (default: 2,000)")
+    parser.add_argument("--rows-per-epoch", type=int, default=500, help="of a partition (default: 500)")
+    parser.add_argument("--name", default="outfall-demo", help="prefix of the topics (default: outfall-demo)")
+    parser.add_argument("--replication-factor", type=int, default=1, help="of new topics (default: 1)")
+    parser.add_argument("--directory", type=Path, default=Path("outfall-demo"), help="directory of the checkpoint")
     return parser.parse_args()
 
 
@@ -109,7 +108,7 @@ def parse() -> argparse.Namespace:
 
 
 def fill(given: argparse.Namespace) -> None:
-    """Make the topic that is read, with numbered records, unless it is there."""
+    """Create the input topic with numbered records, unless it exists."""
     topic = f"{given.name}-in"
     admin = AdminClient({"bootstrap.servers": given.brokers})
     if topic in admin.list_topics(timeout=30).topics:
@@ -128,9 +127,9 @@ def fill(given: argparse.Namespace) -> None:
 def consumed(
     brokers: str, topic: str, begin: dict[int, int] | None = None, most: int | None = None
 ) -> Iterator[confluent_kafka.Message]:
-    """Give the committed records from these offsets to the end that the topic has now, or at most so many a partition.
+    """Yield committed records from the offsets to the current end of the topic, with a limit per partition.
 
-    `begin` is brought to where it ended, which is behind what was aborted, too.
+    `begin` is advanced to the end of the read, also past aborted records.
     """
     settings = {
         "bootstrap.servers": brokers,
@@ -156,7 +155,7 @@ def consumed(
 
 
 def up_to(consumer: Any, topic: str, place: dict[int, int], ends: dict[int, int]) -> Iterator[confluent_kafka.Message]:
-    """Give the records between offsets, and bring `place` to the ends."""
+    """Yield the records between offsets, and advance `place` to the ends."""
     left = {number for number in place if place[number] < ends[number]}
     consumer.assign([confluent_kafka.TopicPartition(topic, number, place[number]) for number in left])
     while left:
@@ -166,21 +165,21 @@ def up_to(consumer: Any, topic: str, place: dict[int, int], ends: dict[int, int]
                 raise confluent_kafka.KafkaException(error)
             if number in left and error is None and offset < ends[number]:
                 yield message
-            # The offset of an end is where the next record will be.
+            # The end offset is the offset of the next record.
             if number in left and offset + (error is None) >= ends[number]:
                 left.discard(number)
     place.update(ends)
 
 
-# --- A source for Spark that needs no jar. It reads on the driver, in one process: enough for a demonstration.
+# --- A source for Spark without a jar. It reads on the driver, in one process, which is sufficient for a demonstration.
 
 
 class TopicSource(DataSource):
-    """Options: `brokers`, `topic`, and `most`, how many records of a partition an epoch has."""
+    """Options: `brokers`, `topic`, and `most`, the maximum number of records per partition and epoch."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(…)`."""
+        """Return the name for `format(…)`."""
         return "topic"
 
     def schema(self) -> str:
@@ -193,17 +192,17 @@ class TopicSource(DataSource):
 
 
 class TopicReader(SimpleDataSourceStreamReader):
-    """Its offsets are the topic's: where each partition is read on."""
+    """Its offsets are those of the topic: the next offset of each partition."""
 
     def __init__(self, brokers: str, topic: str, most: int) -> None:
         self.brokers, self.topic, self.most = brokers, topic, most
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Begin at the first record."""
+        """Start at the first record."""
         return {str(number): 0 for number in range(PARTITIONS)}
 
     def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[Any, ...]], dict[str, int]]:
-        """Read the next epoch, and say where it ends."""
+        """Read the next epoch, and return its end offsets."""
         place = {int(number): offset for number, offset in start.items()}
         rows = [row_of(message) for message in consumed(self.brokers, self.topic, place, self.most)]
         return iter(rows), {str(number): offset for number, offset in place.items()}

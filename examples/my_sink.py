@@ -1,12 +1,12 @@
-"""A sink of one's own: running totals in small JSON files.
+"""A custom sink: running totals in small JSON files.
 
-At least once: after crashes and replays the totals are right. It is not fenced: an attempt that Spark gave up and that
-wakes after the next epoch sets a file back, until another epoch has rows of that part. `SupportsWriterContext` tells a
-partition who it is, so that it can see that it is too late; `docs/writing-a-sink.md` has an exactly-once sink.
+Guarantee: at least once. After crashes and replays, the totals are correct. The sink has no fencing: a zombie attempt
+that continues after the next epoch overwrites a file with old totals, until another epoch has rows for that part. With
+`SupportsWriterContext`, a partition can detect that it is stale; `docs/writing-a-sink.md` has an exactly-once sink.
 
     python examples/my_sink.py
 
-Run it twice: the second time it finds the last day written, and counts nothing again.
+Run it twice: the second run finds the last day written, and counts nothing again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Totals = dict[str, int]
 
 
 class MilesSink(FixedPartitionedSink[dict[str, Any], Totals]):
-    """Miles flown per carrier, in as many files as there are parts."""
+    """Miles flown per carrier, with one file per part."""
 
     def __init__(self, directory: Path, parts: int) -> None:
         self.directory, self.parts = directory, parts
@@ -40,7 +40,7 @@ class MilesSink(FixedPartitionedSink[dict[str, Any], Totals]):
 
 
 class MilesPart(StatefulSinkPartition[dict[str, Any], Totals]):
-    """Counts on from the totals of the last recorded epoch; what a failed attempt added is not in them."""
+    """Adds to the totals of the last recorded epoch, which exclude failed attempts."""
 
     def __init__(self, path: Path, totals: Totals) -> None:
         self.path, self.totals = path, dict(totals)
@@ -50,7 +50,7 @@ class MilesPart(StatefulSinkPartition[dict[str, Any], Totals]):
             self.totals[row["carrier"]] = self.totals.get(row["carrier"], 0) + row["distance"]
 
     def snapshot(self) -> Totals:
-        """Write the file whole, so that a replay replaces it, and durably, since the state is recorded next."""
+        """Write the whole file, so that a replay replaces it, and sync it before the state is recorded."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with temporary.open("w") as file:
             json.dump(self.totals, file)
@@ -67,7 +67,7 @@ DAYS = {
 
 
 def main(directory: Path) -> None:
-    """Write each day as an epoch, from the last one that is recorded: it may be unfinished."""
+    """Write each day as an epoch, starting with the last recorded one, which may be unfinished."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     directory.mkdir(parents=True, exist_ok=True)
     recovery = str(directory / "recovery")

@@ -49,8 +49,8 @@ def test_each_record_is_there_once_although_the_job_was_killed(kafka: str, tmp_p
     printed, _ = second.communicate(timeout=PATIENCE)
 
     assert second.returncode == 0, printed[-5000:]
-    assert f"Going on after epoch {before[-1].epoch}." in printed
-    assert f"rows in {ROWS:,}, rows out {ROWS:,}, doubles 0, lost 0" in printed
+    assert f"Continuing after epoch {before[-1].epoch}." in printed
+    assert f"rows in {ROWS:,}, rows out {ROWS:,}, duplicates 0, lost 0" in printed
     given = sorted((record.partition, record.offset, record.key, record.value) for record in read(kafka, f"{name}-in"))
     rows = [(json.loads(record.value or b""), record.key) for record in read(kafka, f"{name}-out")]
     assert sorted((row["partition"], row["offset"], key, row["value"].encode()) for row, key in rows) == given

@@ -111,7 +111,7 @@ def test_growing_files_survive_a_kill(tmp_path: Path) -> None:
     # Another number of files per epoch changes what the epochs hold from here on, and nothing else.
     printed = finish(start(tmp_path, "--files-per-trigger", "10"))
 
-    assert f"Going on after epoch {before[-1].epoch}." in printed
+    assert f"Continuing after epoch {before[-1].epoch}." in printed
     assert f"Each of the {ROWS:,} flights is there exactly once." in printed
     assert written(home / "out") == given()
     assert len(list((home / "out").glob("part-*"))) == 4
@@ -136,7 +136,7 @@ def test_a_missing_java_is_said_before_spark_starts(tmp_path: Path) -> None:
         process = start(tmp_path, **environment)
         printed, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 2
-        assert "Spark needs Java 17 or later, and there is no java" in printed
+        assert "Spark requires Java 17 or later. No java was found" in printed
         assert list(tmp_path.iterdir()) == []
 
 
@@ -144,7 +144,7 @@ def test_a_missing_java_is_said_before_spark_starts(tmp_path: Path) -> None:
 def test_growing_files_through_options_are_refused(tmp_path: Path) -> None:
     printed, _ = (process := start(tmp_path, "--mode", "growing", "--api", "options")).communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert "takes --api objects" in printed
+    assert "requires --api objects" in printed
 
 
 @pytest.mark.thorough
@@ -155,7 +155,7 @@ def test_fresh_deletes_nothing_that_the_example_has_not_made(tmp_path: Path) -> 
     process = start(tmp_path, "--fresh", "--out", str(tmp_path / "out"))
     printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert "--fresh deletes only what this example has made" in printed
+    assert "--fresh deletes only directories of this example" in printed
     assert precious.exists()
 
 

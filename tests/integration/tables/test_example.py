@@ -53,7 +53,7 @@ def test_each_flight_is_there_once_and_each_snapshot_whole_although_the_job_was_
     printed, _ = second.communicate(timeout=PATIENCE)
 
     assert second.returncode == 0, printed[-5000:]
-    assert f"Going on after epoch {before[-1].epoch}." in printed
+    assert f"Continuing after epoch {before[-1].epoch}." in printed
     # Spark may take two files into one epoch where it was killed between the source's log and that of the offsets.
     epochs = [epoch for epoch in history(checkpoint) if epoch.rows]
     assert len(epochs) in (EPOCHS - 1, EPOCHS)
