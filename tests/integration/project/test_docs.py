@@ -72,7 +72,5 @@ def test_the_lines_of_the_readme_write_each_row_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_blocks(README, spark, tmp_path, monkeypatch)
-    targets = ["carriers", "flights"] if pyspark_version() >= (4, 1) else ["carriers"]
-    for target in targets:
-        lines = [line for path in (tmp_path / target).glob("part-*") for line in path.read_text().splitlines()]
-        assert sorted(json.loads(line)["flight"] for line in lines) == list(range(len(ROWS)))
+    lines = [line for path in (tmp_path / "flights").glob("part-*") for line in path.read_text().splitlines()]
+    assert sorted(json.loads(line)["flight"] for line in lines) == list(range(len(ROWS)))
