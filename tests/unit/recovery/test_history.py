@@ -154,7 +154,8 @@ def test_the_time_of_tasks_and_of_committing_are_told_apart() -> None:
     assert epoch.seconds > epoch.task_seconds
     totals = read_view(setup).totals
     assert totals["task_ms"] == 5000
-    assert totals["commit_ms"] == pytest.approx(1000 * (epoch.seconds - epoch.task_seconds), abs=1)
+    # Absent where the random pause before the retry was below half a millisecond.
+    assert totals.get("commit_ms", 0) == pytest.approx(1000 * (epoch.seconds - epoch.task_seconds), abs=1)
 
 
 def read_view(setup: Staging) -> JournalView:
