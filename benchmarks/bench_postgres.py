@@ -68,7 +68,7 @@ class Base:
         df: the rows.
         key: the table's primary key.
         half: whether the table begins with every second key, to be updated.
-        routed_by: the column that brings rows to parts.
+        routed_by: the routing column.
     """
 
     dsn: str

@@ -72,7 +72,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Stream flights into an Iceberg table, with a concurrent reader.")
     parser.add_argument("--rows", type=int, default=336_776, help="number of flights (default: all 336,776)")
     parser.add_argument("--rows-per-epoch", type=int, default=20_000, help="flights per input file (default: 20,000)")
-    parser.add_argument("--directory", type=Path, default=Path("outfall-demo/iceberg"), help="where everything lies")
+    parser.add_argument("--directory", type=Path, default=Path("outfall-demo/iceberg"), help="directory for all data")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The commands, each beside what it does. Needs the extra `cli`."""
+"""The commands of `outfall`. They require the extra `cli`."""
 
 from importlib.util import find_spec
 
