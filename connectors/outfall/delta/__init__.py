@@ -1,12 +1,12 @@
-"""Delta Lake: rows as a table, each epoch one version of it. See docs/delta.md; the base is `outfall.tables`.
+"""Delta Lake: rows as a table, one version per epoch. See docs/delta.md; the base is `outfall.tables`.
 
 ```
-sink, options     what a user writes
+sink, options     the public class and its options
 table             one loaded version: markers, history, and the commit
-features          which tables are taken: what a bare commit of files would break
-layout            what data files must be like; columns: which rows fit, and what tables are made for them
-partition_values  the text of a partition;  statistics: what readers skip files by
-files             where the table lies: deltalake's client, as a filesystem for tasks too, and durability on disks
+features          the supported tables: features that a bare commit of files would violate
+layout            the form of data files; columns: the fit between rows and tables, and new tables
+partition_values  partition values as strings;  statistics: data skipping
+files             location of the table: deltalake's client, also as a filesystem for tasks, and durability on disks
 ```
 """
 
@@ -28,9 +28,9 @@ __all__ = ["DeltaSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> DeltaSink:
-    """Make a sink from Spark options (`path`, `create_table`, `partition_by`, …; also spelled `createTable`).
+    """Create a sink from Spark options (`path`, `create_table`, `partition_by`, …; also spelled `createTable`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: lists every unknown or wrong option.
     """
     return DeltaSink(**dict(parse_options(DeltaOptions, options)))

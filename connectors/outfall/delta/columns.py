@@ -1,6 +1,6 @@
-"""Columns: rows that fit into a table, tables made for rows, and what rows have that a table lacks.
+"""Columns: the fit between rows and tables, new tables for rows, and columns that a table lacks.
 
-Delta finds columns by name, nested ones too. A type is taken where none of its values is changed by it.
+Delta finds columns by name, including nested ones. A type is accepted if no value changes.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from outfall.tables.arrow_types import Takes, binary, decimal, is_list, moment, 
 from outfall.values import spark_type
 
 _is = pa.types
-_NANOS = "it may have nanoseconds, and the table keeps microseconds"
+_NANOS = "it may have nanoseconds, and the table stores microseconds"
 
 
 class _MisfitError(Exception):
-    """Says of a column why it cannot be written."""
+    """The reason why a column cannot be written."""
 
 
 def file_schema(table: pa.Schema, rows: pa.Schema, partitioned_by: Collection[str]) -> pa.Schema:
-    """Return what a data file for rows with these columns looks like. Columns that the rows lack are not in it.
+    """Return the schema of a data file for rows with these columns. It lacks columns that the rows lack.
 
-    Top-level columns have the table's order and names. Inside a struct fields keep the order of the rows.
+    Top-level columns have the table's order and names. Inside a struct, fields keep the order of the rows.
 
     Args:
-        table: the table's columns.
+        table: the columns of the table.
         rows: the columns of the rows.
-        partitioned_by: the columns that the table is partitioned by.
+        partitioned_by: the partition columns of the table.
 
     Raises:
-        ConfigurationError: naming each column that does not fit.
+        ConfigurationError: with each column that does not fit.
     """
     problems: list[str] = []
     fields = dict(_fitted(list(table), list(rows), "", partitioned_by, problems))
     if problems:
         raise ConfigurationError(
-            "the rows do not fit into the table: " + "; ".join(problems),
+            "the rows do not fit the table: " + "; ".join(problems),
             do="rename, cast or drop these columns, or add them to the table: by hand, or new ones by"
             ' schema_evolution="add_columns"',
         )
     if not fields:
-        raise ConfigurationError("the rows have no column", do="select the columns that the table has")
+        raise ConfigurationError("the rows have no column", do="select the columns of the table")
     if fields.keys() <= set(partitioned_by):
         raise ConfigurationError(
-            "the rows have only columns that the table is partitioned by",
-            why="those are not in the files, which would have no column at all",
+            "the rows have only partition columns",
+            why="these are not stored in the files, which would have no column at all",
             do="select another column of the table too",
         )
     return pa.schema([fields[field.name] for field in table if field.name in fields])
@@ -57,7 +57,7 @@ def file_schema(table: pa.Schema, rows: pa.Schema, partitioned_by: Collection[st
 def _fitted(
     columns: Sequence[pa.Field], rows: Sequence[pa.Field], path: str, needed: Collection[str], problems: list[str]
 ) -> Iterator[tuple[str, pa.Field]]:
-    """Yield each column of the table that the rows have, with its field in the file; say what is wrong with others."""
+    """Yield each table column that the rows have, with its file field; report the columns that do not fit."""
     found = {name: column for column, name in _matched(columns, rows)}
     for row in rows:
         column, name = found.get(row.name), f"{path}{row.name}"
@@ -82,7 +82,7 @@ def _fitted(
 
 
 def _matched(columns: Iterable[pa.Field], rows: Sequence[pa.Field]) -> Iterator[tuple[pa.Field, str]]:
-    """Yield each column of a table with the name of the row's that is written to it: the same, else but for case."""
+    """Yield each table column with the name of its row column: an exact match, else a case-insensitive one."""
     for column in columns:
         alike = [row.name for row in rows if row.name.lower() == column.name.lower()]
         if column.name in alike:
@@ -95,7 +95,7 @@ def _fits(kind: pa.DataType, given: pa.DataType, name: str, problems: list[str])
     """Return the type in the file for values of a given type.
 
     Raises:
-        _MisfitError: values would be changed.
+        _MisfitError: values would change.
     """
     given = _plain(given)
     if _is.is_null(given) or given == kind:
@@ -113,7 +113,7 @@ def _fits(kind: pa.DataType, given: pa.DataType, name: str, problems: list[str])
     if file_type is None:
         nanoseconds = _is.is_timestamp(given) and given.unit == "ns"
         raise _MisfitError(
-            f"{name} is {spark_type(given)}, and the table's {spark_type(kind)}"
+            f"{name} is {spark_type(given)}, and {spark_type(kind)} in the table"
             + (f": {_NANOS}" if nanoseconds else "")
         )
     return file_type
@@ -126,7 +126,7 @@ def _inside(column: pa.Field, given: pa.Field, name: str, problems: list[str]) -
 
 
 def _plain(given: pa.DataType) -> pa.DataType:
-    """Return the type of the values themselves: of a dictionary's, and of an extension's."""
+    """Return the value type of a dictionary, or the storage type of an extension."""
     if _is.is_dictionary(given):
         return _plain(given.value_type)
     return _plain(given.storage_type) if isinstance(given, pa.BaseExtensionType) else given
@@ -146,20 +146,20 @@ _TAKES: tuple[tuple[pa.DataType, Takes], ...] = (
     (pa.string(), text),
     (pa.binary(), binary),
 )
-"""Delta's types without children, as Arrow's, and which types of rows each takes, with the type in the file."""
+"""Delta's primitive types, as Arrow types, with the accepted types of rows and their types in the file."""
 
 
 def new_schema(rows: pa.Schema) -> pa.Schema:
-    """Return the columns of a table that is made for rows. All are optional.
+    """Return the columns of a table created for rows. All are optional.
 
     Raises:
-        ConfigurationError: naming each column of which none can be made.
+        ConfigurationError: with each column that has no table type.
     """
     problems: list[str] = []
     made = _new_fields(list(rows), "", problems)
     if problems or not made:
         raise ConfigurationError(
-            "no table can be made for these rows: " + ("; ".join(problems) or "they have no column"),
+            "cannot create a table for these rows: " + ("; ".join(problems) or "they have no column"),
             do="rename, cast or drop these columns",
         )
     return pa.schema(made)
@@ -179,10 +179,10 @@ def _new_fields(given: Sequence[pa.Field], path: str, problems: list[str]) -> li
 
 
 def _new_type(given: pa.DataType, name: str, problems: list[str]) -> pa.DataType:
-    """Return the type that a table is given for values of a type.
+    """Return the type of a new table column for values of a type.
 
     Raises:
-        _MisfitError: there is none that keeps them.
+        _MisfitError: no type preserves the values.
     """
     given = _plain(given)
     if _is.is_struct(given):
@@ -194,12 +194,12 @@ def _new_type(given: pa.DataType, name: str, problems: list[str]) -> pa.DataType
         return pa.map_(key, _new_type(given.item_type, f"{name}.value", problems))
     if _is.is_decimal(given) and given.precision <= 38 and 0 <= given.scale <= given.precision:
         return pa.decimal128(given.precision, given.scale)
-    # The first that takes it: an int before a long, a float before a double.
+    # The first match: an int before a long, a float before a double.
     for stored, takes in _TAKES:
         if takes(given) is not None:
             return stored
     why = (
-        "it has no type, as all its values are NULL"
+        "it has no type, because all its values are NULL"
         if _is.is_null(given)
         else f"Delta has no type for {spark_type(given)}"
     )
@@ -207,12 +207,12 @@ def _new_type(given: pa.DataType, name: str, problems: list[str]) -> pa.DataType
 
 
 def lacking(table: pa.Schema, rows: pa.Schema) -> list[pa.Field]:
-    """Return the columns that the rows have and a table lacks, of the type that they are given.
+    """Return the columns of the rows that a table lacks, with their new types.
 
-    Of a struct that lacks some it is a struct of those.
+    For a struct that lacks some fields it is a struct of those fields.
 
     Raises:
-        ConfigurationError: naming each column of which none can be made.
+        ConfigurationError: with each column that has no table type.
     """
     problems: list[str] = []
     found = _lacking(list(table), list(rows), "", problems)
@@ -239,7 +239,7 @@ def _lacking(columns: Sequence[pa.Field], rows: Sequence[pa.Field], path: str, p
 
 
 def merged(columns: Iterable[pa.Field], added: Sequence[pa.Field]) -> list[pa.Field]:
-    """Return a table's columns with what `lacking` has found, as Delta adds it: at the end, also within structs."""
+    """Return a table's columns with those of `lacking`, in Delta's order: at the end, also within structs."""
     more = {field.name: field for field in added}
     kept = []
     for column in columns:
@@ -249,7 +249,7 @@ def merged(columns: Iterable[pa.Field], added: Sequence[pa.Field]) -> list[pa.Fi
 
 
 def moments_without_zone(fields: Iterable[Any]) -> list[str]:
-    """Return the columns that hold timestamps without a time zone, at any depth."""
+    """Return the columns that contain timestamps without a time zone, at any depth."""
     return [field.name for field in fields if _has_ntz(field.type)]
 
 

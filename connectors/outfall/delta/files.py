@@ -1,4 +1,4 @@
-"""Where a table lies: how deltalake is told, how tasks reach its files, and how a disk keeps its log."""
+"""The location of a table: in deltalake, as a filesystem for tasks, and the durability of its log on disks."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from outfall.tables.area import DataArea
 LOG = "_delta_log"
 
 _PIECE = 1 << 20
-"""Bytes of a file that deltalake is given at a time."""
+"""Bytes of a file per write to deltalake."""
 
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|↳|\n\s+0: .*", re.DOTALL)
-"""Colours and stack traces in deltalake's errors."""
+"""Colors and stack traces in deltalake's errors."""
 _LONGEST = 500
 
 
 @dataclass(frozen=True)
 class TablePlace:
-    """A table's directory. Pickles; holds secrets as they were given, and resolves them where they are used."""
+    """A table's directory. Picklable; stores secrets as they were given, and resolves them where they are used."""
 
     location: Location
     storage_options: Mapping[str, SecretStr] = field(repr=False)
 
     @property
     def url(self) -> str:
-        """The table's name, for people and for recovery data."""
+        """The table's name for users and recovery data."""
         return self.location.url()
 
     @property
     def uri(self) -> str:
-        """The table's name for deltalake, which reads it as a URL."""
+        """The table's name for deltalake, which parses it as a URL."""
         return Path(self.location.path).as_uri() if self.is_disk else self.url
 
     @property
@@ -59,7 +59,7 @@ class TablePlace:
 
     @property
     def area(self) -> DataArea:
-        """Where data files lie: in the table's directory."""
+        """The location of data files: the table's directory."""
         return DataArea(self.url, self.open)
 
     def open(self) -> tuple[pafs.FileSystem, str]:
@@ -70,7 +70,7 @@ class TablePlace:
             return _store(self.uri, tuple(self.options().items())), ""
 
     def options(self) -> dict[str, str]:
-        """Return the storage options as deltalake takes them.
+        """Return the storage options for deltalake.
 
         Raises:
             ConfigurationError: a secret's variable or file does not exist here.
@@ -78,11 +78,11 @@ class TablePlace:
         return {name: resolve_secret(value) for name, value in self.storage_options.items()}
 
     def load(self, version: int | None = None) -> DeltaTable | None:
-        """Load the table, by default its newest version; `None` where there is none.
+        """Load the table, by default its newest version; `None` if it does not exist.
 
         Raises:
-            TransientError: the store cannot be asked.
-            TargetError: what lies there is no table that can be read.
+            TransientError: the store cannot be reached.
+            TargetError: the location has no readable table.
         """
         with self.explained("loading"):
             try:
@@ -92,33 +92,33 @@ class TablePlace:
 
     @contextmanager
     def explained(self, doing: str) -> Iterator[None]:
-        """Turn deltalake's errors into ours."""
+        """Convert deltalake's errors to Outfall errors."""
         try:
             yield
         except OSError as error:
             raise TransientError(
                 f"{doing} {self.url} failed",
                 why=self.told(error),
-                do="see that the store is reachable from here, at the address and with the credentials that"
-                " storage_options or the environment give",
+                do="check that the store is reachable from here, with the address and the credentials in"
+                " storage_options or the environment",
             ) from None
         except DeltaError as error:
             raise TargetError(
-                f"{doing} {self.url} failed", why=self.told(error), do="look at the table's log (_delta_log)"
+                f"{doing} {self.url} failed", why=self.told(error), do="check the table's log (_delta_log)"
             ) from None
 
     def told(self, error: BaseException) -> str:
-        """Return what an error of deltalake says: in one line, without secrets."""
+        """Return the text of a deltalake error: in one line, without secrets."""
         text = " ".join(_NOISE.sub(" ", str(error)).split())[:_LONGEST]
         return f"{type(error).__name__}: {Redaction(self.options().values()).hide(text)}"
 
     # --- the log
 
     def entry(self, version: int) -> bytes | None:
-        """Return the log entry that made a version; `None` where it was cleaned up.
+        """Return the log entry of a version; `None` if it was cleaned up.
 
         Raises:
-            TransientError: the store cannot be asked.
+            TransientError: the store cannot be reached.
         """
         filesystem, root = self.open()
         with self.explained("reading the log of"):
@@ -130,23 +130,23 @@ class TablePlace:
                 return None
 
     def written(self, paths: Collection[str]) -> float:
-        """Return when the oldest of some files was written, in milliseconds since 1970; 0 where one does not exist.
+        """Return when the oldest of some files was written, in milliseconds since 1970; 0 if one does not exist.
 
         Raises:
-            TransientError: the store cannot be asked.
+            TransientError: the store cannot be reached.
         """
         filesystem, root = self.open()
-        with self.explained("looking at files of"):
+        with self.explained("checking files of"):
             found = filesystem.get_file_info([f"{root}/{path}" for path in paths])
         return min(((info.mtime_ns or 0) / 1e6 for info in found), default=0.0)
 
     def settle(self, version: int) -> None:
-        """Make a version durable, on a disk: its log entry, the checkpoint that was made of it, and their names.
+        """Make a version durable, on a disk: its log entry, its checkpoint, and their names.
 
-        Whatever stands on the version is then there after a loss of power. deltalake syncs nothing.
+        After that, everything that depends on the version survives a power loss. deltalake syncs nothing.
 
         Raises:
-            TargetError: the disk failed. A second try says nothing: what was to be written may be lost (fsync(2)).
+            TargetError: the disk failed. A second attempt proves nothing, because the data may be lost (fsync(2)).
         """
         if not self.is_disk:
             return
@@ -160,18 +160,18 @@ class TablePlace:
             raise TargetError(
                 f"version {version} of {self.url} may not be durable",
                 why=f"{type(error).__name__}: {error}",
-                do="look at that disk, and start the query again",
+                do="check that disk, and start the query again",
             ) from error
 
     def make_durably(self) -> None:
-        """Make the directories of a table that is to be created, on a disk."""
+        """Create the directories of a new table, on a disk."""
         if self.is_disk:
             make_durably(str(Path(self.location.path, LOG)))
 
 
 @lru_cache(maxsize=8)
 def _store(uri: str, options: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
-    """Open a store, once in a process: each has connections of its own."""
+    """Open a store, once per process: each has its own connections."""
     return pafs.PyFileSystem(_Store(uri, dict(options)))
 
 
@@ -184,17 +184,17 @@ def _sync(path: Path) -> None:
 
 
 class _Store(DeltaStorageHandler):
-    """deltalake's own object store as a filesystem of pyarrow, so that tasks need no second client or credentials."""
+    """deltalake's own object store as a pyarrow filesystem, so that tasks need no second client or credentials."""
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
         return pa.PythonFile(_InPieces(super().open_output_stream(path, metadata)), mode="w")
 
 
 class _InPieces:
-    """Gives deltalake's stream bytes.
+    """Passes bytes to deltalake's stream.
 
-    pyarrow hands Python's files the very buffer that it was given, which deltalake does not take; of what waits in a
-    buffered stream it makes bytes.
+    pyarrow passes its own buffers to Python files, which deltalake does not accept. Buffered data of a stream is
+    converted to bytes.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -208,7 +208,7 @@ class _InPieces:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing: what is written is uploaded when the file is closed."""
+        """No operation: the data is uploaded when the file is closed."""
 
     def close(self) -> None:
         if not self.closed:

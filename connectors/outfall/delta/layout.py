@@ -1,4 +1,4 @@
-"""What the data files of a Delta table must be like: told to tasks, which load no table."""
+"""The form of a Delta table's data files, for tasks, which load no table."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _TARGET_SIZE = 128 << 20
 _CODECS = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 
 STATISTICS = "stats"
-"""Where `DataFile.statistics` holds Delta's, as the JSON that its log keeps."""
+"""The key of Delta's statistics in `DataFile.statistics`, with the JSON of its log."""
 
 
 @dataclass(frozen=True)
 class DeltaFileLayout(FileLayout):
-    """Files hold all columns but those that the table is partitioned by. Pickles."""
+    """Files contain all columns except partition columns. Picklable."""
 
     layout: Layout
     area: DataArea
     schema: pa.Schema
-    """The table's columns."""
+    """The columns of the table."""
     partitioned_by: tuple[str, ...]
     indexed: Indexed
     codec: str
@@ -41,7 +41,7 @@ class DeltaFileLayout(FileLayout):
 
     @classmethod
     def of(cls, place: TablePlace, table: DeltaTable, columns: pa.Schema | None = None) -> Self:
-        """Describe files of a loaded table, or of the table as it would be with other columns."""
+        """Describe files of a loaded table, or of the table with other columns."""
         metadata = table.metadata()
         schema = pa.schema(table.schema()) if columns is None else columns
         configuration, partitioned_by = metadata.configuration, tuple(metadata.partition_columns)
@@ -77,9 +77,9 @@ class DeltaFileLayout(FileLayout):
 
 
 def identities(schema: pa.Schema) -> Mapping[str, str]:
-    """Return each column's name with what must not change for a file to be read as it was written.
+    """Return each column's name with its fixed properties, which determine how a file is read.
 
-    A column that the table requires all at once may be one that the files lack.
+    If a column becomes required, older files may lack it.
     """
     fields = json.loads(Schema.from_arrow(schema).to_json())["fields"]
     found = {field["name"]: json.dumps(field["type"], sort_keys=True).strip('"') for field in fields}
@@ -88,7 +88,7 @@ def identities(schema: pa.Schema) -> Mapping[str, str]:
 
 
 def _size(text: str) -> int:
-    """Read a size such as Delta's properties hold (`104857600`, `128mb`); the default where it is none."""
+    """Parse a size as in Delta's properties (`104857600`, `128mb`); the default if it is invalid."""
     number = text.strip().lower().removesuffix("b")
     unit = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(number[-1:], 1)
     digits = number.rstrip("kmg").strip()

@@ -1,4 +1,4 @@
-"""The options of `DeltaSink`, and what may be given to deltalake: never what lets two commits overwrite each other."""
+"""The options of `DeltaSink`, and the deltalake options that users may set."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from outfall.tables.options import TableArguments, TableOptions
 _PURPOSE = Purpose(
     "path of a Delta table",
     {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss", "az": "az"},
-    "is not one of the stores that deltalake reaches here",
-    "give an absolute path, or a URL that begins with s3://, gs://, abfss:// or az://",
+    "is not one of the stores that deltalake supports here",
+    "use an absolute path, or a URL that begins with s3://, gs://, abfss:// or az://",
 )
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
 _OFF = ("false", "0", "no", "n", "off")
 _UNSAFE = (
-    ("aws_s3_allow_unsafe_rename", _OFF, "of two commits at the same moment one would overwrite the other"),
+    ("aws_s3_allow_unsafe_rename", _OFF, "of two concurrent commits, one would overwrite the other"),
     (
         "aws_conditional_put",
         ("etag", "etag-put-if-not-exists"),
-        "a commit is a conditional put, and without it one would overwrite the other",
+        "a commit is a conditional put, and without it one commit would overwrite the other",
     ),
     (
         "aws_s3_locking_provider",
         (),
-        "commits then go by locks in DynamoDB, and what became of one whose response is lost is not known here",
+        "commits would use locks in DynamoDB, and the outcome of a commit with a lost response would be unknown",
     ),
 )
-"""Options of object stores that unmake the compare-and-swap: the values that do not, and why the others do."""
+"""Store options that disable the compare-and-swap: their safe values, and why the others are unsafe."""
 
 
 class DeltaArguments(TableArguments, total=False):
-    """`DeltaSink`'s options as keyword arguments; `DeltaOptions` says what each means."""
+    """The options of `DeltaSink` as keyword arguments; see `DeltaOptions`."""
 
     storage_options: Mapping[str, Any]
     configuration: Mapping[str, Any]
 
 
 class _DeltaPlace(SinkOptions):
-    """Where the table is. A base of its own, so that its options stand before the common ones in the documentation."""
+    """The location of the table. A separate base, so that its options come first in the documentation."""
 
     path: str = Field(
         description="The directory of the table: an absolute path or a URL (`file:`, `s3://`, `gs://`, `abfss://`,"
@@ -72,12 +72,12 @@ class DeltaOptions(TableOptions, _DeltaPlace):
 
     @property
     def place(self) -> TablePlace:
-        """Where the table is, for who opens it."""
+        """The location of the table."""
         return TablePlace(Location.parse(self.path, _PURPOSE), self.storage_options)
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties of a table that is created."""
+        """The properties of a created table."""
         return {name: value.get_secret_value() for name, value in self.configuration.items()}
 
     @property
@@ -93,7 +93,7 @@ class DeltaOptions(TableOptions, _DeltaPlace):
         except ConfigurationError as error:
             raise ValueError(error.what) from error
         if "%" in location.path:
-            raise ValueError("must hold no '%', which deltalake takes for the beginning of an encoded character")
+            raise ValueError("must not contain '%', which deltalake interprets as the start of an encoded character")
         return location.url()
 
     @field_validator("storage_options")
@@ -103,7 +103,7 @@ class DeltaOptions(TableOptions, _DeltaPlace):
             if not _NAME.fullmatch(name):
                 raise ValueError("must have names such as AWS_REGION")
         try:
-            check_store({name: resolve_secret(text) for name, text in value.items() if _unsafe(name)}, "is given")
+            check_store({name: resolve_secret(text) for name, text in value.items() if _unsafe(name)}, "is set")
         except ConfigurationError as error:
             raise ValueError(f"{error.what}: {error.why}") from None
         return value
@@ -113,13 +113,13 @@ class DeltaOptions(TableOptions, _DeltaPlace):
     def _known_properties(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for name in value:
             if not name.startswith("delta."):
-                raise ValueError(f"must be properties of Delta, which begin with 'delta.', unlike {name!r}")
+                raise ValueError(f"must be Delta properties, which begin with 'delta.', unlike {name!r}")
         return value
 
     @model_validator(mode="after")
     def _together(self) -> Self:
         if self.configuration and self.create_table == "never":
-            raise ValueError('configuration is of a table that is created: give create_table="if_missing" too')
+            raise ValueError('configuration requires create_table="if_missing", because it applies to a created table')
         try:
             check_configuration("the table", self.properties, overwrites=self.overwrites)
         except ConfigurationError as error:
@@ -128,27 +128,27 @@ class DeltaOptions(TableOptions, _DeltaPlace):
 
 
 def check_store(options: Mapping[str, str], how: str) -> None:
-    """Refuse options of an object store, or variables, with which two commits overwrite each other.
+    """Reject store options, or environment variables, with which two commits could overwrite each other.
 
     Args:
-        options: names with values.
-        how: how they came here, after a name.
+        options: mapping of names to values.
+        how: the origin of the options, for texts; follows a name.
 
     Raises:
-        ConfigurationError: naming the first, and why.
+        ConfigurationError: with the first unsafe option, and the reason.
     """
     for name, value in options.items():
         for safe, why in _unsafe(name):
             if value.lower() not in safe:
                 raise ConfigurationError(
-                    f"{name} {how} as {value!r}",
+                    f"{name} {how} to {value!r}",
                     why=why,
-                    do="leave it out: S3 and the stores that imitate it have conditional puts",
+                    do="remove it: S3 and most compatible stores have conditional puts",
                 )
 
 
 def check_environment(place: TablePlace) -> None:
-    """Refuse an environment in which deltalake's commits overwrite each other. As `check_store` else."""
+    """Reject an environment in which deltalake's commits could overwrite each other. See `check_store`."""
     if place.location.scheme == "s3":
         check_store({name: value for name, value in os.environ.items() if _unsafe(name)}, "is set in the environment")
 

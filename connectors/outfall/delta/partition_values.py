@@ -1,7 +1,7 @@
-"""Values of partition columns as text: Delta keeps them in its log and leaves them out of the files.
+"""Partition values as strings: Delta stores them in its log and omits them from the files.
 
-The text is that of PROTOCOL.md, "Partition Value Serialization"; timestamps are written in UTC, since without a zone
-readers take them for their own session's.
+The format is that of PROTOCOL.md, "Partition Value Serialization". Timestamps are written in UTC, because readers
+interpret values without a time zone in their session's time zone.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ _is = pa.types
 
 
 def check_partitioning(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
-    """Refuse columns by which a table cannot be partitioned so that each value is read as it was written.
+    """Reject partition columns whose values cannot be read back unchanged.
 
     Raises:
-        ConfigurationError: naming the column.
+        ConfigurationError: with the column.
     """
     for name in partitioned_by:
         if name not in columns.names:
-            raise ConfigurationError(f"partition_by names {name!r}, which is no column of the table")
+            raise ConfigurationError(f"partition_by has {name!r}, which is not a column of the table")
         kind = columns.field(name).type
         if _is.is_nested(kind) or _is.is_binary(kind):
             raise ConfigurationError(
                 f"a Delta table cannot be partitioned by column {name!r} of type {spark_type(kind)}",
-                why="partition values are text in its log, and readers disagree about that of bytes"
+                why="partition values are strings in its log, and readers disagree on that of binary values"
                 if _is.is_binary(kind)
-                else "partition values are text in its log",
+                else "partition values are strings in its log",
                 do="partition by another column",
             )
     if len(partitioned_by) == len(columns.names):
-        raise ConfigurationError("the table is partitioned by all its columns", do="leave one for the files")
+        raise ConfigurationError("the table is partitioned by all its columns", do="keep one column for the files")
 
 
 def check_values(column: pa.Array, name: str) -> None:
-    """Refuse values that Delta has no text for.
+    """Reject values that Delta has no string for.
 
     Raises:
-        ValueRefusedError: naming column and row.
+        ValueRefusedError: with column and row.
     """
     if _is.is_string(column.type) or _is.is_large_string(column.type):
-        _refuse(pc.equal(column, pa.scalar("", column.type)), name, "is an empty text", "Delta reads it as NULL")
+        _refuse(pc.equal(column, pa.scalar("", column.type)), name, "is an empty string", "Delta reads it as NULL")
     elif _is.is_temporal(column.type):
         year = pc.year(column)
         bad = pc.or_(pc.less(year, 1), pc.greater(year, 9999))
-        _refuse(bad, name, "has a year that is not between 1 and 9999", "readers do not agree on its text")
+        _refuse(bad, name, "has a year outside 1 to 9999", "readers do not agree on its string")
 
 
 def _refuse(bad: pa.Array, name: str, what: str, why: str) -> None:
     row = pc.index(bad, pa.scalar(True)).as_py()
     if row >= 0:
         raise ValueRefusedError(
-            f"column {name!r}, which the table is partitioned by, {what} in row {row} of the batch",
+            f"partition column {name!r} {what} in row {row} of the batch",
             why=why,
-            do="write NULL or another value, or leave such rows out",
+            do="write NULL or another value, or remove such rows",
         )
 
 
 def text_of(value: Any) -> str | None:
-    """Return the text of a value as Arrow gives it to Python: equal values of one type have one text."""
+    """Return the string of a value as Arrow gives it to Python: equal values of one type have one string."""
     if value is None or isinstance(value, str):
         return value
     as_text = next((text for kind, text in _TEXTS if isinstance(value, kind)), str)

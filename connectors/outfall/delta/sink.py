@@ -1,4 +1,4 @@
-"""`DeltaSink`: rows as a Delta table, each epoch in one version."""
+"""`DeltaSink`: rows in a Delta table, one version per epoch."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from outfall.tables.sink import TableSink
 
 
 class DeltaSink(TableSink):
-    """Writes rows into a Delta table. Readers see an epoch's rows all at once: they are one version of the table.
+    """Writes rows to a Delta table. Each epoch is one version, so readers see all its rows at once.
 
     Item type: rows (dicts or Arrow batches).
 
-    What must exist: the table, unless `create_table="if_missing"`, and the right to write, list and delete in its
+    What must exist: the table, unless `create_table="if_missing"`, and permission to write, list and delete in its
     directory, for the driver and for all executors.
 
-    Unit of parallelism: each Spark task writes Parquet files of its own, one for each partition. The driver adds those
-    of an epoch to the table, in one commit.
+    Unit of parallelism: each Spark task writes its own Parquet files, one per partition. The driver adds the files of
+    an epoch to the table, in one commit.
 
-    Guarantee: exactly once, whatever is retried, killed or woken late, and whatever answer is lost. Which epochs are in
-    the table stands in the commits themselves, as transaction identifiers. Others may write to the table meanwhile;
-    on S3 only those whose commits are conditional puts, as `requires()` says.
+    Guarantee: exactly once, with retries, killed processes, zombies and lost responses. The commits themselves record
+    the epochs in the table, as transaction identifiers. Others may write to the table at the same time; on S3 only with
+    conditional puts, see `requires()`.
 
     Args:
         path: the table's directory, an absolute path or a URL.
-        options: as `DeltaOptions` describes them: `write_mode`, `create_table`, `storage_options`, …
+        options: the options of `DeltaOptions`: `write_mode`, `create_table`, `storage_options`, …
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
+        ConfigurationError: lists every wrong option.
     """
 
     options: DeltaOptions
@@ -70,9 +70,12 @@ class DeltaSink(TableSink):
 
     def requires(self) -> Sequence[str]:
         return (
-            "a store that honours conditional puts (If-None-Match on S3)",
-            "no other writer that replaces log entries: on S3 none that commits without a conditional put",
-            "no VACUUM with a retention below an epoch's time, or below how long the query may stand still in one",
+            "a store with conditional puts (If-None-Match on S3)",
+            "no other writer that overwrites log entries: on S3 none without conditional puts",
+            (
+                "no VACUUM with a retention below the duration of an epoch, or below the longest standstill of the"
+                " query in one"
+            ),
         )
 
     def load(self) -> LoadedDelta | None:
@@ -82,7 +85,7 @@ class DeltaSink(TableSink):
         if table is None:
             return None
         check_table_features(place.url, table, overwrites=self.options.overwrites)
-        # Its newest version may be another writer's, and ours is to stand on it.
+        # Its newest version may be another writer's, and the next version depends on it.
         place.settle(table.version())
         return LoadedDelta(place, table)
 
@@ -99,12 +102,12 @@ class DeltaSink(TableSink):
                     Schema.from_arrow(new_schema(rows)),
                     mode="error",
                     partition_by=list(self.options.partition_by),
-                    # As Spark's own default: loading a table reads what was committed since its last checkpoint.
+                    # Spark's default: loading a table reads the commits since its last checkpoint.
                     configuration={"delta.checkpointInterval": "10"} | self.options.properties,
                     storage_options=place.options(),
                 )
             except DeltaError:
-                if place.load() is None:  # else another driver has just made it
+                if place.load() is None:  # otherwise another driver has just created it
                     raise
         place.settle(0)
 
@@ -115,9 +118,12 @@ class DeltaSink(TableSink):
                 raise ConfigurationError(
                     f"{self.target()} does not exist", do='create it, or set create_table="if_missing"'
                 )
-            return (f"{self.target()} can be asked; there is no table yet, and it will be made",)
+            return (f"{self.target()} is reachable; the table does not exist yet and will be created",)
         self._try_to_write()
-        return (f"{self.target()} is a table that can be written to", "files can be made and deleted in its directory")
+        return (
+            f"{self.target()} is a table with supported features",
+            "files can be created and deleted in its directory",
+        )
 
     def _try_to_write(self) -> None:
         area = self.options.place.area
@@ -129,7 +135,7 @@ class DeltaSink(TableSink):
             area.delete(directory, [name])
         except OSError as error:
             raise TransientError(
-                f"no file can be made in {self.target()}",
+                f"cannot create a file in {self.target()}",
                 why=self.options.place.told(error),
-                do="give the right to write and delete there",
+                do="grant permission to write and delete there",
             ) from None

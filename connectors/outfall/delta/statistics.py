@@ -1,6 +1,6 @@
-"""Statistics of a data file, from its Parquet footer, as Delta keeps them beside it: what readers skip files by.
+"""Statistics of a data file, from its Parquet footer, in Delta's form. Readers use them for data skipping.
 
-PROTOCOL.md, "Per-file Statistics". A bound that is too narrow hides rows, so whatever is not certain is left out.
+PROTOCOL.md, "Per-file Statistics". A bound that is too narrow hides rows, so uncertain bounds are omitted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 _LONGEST = 32
-"""Characters of a bound, as Spark cuts them."""
+"""Maximum characters of a bound, as in Spark."""
 _LAST = "\U0010ffff"
 _EXACT_DIGITS = 15
-"""Of a decimal, up to which a number of JSON is sure to be read as it is."""
+"""Maximum digits of a decimal that every reader parses exactly from a JSON number."""
 _COLUMNS = 32
-"""How many columns have statistics unless the table says otherwise (`delta.dataSkippingNumIndexedCols`)."""
+"""Default number of columns with statistics (`delta.dataSkippingNumIndexedCols`)."""
 
 _is = pa.types
 
@@ -31,23 +31,23 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Indexed:
-    """Which columns have statistics. Picklable."""
+    """The columns with statistics. Picklable."""
 
     first: int = _COLUMNS
-    """How many leaf columns, from the first; -1 for all."""
+    """Number of leaf columns, from the first; -1 for all."""
     names: tuple[Path, ...] | None = None
-    """These columns instead, with all that is inside them."""
+    """These columns instead, including their nested columns."""
 
     @classmethod
     def of(cls, configuration: dict[str, str]) -> Indexed:
-        """Read the table's properties. A text that is none is as good as none: statistics promise nothing."""
+        """Read the table's properties. Invalid values are ignored, because statistics are optional."""
         named = configuration.get("delta.dataSkippingStatsColumns")
         first = configuration.get("delta.dataSkippingNumIndexedCols", "")
         names = None if named is None else tuple(_parse(name) for name in named.split(","))
         return cls(int(first) if first.lstrip("-").isdigit() else _COLUMNS, names)
 
     def takes(self, number: int, path: Path) -> bool:
-        """Whether a leaf column is among them, by its number from 0 and its path."""
+        """Whether a leaf column is included, by its number from 0 and its path."""
         if self.names is not None:
             return any(path[: len(name)] == name for name in self.names)
         return self.first < 0 or number < self.first
@@ -58,12 +58,12 @@ def _parse(name: str) -> Path:
 
 
 def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed) -> str:
-    """Return what Delta keeps of a file, as JSON.
+    """Return Delta's statistics of a file, as JSON.
 
     Args:
-        written: the file's footer.
-        schema: its columns.
-        indexed: which columns are wanted.
+        written: the footer of the file.
+        schema: the columns of the file.
+        indexed: the columns with statistics.
     """
     found: dict[str, Any] = {"numRecords": written.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     leaves = (leaf for field in schema for leaf in _leaves(field.type, (field.name,)))
@@ -81,7 +81,7 @@ def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed)
 
 
 def _leaves(kind: pa.DataType, path: Path) -> Iterator[tuple[Path, pa.DataType | None]]:
-    """Yield Parquet's columns of one of Arrow's, in their order. What is inside lists and maps has no statistics."""
+    """Yield the Parquet columns of an Arrow column, in order. Columns inside lists and maps have no statistics."""
     if _is.is_struct(kind):
         for field in kind:
             yield from _leaves(field.type, (*path, field.name))
@@ -100,7 +100,7 @@ def _put(found: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def _bounds(chunks: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
-    """Return a lower and an upper bound of all row groups, each `None` where none is certain."""
+    """Return a lower and an upper bound over all row groups, each `None` if uncertain."""
     if _is.is_boolean(kind) or _is.is_binary(kind) or _is.is_large_binary(kind):
         return None
     known = [chunk for chunk in chunks if chunk is not None and chunk.num_values]
@@ -108,15 +108,15 @@ def _bounds(chunks: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
         return None
     try:
         if _is.is_decimal(kind) and known[0].physical_type in ("INT32", "INT64"):
-            # pyarrow 18 reads the numbers, and not what they stand for.
+            # pyarrow 18 reads the physical values, not the logical ones.
             low = Decimal(min(chunk.min_raw for chunk in known)).scaleb(-kind.scale)
             high = Decimal(max(chunk.max_raw for chunk in known)).scaleb(-kind.scale)
         else:
             low, high = min(chunk.min for chunk in known), max(chunk.max for chunk in known)
     except (OverflowError, ValueError):
-        return None  # a time that Python has no value for
+        return None  # a time that Python does not support
     if _is.is_floating(kind):
-        # Parquet's bounds leave NaN out, which is above all numbers. JSON has no infinity.
+        # Parquet's bounds omit NaN, which is above all numbers. JSON has no infinity.
         return (low if isfinite(low) else None), None
     return _lower(low), _upper(high)
 
@@ -133,7 +133,8 @@ def _upper(value: Any) -> Any:
     if isinstance(value, str):
         if len(value) <= _LONGEST:
             return value
-        # Greater than all that begins so, unless what is cut off begins with the last character that there is.
+        # Greater than every string with this prefix, unless the truncated rest begins with the last character that
+        # exists.
         return None if value[_LONGEST] == _LAST else value[:_LONGEST] + _LAST
     if isinstance(value, datetime):
         try:

@@ -38,26 +38,26 @@ from outfall.tables.marker import TableMarker
 from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
 
 _FORGOTTEN = -2
-"""In place of an epoch: Delta keeps a transaction identifier for good, and this one no longer counts."""
+"""Instead of an epoch: Delta keeps a transaction identifier permanently, and this one is no longer valid."""
 
 _GONE_BACK = re.compile(r"RESTORE|(CREATE OR )?REPLACE TABLE.*|CLONE", re.IGNORECASE)
-"""Operations after which rows of earlier versions may be gone without anybody having deleted them as rows."""
+"""Operations after which rows of earlier versions may be missing without having been deleted as rows."""
 
 _NOT_ENCODED = "/!$&'()+,:;=@~"
-"""What deltalake leaves as it is in a path, when it writes one into the log."""
+"""Characters that deltalake does not encode in paths of the log."""
 
 _CLOCKS = 24 * 3600 * 1000
-"""Milliseconds by which the clocks of writers and of the store may differ."""
+"""Maximum difference in milliseconds between the clocks of writers and of the store."""
 
 _TRIES = 5
-"""How often columns are added anew where other writers commit first."""
+"""Number of attempts to add columns after concurrent commits."""
 
 
 class LoadedDelta(LoadedTable):
     """One version of a Delta table."""
 
     def __init__(self, place: TablePlace, table: DeltaTable | None = None) -> None:
-        """Take a version that is loaded; or load the newest one when it is first asked for anything."""
+        """Use a loaded version, or load the newest one on first use."""
         self.where = place.url
         self._place = place
         self._given = table
@@ -66,7 +66,9 @@ class LoadedDelta(LoadedTable):
     def _table(self) -> DeltaTable:
         table = self._given or self._place.load()
         if table is None:
-            raise TargetError(f"{self.where} was dropped meanwhile", do="see who did, and start the query again")
+            raise TargetError(
+                f"{self.where} was dropped meanwhile", do="find out who dropped it, and start the query again"
+            )
         return table
 
     @cached_property
@@ -103,7 +105,7 @@ class LoadedDelta(LoadedTable):
                         commit_properties=CommitProperties(max_commit_retries=0),
                     )
             except TargetError:
-                # Others may have committed, perhaps these very columns.
+                # Other writers may have committed, possibly the same columns.
                 if attempt == _TRIES - 1:
                     raise
             else:
@@ -116,13 +118,13 @@ class LoadedDelta(LoadedTable):
         if without_zone and "timestampNtz" not in (self._table.protocol().writer_features or ()):
             raise ConfigurationError(
                 f"column {without_zone[0]!r} cannot be added to {self.where}: it has timestamps without a time zone",
-                why="the table lacks the feature timestampNtz, which shuts readers out that do not know it",
+                why="the table lacks the feature timestampNtz, which locks out readers without it",
                 do="cast the column to a timestamp with a time zone, or enable the feature"
                 " (delta.feature.timestampNtz=supported)",
             )
         return found
 
-    # --- what it says of steps
+    # --- markers of steps
 
     def marker(self, incarnation: str) -> TableMarker | None:
         epoch = self._transaction(_app(incarnation))
@@ -132,7 +134,7 @@ class LoadedDelta(LoadedTable):
         known = {name: value for name, value in rest.items() if value is not None}
         if len(known) < len(rest):
             raise TargetError(
-                f"{self.where} names epoch {epoch} of incarnation {incarnation}, and not all that goes with it",
+                f"{self.where} has epoch {epoch} of incarnation {incarnation}, but not all identifiers of its marker",
                 why="transaction identifiers of its log were removed",
                 do="restore the log, or start the query with a new checkpoint",
             )
@@ -154,20 +156,23 @@ class LoadedDelta(LoadedTable):
 
     def left_out(self, marker: TableMarker) -> str | None:
         if self._version < marker.head:
-            return f"version {marker.head} was ours, and the table is at {self._version}"
+            return f"this query committed version {marker.head}, and the table is at {self._version}"
         for version in range(marker.head + 1, self._version + 1):
             operation, to = self._operation(version)
             if operation is None:
                 return (
-                    f"what happened after version {marker.head}, which was ours, cannot be told: the log does not say"
-                    f" what version {version} was"
+                    f"the history after version {marker.head}, which this query committed, is unknown: the log has"
+                    f" no operation for version {version}"
                 )
             if _GONE_BACK.fullmatch(operation) and not (to is not None and to >= marker.head):
-                return f"version {version} took it back behind version {marker.head}, which was ours ({operation})"
+                return (
+                    f"version {version} rolled it back to before version {marker.head}, which this query"
+                    f" committed ({operation})"
+                )
         return None
 
     def _operation(self, version: int) -> tuple[str | None, int | None]:
-        """Return what a version did, and the version that it went back to, as far as the log says so."""
+        """Return the operation of a version, and the version that it restored, as far as the log has them."""
         for action in _actions(self._place.entry(version)):
             info = action.get("commitInfo")
             if info and info.get("operation"):
@@ -177,7 +182,7 @@ class LoadedDelta(LoadedTable):
 
     @cached_property
     def _newest_transactions(self) -> Mapping[str, int]:
-        """What the newest version says: mostly it is ours. deltalake reads the log anew for each question."""
+        """Cached for the newest version, usually this query's own: deltalake reads the log again for each request."""
         transactions = (action.get("txn") for action in _actions(self._place.entry(self._version)))
         return {txn["appId"]: txn["version"] for txn in transactions if txn}
 
@@ -193,9 +198,9 @@ class LoadedDelta(LoadedTable):
         return bool(self._active().num_rows)
 
     def named(self, candidates: Collection[str]) -> Collection[str]:
-        """Look at the newest version, and at the log back to the time at which the oldest of the files was written.
+        """Check the newest version, and the log back to the time at which the oldest of the files was written.
 
-        What only an older version names that can still be read, an entry of the log has removed since.
+        If only an older readable version refers to a file, a log entry has removed the file since.
         """
         wanted, root = set(candidates), self._files.area.root
         found = {f"{root}/{unquote(path)}" for path in self._active().column("path").to_pylist()} & wanted
@@ -216,7 +221,7 @@ class LoadedDelta(LoadedTable):
     def _active(self) -> pa.Table:
         with self._place.explained("listing files of"):
             found = pa.table(self._table.get_add_actions())
-        # Without statistics, which may be of many columns. A table that is not partitioned has no partition.
+        # Without statistics, which may cover many columns. An unpartitioned table has no partition values.
         return found.select([name for name in ("path", "size_bytes", "partition") if name in found.column_names])
 
     # --- committing
@@ -265,7 +270,7 @@ class LoadedDelta(LoadedTable):
         )
 
     def _why_failed(self, error: CommitFailedError) -> Exception:
-        """Tell a version that another commit has made from what deltalake refuses for another reason."""
+        """Distinguish a version that another commit has created from other rejections by deltalake."""
         try:
             table = self._place.load()
         except TransientError as unread:
@@ -275,10 +280,10 @@ class LoadedDelta(LoadedTable):
         return HeadMovedError()
 
     def _removed(self, replace: Collection[tuple[str | None, ...]] | None, now: int) -> Iterator[RemoveAction]:
-        """Remove the active files of some partitions, or all. It takes place in the same commit as what is added.
+        """Remove the active files of some partitions, or all, in the same commit as the added files.
 
         Raises:
-            ConfigurationError: a path of another writer's is written in a way that deltalake does not write it.
+            ConfigurationError: deltalake cannot encode another writer's path in the same way.
         """
         names = self._files.partitioned_by
         for file in self._active().to_pylist():
@@ -289,8 +294,8 @@ class LoadedDelta(LoadedTable):
             path = unquote(file["path"])
             if quote(path, safe=_NOT_ENCODED) != file["path"]:
                 raise ConfigurationError(
-                    f"{self.where} holds the file {file['path']!r}, which is to be replaced and cannot be",
-                    why="another writer has encoded the path in a way that deltalake does not know as the same",
+                    f"cannot replace the file {file['path']!r} of {self.where}",
+                    why="another writer has encoded the path in a way that deltalake does not recognize",
                     do='have that writer rewrite the file (OPTIMIZE, or REORG), or use write_mode="append"',
                 )
             yield RemoveAction(path, True, now, file["size_bytes"], dict(zip(names, texts, strict=True)))
@@ -308,9 +313,10 @@ def _added(files: EpochFiles, file: DataFile, names: Iterable[str], now: int) ->
 
 
 def _transactions(marker: TableMarker, now: int) -> list[Transaction]:
-    """Write down a marker. Each carries the time, or a table with a retention for them forgets them at once.
+    """Return the transaction identifiers of a marker.
 
-    A marker that was read does not know its step; a commit of its files does.
+    Each has a time, otherwise a table with a retention removes them at once. A marker that was read has no step; a
+    commit of its files has.
     """
     versions = {
         _app(marker.incarnation): marker.epoch,
@@ -331,7 +337,7 @@ def _step(step: str) -> str:
 
 
 def _signed(text: str) -> int:
-    """Return 16 hexadecimal digits as a number that Delta takes, of 64 bits with a sign."""
+    """Return 16 hexadecimal digits as Delta's signed 64-bit integer."""
     return int.from_bytes(bytes.fromhex(text.zfill(16)), "big", signed=True)
 
 
@@ -340,7 +346,7 @@ def _hexadecimal(number: int) -> str:
 
 
 def _actions(entry: bytes | None) -> Iterator[dict[str, Any]]:
-    """Yield the actions of a log entry; none where there is no entry."""
+    """Yield the actions of a log entry; none if there is no entry."""
     for line in (entry or b"").splitlines():
         if line.strip():
             yield json.loads(line)

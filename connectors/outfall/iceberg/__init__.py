@@ -1,16 +1,16 @@
 """Apache Iceberg: rows as the snapshots of a table, through pyiceberg.
 
 ```
-sink, options    what a user writes
-catalog          pyiceberg's catalogue: opened, its errors explained
+sink, options    the public class and its options
+catalog          pyiceberg's catalog, and explanations of its errors
 table            one state of a table: markers, history, commits
-layout           data files: partitions, statistics, entries of manifests
-columns          rows and tables, type by type
-files            filesystems for tasks, files that a disk keeps, what a failed commit has written
-expire           which snapshots expire
+layout           data files: partitions, statistics, manifest entries
+columns          conversion of columns between rows and tables
+files            filesystems for tasks, durable files on disks, files of failed commits
+expire           the choice of snapshots to expire
 ```
 
-What all table formats share is in `outfall.tables`.
+The common base of all table formats is in `outfall.tables`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["IcebergSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> IcebergSink:
-    """Make a sink from Spark options (`table`, `catalog_options`, `branch`, …; also spelled `catalogOptions`).
+    """Create a sink from Spark options (`table`, `catalog_options`, `branch`, …; also spelled `catalogOptions`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: lists every unknown or wrong option.
     """
     return IcebergSink(**dict(parse_options(IcebergOptions, options)))

@@ -1,4 +1,4 @@
-"""The catalogue: pyiceberg's own, opened once in a process, its errors explained, its secrets hidden."""
+"""pyiceberg's catalog, opened once per process, with explained errors and masked secrets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from outfall.redaction import Redaction
 
 _SECRET = re.compile(r"(secret|password|token|credential|key|sas|auth|header|cert)", re.IGNORECASE)
 _PLACE = re.compile(r"warehouse|.*(location|path)")
-"""Properties that may begin with `file:` and mean a directory."""
+"""Properties that may begin with `file:` as the URL of a directory."""
 
 _DENIED = (UnauthorizedError, ForbiddenError, OAuthError)
 _PASSING = (
@@ -51,14 +51,14 @@ _PASSING_NAMES = {
     "botocore.exceptions.HTTPClientError",
     "thrift.transport.TTransport.TTransportException",
 }
-"""By name, since which of these packages are there depends on the catalogue."""
+"""By name, because the installed packages depend on the catalog."""
 
 
 class Catalogue:
-    """A catalogue by its name and its properties. Travels without what is open, and is opened anew where it is used."""
+    """A catalog with its name and properties. Pickled without open resources, and opened again where it is used."""
 
     def __init__(self, name: str, options: Mapping[str, SecretStr]) -> None:
-        """Describe it; nothing is opened."""
+        """Describe the catalog without opening it."""
         self.name = name
         self._options = dict(options)
         self._opened: Catalog | None = None
@@ -68,7 +68,7 @@ class Catalogue:
 
     @property
     def place(self) -> str:
-        """Where it is, as far as its configuration tells, without credentials."""
+        """Its location without credentials, as far as the configuration contains it."""
         configured: Mapping[str, Any] = Config().get_catalog_config(self.name) or {}
         for name in ("uri", "glue.id", "warehouse"):
             known = self._value(name, self._options[name]) if name in self._options else configured.get(name)
@@ -78,7 +78,7 @@ class Catalogue:
 
     @property
     def opened(self) -> Catalog:
-        """The catalogue as pyiceberg opens it. What a disk is to keep of its tables is durable once it is written."""
+        """The open pyiceberg catalog. Files of its tables on a disk are durable once written."""
         if self._opened is None:
             opened = load_catalog(self.name, **self._resolved())
             if is_local(opened.properties.get("warehouse", "")):
@@ -87,7 +87,10 @@ class Catalogue:
         return self._opened
 
     def load(self, identifier: str) -> Table | None:
-        """Load a table; `None` where there is none. What is read is durable: who committed it may have died before."""
+        """Load a table; `None` if it does not exist.
+
+        Loaded files are made durable: their writer may have died before.
+        """
         with self.explained(f"table {identifier} could not be loaded"):
             self.settle()
             try:
@@ -96,16 +99,16 @@ class Catalogue:
                 return None
 
     def forget_open(self) -> None:
-        """Open it anew the next time, as after an error of the connection."""
+        """Open the catalog again at the next use, for example after a connection error."""
         self._opened = None
 
     def settle(self) -> None:
-        """Make a commit durable that the catalogue has confirmed: SQLite leaves the end of its journal to chance.
+        """Make a commit durable that the catalog has confirmed: SQLite does not sync the end of its journal.
 
-        Without it a power loss could undo a commit that was recorded as done (SQLite: `PRAGMA synchronous`, EXTRA).
+        Otherwise a power loss could undo a commit that was recorded as done (SQLite: `PRAGMA synchronous`, EXTRA).
 
         Raises:
-            OSError: nobody knows whether it is durable.
+            OSError: the commit may not be durable.
         """
         uri = self.opened.properties.get("uri", "")
         path = uri.removeprefix("sqlite:///")
@@ -113,7 +116,7 @@ class Catalogue:
             sync_directory(path.partition("?")[0].rpartition("/")[0] or "/")
 
     def for_tasks(self, properties: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the properties of a table's files as tasks are given them: secrets that were named stay named."""
+        """Return the properties of a table's files for tasks: secrets given by reference stay references."""
         named = {
             name: secret
             for name, secret in self._options.items()
@@ -122,7 +125,7 @@ class Catalogue:
         return {**{name: value for name, value in properties.items() if isinstance(value, str)}, **named}
 
     def hide(self, text: str) -> str:
-        """Return a text of the client without any secret in it."""
+        """Return a text of the client with secrets masked."""
         known: dict[str, Any] = dict(self._opened.properties if self._opened is not None else {})
         known |= self._resolved()
         secrets = [str(value) for name, value in known.items() if _SECRET.search(name)]
@@ -131,7 +134,7 @@ class Catalogue:
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Turn errors of the catalogue and of the files into ours.
+        """Convert errors of the catalog and of the files to Outfall errors.
 
         Raises:
             TransientError, TargetError, ConfigurationError: see `LoadedTable`.
@@ -144,17 +147,19 @@ class Catalogue:
             raise self.explain(error, what) from None
 
     def explain(self, error: Exception, what: str) -> OutfallError:
-        """Make our error of one of the catalogue or of the files. Its cause is left out, as it may show a secret."""
+        """Convert an error of the catalog or of the files. Its cause is omitted, because it may show a secret."""
         why = self.hide(f"{type(error).__name__}: {error}")
         if _is_passing(error):
             self.forget_open()
-            do = f"see that the catalogue {self.name!r} and its store are up, and reachable from the driver"
+            do = f"check that the catalog {self.name!r} and its store are up, and reachable from the driver"
             return TransientError(what, why=why, do=do)
         if isinstance(error, (*_DENIED, PermissionError)):
             self.forget_open()
-            return TargetError(what, why=why, do="give credentials that may do it")
+            return TargetError(what, why=why, do="use credentials with this permission")
         if isinstance(error, ModuleNotFoundError | NotInstalledError):
-            return ConfigurationError(what, why=why, do="install what this kind of catalogue needs, on the driver")
+            return ConfigurationError(
+                what, why=why, do="install the extra of pyiceberg for this kind of catalog on the driver"
+            )
         if isinstance(error, FileNotFoundError):
             return TargetError(what, why=why, do="restore the table: files that its metadata names are missing")
         if isinstance(error, OSError):
@@ -163,7 +168,7 @@ class Catalogue:
             return ConfigurationError(
                 what, why=why, do=f"correct catalog_options, or pyiceberg's configuration of {self.name!r}"
             )
-        return TargetError(what, why=why, do="find out what is wrong with the table or its catalogue")
+        return TargetError(what, why=why, do="check the table and its catalog")
 
     def _resolved(self) -> dict[str, str]:
         return {name: self._value(name, secret) for name, secret in self._options.items()}
@@ -175,7 +180,7 @@ class Catalogue:
 
 
 def is_of_disk(error: Exception) -> bool:
-    """Whether an error is the operating system's, about a file: no request was lost on its way."""
+    """Whether an error is an operating system error for a file: no request was lost."""
     return isinstance(error, OSError) and bool(error.errno) and not isinstance(error, ConnectionError | TimeoutError)
 
 

@@ -1,7 +1,7 @@
-"""Columns: rows that fit into a table, tables made for rows, and what rows have that a table lacks.
+"""Columns: the fit between rows and tables, new tables for rows, and columns that a table lacks.
 
-Iceberg finds columns by number, so that every field of a data file carries its number, nested ones too. A type is taken
-where none of its values is changed by it; what Iceberg itself calls a promotion is among that.
+Iceberg finds columns by field id, so every field of a data file has its id, including nested fields. A type is accepted
+if no value changes; this includes Iceberg's promotions.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ from outfall.tables.arrow_types import Takes, binary, decimal, is_list, moment, 
 from outfall.values import spark_type
 
 FIELD_ID = b"PARQUET:field_id"
-"""Where Arrow keeps a field's number, and Parquet files get it from."""
+"""The key of a field id in Arrow metadata, which Parquet files take it from."""
 
 _is = pa.types
 _SMALL = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
-_NANOS = "it may have nanoseconds, and the table keeps microseconds"
+_NANOS = "it may have nanoseconds, and the table stores microseconds"
 
 
 class _MisfitError(Exception):
-    """Says of a column why it cannot be written, and what to do."""
+    """The reason why a column cannot be written, with the remedy."""
 
 
 def file_schema(schema: Schema, rows: pa.Schema, partitioned_by: Collection[int]) -> pa.Schema:
-    """Return what a data file for rows with these columns looks like. Columns that the rows lack are not in it.
+    """Return the schema of a data file for rows with these columns. It lacks columns that the rows lack.
 
-    Top-level columns have the table's order and names. Inside a struct fields keep the order and names of the rows, as
-    readers find them by number.
+    Top-level columns have the table's order and names. Inside a struct, fields keep the order and names of the rows,
+    because readers find them by id.
 
     Args:
-        schema: the table's.
+        schema: the schema of the table.
         rows: the columns of the rows.
-        partitioned_by: the numbers of the columns that the table is partitioned by.
+        partitioned_by: the field ids of the partition columns.
 
     Raises:
-        ConfigurationError: naming each column that does not fit.
+        ConfigurationError: with each column that does not fit.
     """
     problems: list[str] = []
     fields = dict(_fitted(schema.fields, rows, "", partitioned_by, problems))
     if problems:
         raise ConfigurationError(
-            "the rows do not fit into the table: " + "; ".join(problems),
+            "the rows do not fit the table: " + "; ".join(problems),
             do="rename, cast or drop these columns, or add them to the table: by hand, or new ones by"
             ' schema_evolution="add_columns"',
         )
     if not fields:
-        raise ConfigurationError("the rows have no column", do="select the columns that the table has")
+        raise ConfigurationError("the rows have no column", do="select the columns of the table")
     return pa.schema(
         [fields[field.field_id].with_name(field.name) for field in schema.fields if field.field_id in fields]
     )
@@ -82,7 +82,7 @@ def file_schema(schema: Schema, rows: pa.Schema, partitioned_by: Collection[int]
 def _fitted(
     columns: Iterable[NestedField], rows: Iterable[Any], path: str, needed: Collection[int], problems: list[str]
 ) -> Iterator[tuple[int, pa.Field]]:
-    """Yield the number and the field in the file of each of the rows' columns; say what is wrong with the others."""
+    """Yield the id and the file field of each column of the rows; report the columns that do not fit."""
     columns, rows = list(columns), list(rows)
     found = {name: column for column, name in _matched(columns, rows)}
     for row in rows:
@@ -111,7 +111,7 @@ def _fitted(
 
 
 def _matched(columns: Iterable[NestedField], rows: Iterable[Any]) -> Iterator[tuple[NestedField, str]]:
-    """Yield each column of a table with the name of the row's that is written to it: the same, else but for case."""
+    """Yield each table column with the name of its row column: an exact match, else a case-insensitive one."""
     names = [row.name for row in rows]
     for column in columns:
         alike = [name for name in names if name.lower() == column.name.lower()]
@@ -127,7 +127,7 @@ def _numbered(name: str, kind: pa.DataType, number: int, *, required: bool) -> p
 
 def _numbers(column: NestedField) -> Iterator[int]:
     yield column.field_id
-    if isinstance(column.field_type, StructType):  # nothing inside a list or a map is partitioned by
+    if isinstance(column.field_type, StructType):  # partition columns are never inside a list or a map
         for field in column.field_type.fields:
             yield from _numbers(field)
 
@@ -138,7 +138,7 @@ def _fits(
     """Return the type in the file for values of a given type.
 
     Raises:
-        _MisfitError: values would be changed.
+        _MisfitError: values would change.
     """
     given = _plain(given)
     if _is.is_null(given):
@@ -155,20 +155,20 @@ def _fits(
     if file_type is None:
         nanoseconds = (_is.is_timestamp(given) or _is.is_time(given)) and given.unit == "ns"
         raise _MisfitError(
-            f"{name} is {spark_type(given)}, and the table's {_shown(kind)}" + (f": {_NANOS}" if nanoseconds else "")
+            f"{name} is {spark_type(given)}, and {_shown(kind)} in the table" + (f": {_NANOS}" if nanoseconds else "")
         )
     return file_type
 
 
 def _shown(kind: IcebergType) -> str:
-    """Return Spark's name of a table's type; Iceberg's where Spark has none."""
+    """Return Spark's name of a table type; Iceberg's if Spark has none."""
     return str(kind) if isinstance(kind, UUIDType | FixedType | TimeType) else spark_type(schema_to_pyarrow(kind))
 
 
 def _inside(
     columns: Iterable[NestedField], given: Iterable[pa.Field], name: str, problems: list[str]
 ) -> Iterator[pa.Field]:
-    """Yield what is inside a list or a map. Nothing there can be what a table is partitioned by."""
+    """Yield the element fields of a list or a map. They are never partition columns."""
     for column, field in zip(columns, given, strict=True):
         if column.required and field.nullable and column.name != "key":
             problems.append(f"{name}.{column.name} may be NULL, and the table requires it")
@@ -177,7 +177,7 @@ def _inside(
 
 
 def _plain(given: pa.DataType) -> pa.DataType:
-    """Return the type of the values themselves: of a dictionary's, and of an extension's that is not a UUID."""
+    """Return the value type of a dictionary, or the storage type of an extension other than UUID."""
     if _is.is_dictionary(given):
         return _plain(given.value_type)
     if isinstance(given, pa.BaseExtensionType) and given.extension_name != "arrow.uuid":
@@ -186,7 +186,7 @@ def _plain(given: pa.DataType) -> pa.DataType:
 
 
 def _primitive(kind: IcebergType, given: pa.DataType) -> pa.DataType | None:
-    """Return the type in the file for values without children; `None` where they would be changed."""
+    """Return the type in the file for a primitive type; `None` if values would change."""
     if isinstance(kind, DecimalType):
         return decimal(pa.decimal128(kind.precision, kind.scale), given)
     if isinstance(kind, FixedType):
@@ -212,10 +212,10 @@ _TAKES: dict[type[IcebergType], Takes] = {
 
 
 def new_schema(rows: pa.Schema) -> Schema:
-    """Return the columns of a table that is made for rows. All are optional.
+    """Return the columns of a table created for rows. All are optional.
 
     Raises:
-        ConfigurationError: naming each column of which none can be made.
+        ConfigurationError: with each column that has no table type.
     """
     problems: list[str] = []
     folded: dict[str, str] = {}
@@ -226,7 +226,7 @@ def new_schema(rows: pa.Schema) -> Schema:
     fields = _new_fields(rows, "", numbers, problems)
     if problems or not fields:
         raise ConfigurationError(
-            "no table can be made for these rows: " + ("; ".join(problems) or "they have no column"),
+            "cannot create a table for these rows: " + ("; ".join(problems) or "they have no column"),
             do="rename, cast or drop these columns",
         )
     return Schema(*fields)
@@ -245,10 +245,10 @@ def _new_fields(given: Iterable[Any], path: str, numbers: Iterator[int], problem
 
 
 def _new_type(given: pa.DataType, name: str, numbers: Iterator[int], problems: list[str]) -> IcebergType:
-    """Return the type that a table is given for values of a type.
+    """Return the type of a new table column for values of a type.
 
     Raises:
-        _MisfitError: there is none that keeps them.
+        _MisfitError: no type preserves the values.
     """
     given = _plain(given)
     if _is.is_struct(given):
@@ -266,12 +266,12 @@ def _new_type(given: pa.DataType, name: str, numbers: Iterator[int], problems: l
         return DecimalType(given.precision, given.scale)
     if _is.is_fixed_size_binary(given):
         return FixedType(given.byte_width)
-    # The first that takes it: an int before a long, a float before a double.
+    # The first match: an int before a long, a float before a double.
     for kind, takes in _TAKES.items():
         if takes(given) is not None:
             return kind()
     why = (
-        "it has no type, as all its values are NULL"
+        "it has no type, because all its values are NULL"
         if _is.is_null(given)
         else f"Iceberg has no type for {spark_type(given)}"
     )
@@ -279,10 +279,10 @@ def _new_type(given: pa.DataType, name: str, numbers: Iterator[int], problems: l
 
 
 def lacking(schema: Schema, rows: pa.Schema) -> list[tuple[tuple[str, ...], IcebergType]]:
-    """Return the columns that the rows have and a table lacks: the path of each, and the type that it is given.
+    """Return the columns of the rows that a table lacks: the path of each, and its new type.
 
     Raises:
-        ConfigurationError: naming each column of which none can be made.
+        ConfigurationError: with each column that has no table type.
     """
     problems: list[str] = []
     found = list(_lacking(schema.fields, rows, (), problems))
@@ -326,9 +326,9 @@ def _lacking_inside(
 
 
 def identities(schema: Schema) -> dict[str, str]:
-    """Return each column's number with what must not change for a file to be read as it was written.
+    """Return each column's id with its fixed properties, which determine how a file is read.
 
-    What Iceberg promotes changes nothing: a reader widens the numbers of an older file.
+    Iceberg's promotions change nothing: a reader widens the numbers of an older file.
     """
     fields = {number: schema.find_field(number) for number in schema.field_ids}
     return {str(number): _identity(field) for number, field in sorted(fields.items())}

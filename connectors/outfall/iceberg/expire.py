@@ -1,4 +1,4 @@
-"""Which snapshots expire after an epoch. Each commit costs more with each snapshot that the metadata holds."""
+"""The choice of snapshots to expire after an epoch. Each snapshot in the metadata makes commits slower."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 KEPT = 5
-"""How many of a branch's newest snapshots always stay."""
+"""Minimum number of newest snapshots kept per branch."""
 
 
 def to_expire(metadata: TableMetadata, older_than: timedelta, now: float) -> list[int]:
-    """Return the snapshots that are older than a span, and that nothing keeps.
+    """Return the snapshots that are older than a duration and not retained.
 
-    A branch keeps its newest ones, as many as its own settings, the table's, or `KEPT` say, whichever is most; and
-    those younger than its own `max-snapshot-age-ms`. What a branch or a tag names stays.
+    A branch retains its newest snapshots. Their number is the largest of its own setting, the table's setting and
+    `KEPT`. It also retains those younger than its own `max-snapshot-age-ms`. Snapshots of branches and tags are
+    retained.
 
     Args:
-        metadata: the table's.
-        older_than: how old a snapshot must be.
+        metadata: the metadata of the table.
+        older_than: minimum age of an expired snapshot.
         now: seconds since 1970.
     """
     bound = (now - older_than.total_seconds()) * 1000

@@ -1,7 +1,7 @@
-"""Files of tables: how tasks reach them, how a disk keeps them, and what a commit that failed has written.
+"""Files of tables: access from tasks, durability on disks, and files of failed commits.
 
-pyiceberg reaches files by a FileIO (its `py-io-impl`). Its two own kinds are known here; of any other nobody knows what
-filesystem there is for the tasks' Parquet files.
+pyiceberg accesses files through a FileIO (its `py-io-impl`). This module supports its two built-in kinds. For others,
+the filesystem for the tasks' Parquet files is unknown.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def is_local(location: str) -> bool:
 
 
 class DurableFileIO(PyArrowFileIO):
-    """pyiceberg's FileIO of pyarrow, whose files on a disk are durable once they are closed.
+    """pyiceberg's FileIO for pyarrow, whose files on a disk are durable once they are closed.
 
-    A catalogue's commit then never names metadata that a power loss can still take.
+    A catalog's commit then never refers to metadata that a power loss can still remove.
     """
 
     def new_output(self, location: str) -> PyArrowFile:
@@ -73,10 +73,10 @@ class _DurableStream:
 
 
 class CommitFiles(FileIO):
-    """The files of one commit: notes what is written, and deletes nothing of it.
+    """The files of one commit: records the files that are written, and deletes none of them.
 
-    When a commit is refused, pyiceberg deletes its manifests at once. But a request that a proxy has sent twice is
-    refused the second time, and what it wrote is part of the table.
+    When a commit is rejected, pyiceberg deletes its manifests at once. However, if a proxy sends a request twice, the
+    second one is rejected, and the files of the first are part of the table.
     """
 
     def __init__(self, io: FileIO) -> None:
@@ -92,23 +92,23 @@ class CommitFiles(FileIO):
         return self._io.new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Delete what is of older commits; leave what is of this one, until it is known that it did not take place."""
+        """Delete files of older commits; keep files of this commit until it is certain that it failed."""
         if location not in self._written:
             self._io.delete(location)
 
     def roll_back(self) -> None:
-        """Delete what was written: the commit did not take place, and never will."""
+        """Delete the written files: the commit failed, and can never succeed."""
         for location in self._written:
             self._io.delete(location)
 
 
 @dataclass(frozen=True)
 class StoreOfFiles:
-    """Opens the filesystem of a table's data files in a task, which has no catalogue."""
+    """Opens the filesystem of a table's data files in a task, which has no catalog."""
 
     location: str
     properties: Mapping[str, str | SecretStr]
-    """pyiceberg's properties of the FileIO, with those secrets unresolved that are named."""
+    """pyiceberg's properties of the FileIO, with unresolved references to secrets."""
 
     def __repr__(self) -> str:
         return f"StoreOfFiles({self.location!r})"
@@ -117,7 +117,7 @@ class StoreOfFiles:
         """Return the filesystem, and the location's path in it.
 
         Raises:
-            ConfigurationError: it is reached in a way that only pyiceberg knows.
+            ConfigurationError: only pyiceberg can access it.
         """
         known = {
             name: resolve_secret(value) if isinstance(value, SecretStr) else value
@@ -128,10 +128,10 @@ class StoreOfFiles:
 
 
 def filesystem_of(io: FileIO, location: str) -> tuple[pafs.FileSystem, str]:
-    """Return pyarrow's view of the filesystem that a FileIO reaches a location by, and the path in it.
+    """Return the pyarrow filesystem through which a FileIO accesses a location, and the path in it.
 
     Raises:
-        ConfigurationError: the FileIO is none of pyiceberg's own two.
+        ConfigurationError: the FileIO is not one of pyiceberg's two.
     """
     if isinstance(io, PyArrowFileIO):
         scheme, host, path = io.parse_location(location, io.properties)
@@ -143,9 +143,9 @@ def filesystem_of(io: FileIO, location: str) -> tuple[pafs.FileSystem, str]:
         filesystem = io.get_fs(parts.scheme, parts.hostname if parts.scheme in _WITH_ACCOUNT else None)
         return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), filesystem._strip_protocol(location)
     raise ConfigurationError(
-        f"files of the table are reached by {type(io).__module__}.{type(io).__name__} (py-io-impl)",
-        why="tasks write Parquet files with pyarrow, and need a filesystem that it knows",
-        do="leave py-io-impl out, or take pyiceberg.io.pyarrow.PyArrowFileIO or pyiceberg.io.fsspec.FsspecFileIO",
+        f"the table uses {type(io).__module__}.{type(io).__name__} for its files (py-io-impl)",
+        why="tasks write Parquet files with pyarrow, and need a filesystem that it supports",
+        do="omit py-io-impl, or set it to pyiceberg.io.pyarrow.PyArrowFileIO or pyiceberg.io.fsspec.FsspecFileIO",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a table's data files are like: columns, partitions, statistics; in tasks, and back on the driver."""
+"""The form of a table's data files: columns, partitions and statistics, in tasks and on the driver."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Values = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class IcebergLayout(FileLayout):
-    """Holds the table's schema and spec as text, so that it is small when it travels."""
+    """Holds the table's schema and spec as text, to be small when pickled."""
 
     layout: Layout
     area: DataArea
@@ -64,7 +64,7 @@ class IcebergLayout(FileLayout):
     schema_text: str
     spec_text: str
     metrics: Mapping[str, str]
-    """The table's properties that say which statistics are kept of which column."""
+    """The table properties that select the statistics of each column."""
     _sources: dict[pa.Schema, list[list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -72,11 +72,11 @@ class IcebergLayout(FileLayout):
         """Describe the data files of a table.
 
         Args:
-            metadata: the table's.
-            open_area: makes the area whose root is a location.
+            metadata: the metadata of the table.
+            open_area: creates the area for a root location.
 
         Raises:
-            ConfigurationError: the table's properties ask for files that are not written here.
+            ConfigurationError: the table's properties require files that the sink cannot write.
         """
         properties, schema, spec = metadata.properties, metadata.schema(), metadata.spec()
         _check_partitions(schema, spec)
@@ -96,12 +96,12 @@ class IcebergLayout(FileLayout):
 
     @cached_property
     def schema(self) -> Schema:
-        """The table's columns."""
+        """The schema of the table."""
         return Schema.model_validate_json(self.schema_text)
 
     @cached_property
     def spec(self) -> PartitionSpec:
-        """How the table is partitioned."""
+        """The partition spec of the table."""
         return PartitionSpec.model_validate_json(self.spec_text)
 
     @cached_property
@@ -135,12 +135,12 @@ class IcebergLayout(FileLayout):
             values = values.storage
         try:
             return _physical(partition.transform.pyarrow_transform(source.field_type)(values))
-        except Exception as error:  # whatever Arrow, or the Rust behind pyiceberg, makes of a value
+        except Exception as error:  # any error that Arrow, or the Rust library of pyiceberg, raises for a value
             name = self.schema.find_column_name(partition.source_id)
             raise ValueRefusedError(
-                f"column {name!r} holds a value that has no partition by {partition.transform}",
-                why=type(error).__name__,  # and not its text, which may quote the value
-                do="leave such rows out, or correct the value",
+                f"column {name!r} has a value without a partition for {partition.transform}",
+                why=type(error).__name__,  # without its text, which may quote the value
+                do="remove such rows, or correct the value",
             ) from None
 
     def partition_text(self, values: Sequence[Any]) -> Values:
@@ -152,7 +152,7 @@ class IcebergLayout(FileLayout):
             plan = compute_statistics_plan(self.schema, dict(self.metrics))
             found = data_file_statistics_from_parquet_metadata(written, plan, numbers).to_serialized_dict()
         except OverflowError:
-            # A bound beyond the year 9999, which Python has no date for; then readers have to do without bounds.
+            # A bound after the year 9999, which Python's dates do not support; readers then have no bounds.
             plan = compute_statistics_plan(self.schema, {f"{_METRICS}default": "counts"})
             found = data_file_statistics_from_parquet_metadata(written, plan, numbers).to_serialized_dict()
         counts = {name: {str(number): value for number, value in found[name].items()} for name in _COUNTS}
@@ -163,11 +163,11 @@ class IcebergLayout(FileLayout):
         return {**counts, **bounds, "split_offsets": found["split_offsets"]}
 
     def manifest_file(self, file: DataFile, path: str) -> ManifestDataFile:
-        """Make a manifest's entry of what a task handed over.
+        """Create a manifest entry from the result of a task.
 
         Args:
-            file: what it was.
-            path: where it lies, as the table names it.
+            file: the result of the task.
+            path: the location of the file, in the form of the table.
         """
         told = file.statistics
         known: dict[str, Any] = {
@@ -194,7 +194,7 @@ class IcebergLayout(FileLayout):
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value of a partition, as manifests hold it, as text; `value_of` reads it."""
+    """Return a partition value, in the form of manifests, as a string; `value_of` parses it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -207,7 +207,7 @@ def text_of(value: Any) -> str | None:
 
 
 def value_of(text: str, kind: IcebergType) -> Any:
-    """Return what a text stands for: as manifests hold it, so that dates and times are whole numbers."""
+    """Return the value of a string, in the form of manifests: dates and times are integers."""
     if isinstance(kind, StringType):
         return text
     if isinstance(kind, BooleanType):
@@ -222,7 +222,7 @@ def value_of(text: str, kind: IcebergType) -> Any:
 
 
 def _physical(values: pa.Array) -> pa.Array:
-    """Return values as manifests hold them."""
+    """Return values in the form of manifests."""
     if pa.types.is_date(values.type):
         return values.cast(pa.int32())
     return values.cast(pa.int64()) if pa.types.is_temporal(values.type) else values
@@ -233,7 +233,7 @@ def _number(column: pa.Field) -> int:
 
 
 def _place(schema: pa.Schema, wanted: int) -> list[int]:
-    """Return where a column is: its position, and that of each field below it."""
+    """Return the location of a column: its position, and that of each field below it."""
 
     def within(fields: Any) -> list[int] | None:
         for index, column in enumerate(fields):
@@ -258,7 +258,7 @@ def _at(batch: pa.RecordBatch, place: Sequence[int]) -> pa.Array:
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
-    """Yield the path of each of a Parquet file's columns, as its footer calls it, with its number."""
+    """Yield the path of each column of a Parquet file, as in its footer, with its field id."""
     for column in schema:
         yield from _below(column, column.name)
 
@@ -278,9 +278,9 @@ def _below(column: pa.Field, path: str) -> Iterator[tuple[str, int]]:
 
 
 def is_written_right(partition: StructType) -> bool:
-    """Whether pyiceberg reads partitions as they are, and writes them into manifests that others read.
+    """Whether pyiceberg reads partition values correctly, and writes valid manifests with them.
 
-    It reads doubles as floats, makes two types of one name in Avro, and forgets values whose column was dropped.
+    It reads doubles as floats, creates two Avro types with one name, and drops values of dropped columns.
     """
     kinds = [each.field_type for each in partition.fields]
     inexact = any(isinstance(kind, FloatType | DoubleType | UnknownType) for kind in kinds)
@@ -293,17 +293,17 @@ def _named_twice(kinds: Iterable[IcebergType]) -> str | None:
 
 
 def _check_partitions(schema: Schema, spec: PartitionSpec) -> None:
-    """Refuse a partitioning that pyiceberg writes into no valid manifest: Avro names each of these types once.
+    """Reject a partitioning for which pyiceberg writes invalid manifests: Avro permits each of these types once.
 
     Raises:
-        ConfigurationError: two partition fields are of one type that has a name in Avro.
+        ConfigurationError: two partition fields have the same named Avro type.
     """
     twice = _named_twice(each.field_type for each in spec.partition_type(schema).fields)
     if twice is not None:
         raise ConfigurationError(
             f"the table has two partition fields of type {twice}",
-            why="pyiceberg writes manifests for it that Avro's readers refuse",
-            do="partition by one of them, or write by Spark",
+            why="pyiceberg writes manifests for it that Avro readers reject",
+            do="partition by one of them, or write with Spark",
         )
 
 
@@ -313,10 +313,10 @@ def _shown(spec: PartitionSpec) -> str:
 
 
 def new_spec(schema: Schema, terms: Iterable[PartitionTerm]) -> PartitionSpec:
-    """Return the partitioning of a table that is made.
+    """Return the partition spec of a created table.
 
     Raises:
-        ConfigurationError: naming each term whose column is not there, or cannot be partitioned by.
+        ConfigurationError: with each term whose column is missing or not supported.
     """
     problems, fields = [], []
     for number, term in enumerate(terms, start=1000):
@@ -331,10 +331,12 @@ def new_spec(schema: Schema, terms: Iterable[PartitionTerm]) -> PartitionSpec:
         else:
             problems.append(f"{term.column!r} is {source.field_type}, which has no {term.transform}")
     names = [each.name for each in fields]
-    problems += [f"two terms are called {name!r}" for name in sorted({name for name in names if names.count(name) > 1})]
+    problems += [
+        f"two terms have the name {name!r}" for name in sorted({name for name in names if names.count(name) > 1})
+    ]
     if problems:
         raise ConfigurationError(
-            "partition_by does not fit the rows: " + "; ".join(problems), do="correct it, or the columns"
+            "partition_by does not fit the rows:  " + "; ".join(problems), do="correct partition_by, or the columns"
         )
     return PartitionSpec(*fields)
 
@@ -344,20 +346,20 @@ def _data_root(metadata: TableMetadata) -> str:
 
 
 def _codec(properties: Mapping[str, str]) -> str:
-    """Return the compression of data files, and refuse what they cannot be.
+    """Return the compression of data files, and reject unsupported properties.
 
     Raises:
-        ConfigurationError: another format, encryption, or a compression that pyarrow does not know.
+        ConfigurationError: another format, encryption, or a compression that pyarrow does not support.
     """
     kind = properties.get("write.format.default", "parquet").lower()
     codec = properties.get("write.parquet.compression-codec", "zstd").lower()
     wrong = None
     if kind != "parquet":
-        wrong = f"write.format.default={kind}: only Parquet is written"
+        wrong = f"write.format.default={kind}: only Parquet is supported"
     elif "encryption.key-id" in properties:
-        wrong = "encryption.key-id: files are not encrypted here"
+        wrong = "encryption.key-id: encryption is not supported"
     elif codec not in _CODECS:
-        wrong = f"write.parquet.compression-codec={codec}: there are {', '.join(_CODECS)}"
+        wrong = f"write.parquet.compression-codec={codec}: supported are {', '.join(_CODECS)}"
     if wrong:
-        raise ConfigurationError(f"the table has the property {wrong}", do="change the property, or write by Spark")
+        raise ConfigurationError(f"the table has the property {wrong}", do="change the property, or write with Spark")
     return _CODECS[codec]

@@ -22,29 +22,29 @@ _TIMES = {
     "years": "year", "year": "year", "months": "month", "month": "month",
     "days": "day", "day": "day", "date": "day", "hours": "hour", "hour": "hour", "date_hour": "hour",
 }  # fmt: skip
-_KNOWN = "years(…), months(…), days(…), hours(…), bucket(16, …), truncate(4, …) and a column's name alone"
+_KNOWN = "years(…), months(…), days(…), hours(…), bucket(16, …), truncate(4, …) and a column name alone"
 _RESERVED = re.compile(
     r"operation|(added|deleted|removed|total|replaced|created|kept)-.+|changed-partition-count|partitions?[-.].*|outfall\..*"
 )
-"""Names in a snapshot's summary that Iceberg fills in (its specification, appendix F), and ours."""
+"""Names in a snapshot summary that Iceberg fills in (its specification, appendix F), and those of Outfall."""
 
 
 @dataclass(frozen=True)
 class PartitionTerm:
-    """One term of `partition_by`, as Spark's `PARTITIONED BY` has them."""
+    """One term of `partition_by`, in the syntax of Spark's `PARTITIONED BY`."""
 
     transform: str
-    """As Iceberg writes it: `identity`, `day`, `bucket[16]`, …"""
+    """In Iceberg's syntax: `identity`, `day`, `bucket[16]`, …"""
     column: str
     suffix: str
-    """What the field's name adds to the column's, as Iceberg for Spark names it."""
+    """The suffix of the partition field's name, as in Iceberg for Spark."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a term.
+        """Parse a term.
 
         Raises:
-            ValueError: saying what is wrong with it.
+            ValueError: with the problem.
         """
         function = _FUNCTION.fullmatch(text.strip())
         if function is None:
@@ -55,7 +55,7 @@ class PartitionTerm:
         if name == "identity" and len(arguments) == 1:
             return cls("identity", _column(arguments[0]), "")
         if name in ("bucket", "truncate"):
-            # Iceberg takes truncate's arguments in either order.
+            # Iceberg accepts the arguments of truncate in either order.
             if len(arguments) == 2 and arguments[1].isdecimal() and not arguments[0].isdecimal():
                 arguments.reverse()
             if len(arguments) != 2 or not arguments[0].isdecimal() or not 0 < int(arguments[0]) < 1 << 31:
@@ -63,7 +63,7 @@ class PartitionTerm:
             return cls(f"{name}[{int(arguments[0])}]", _column(arguments[1]), "_" + name.removesuffix("ate"))
         if name in _TIMES or name == "identity":
             raise ValueError(f"{text!r}: {name}(…) takes one column")
-        raise ValueError(f"{text!r}: there is no {name}(…); there are {_KNOWN}")
+        raise ValueError(f"{text!r}: {name}(…) does not exist; there are {_KNOWN}")
 
 
 def _column(text: str) -> str:
@@ -72,12 +72,12 @@ def _column(text: str) -> str:
     if quoted is not None:
         return quoted[1].replace("``", "`")
     if _PLAIN.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no column; one with other characters stands between backquotes")
+        raise ValueError(f"{text!r} is not a column name; write names with other characters in backquotes")
     return text
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that stand neither in parentheses nor between backquotes."""
+    """Split at the commas outside parentheses and backquotes."""
     parts, depth, quoted, start = [], 0, False, 0
     for at, character in enumerate(text):
         quoted ^= character == "`"
@@ -91,7 +91,7 @@ def _split(text: str) -> list[str]:
 def _parse_terms(value: Any) -> tuple[str, ...]:
     terms = _split(value) if isinstance(value, str) else value
     if not isinstance(terms, list | tuple) or not all(isinstance(term, str) for term in terms):
-        raise ValueError("must be a list of terms, or text with commas between them")
+        raise ValueError("must be a list of terms, or a string with terms separated by commas")
     if len(terms) == 1 and not terms[0]:
         return ()
     for term in terms:
@@ -100,7 +100,7 @@ def _parse_terms(value: Any) -> tuple[str, ...]:
 
 
 class SnapshotArguments(TypedDict, total=False):
-    """What `IcebergSink` takes beside what all table formats do; `IcebergOptions` says what each means."""
+    """The arguments of `IcebergSink` in addition to those of all table formats; see `IcebergOptions`."""
 
     catalog: str
     catalog_options: Mapping[str, Any]
@@ -150,7 +150,7 @@ class IcebergOptions(TableOptions):
     def _has_namespace(cls, value: str) -> str:
         parts = value.split(".")
         if len(parts) < 2 or not all(part.strip() for part in parts):
-            raise ValueError("must name the namespace too, as 'namespace.table'")
+            raise ValueError("must include the namespace, as 'namespace.table'")
         return value
 
     @field_validator("snapshot_properties")
@@ -169,10 +169,10 @@ class IcebergOptions(TableOptions):
 
     @property
     def terms(self) -> Iterator[PartitionTerm]:
-        """The partitioning of a table that is created."""
+        """The partition terms of a created table."""
         return map(PartitionTerm.parse, self.partition_by)
 
     @property
     def on(self) -> str:
-        """The branch."""
+        """The name of the branch."""
         return self.branch or MAIN

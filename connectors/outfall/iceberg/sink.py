@@ -1,4 +1,4 @@
-"""`IcebergSink`: rows in an Iceberg table, each epoch in one snapshot."""
+"""`IcebergSink`: rows in an Iceberg table, one snapshot per epoch."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 
 class IcebergSink(TableSink):
-    """Writes rows into an Iceberg table: each epoch becomes one snapshot, which readers see whole or not at all.
+    """Writes rows to an Iceberg table: each epoch becomes one snapshot, which readers see completely or not at all.
 
-    Item type: rows (dicts or Arrow batches), whose columns are found in the table by name.
+    Item type: rows (dicts or Arrow batches), whose columns are matched by name.
 
-    What must exist: the catalogue; the table, unless `create_table="if_missing"`; and the rights to change the table
-    and to write below its data directory, the latter also for the executors, which are given the driver's
-    configuration of the files.
+    What must exist: the catalog; the table, unless `create_table="if_missing"`; and permission to change the table and
+    to write below its data directory. The executors need the latter permission too, and get the driver's configuration
+    of the files.
 
-    Unit of parallelism: each Spark task writes Parquet files of its own, one for each partition, and hands over what
-    is known of them. The driver commits those of an epoch, with a marker, as a compare-and-swap on the branch's head.
+    Unit of parallelism: each Spark task writes its own Parquet files, one per partition, and returns their metadata.
+    The driver commits the files of an epoch, with a marker, as a compare-and-swap on the branch head.
 
-    Guarantee: exactly once, whatever is retried, killed or woken late, and whatever answer is lost.
+    Guarantee: exactly once, with retries, killed processes, zombies and lost responses.
 
     Args:
-        table: the table with its namespace, as `namespace.table`. See `IcebergOptions`, as for all arguments.
-        catalog: the catalogue's name in pyiceberg's configuration.
-        catalog_options: pyiceberg's own properties: `uri`, `warehouse`, `credential`, `s3.endpoint`, …
-        branch: what is committed to; `None` for `main`.
+        table: the table with its namespace, as `namespace.table`. See `IcebergOptions`, also for the other arguments.
+        catalog: the name of the catalog in pyiceberg's configuration.
+        catalog_options: pyiceberg properties: `uri`, `warehouse`, `credential`, `s3.endpoint`, …
+        branch: the branch to commit to; `None` for `main`.
         max_snapshot_age: after each epoch, expire snapshots that are older than this.
-        snapshot_properties: what the summary of each snapshot says beside what Iceberg says.
-        options: as `TableOptions` describes them: `write_mode`, `create_table`, `partition_by`, …
+        snapshot_properties: additional entries of the snapshot summary.
+        options: the options of `TableOptions`: `write_mode`, `create_table`, `partition_by`, …
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
-        ImportError: pyiceberg is not installed; the text says what to do.
+        ConfigurationError: lists every wrong option.
+        ImportError: pyiceberg is not installed; the text has the remedy.
     """
 
     options: IcebergOptions
@@ -81,7 +81,7 @@ class IcebergSink(TableSink):
 
     def target(self) -> str:
         branch = "" if self.options.on == MAIN else f", branch {self.options.branch}"
-        # A name of the user's own may move to another server; without one the server is all that tells lakes apart.
+        # A named catalog may move to another server; without a name, only the server distinguishes catalogs.
         named = self.options.catalog != type(self.options).model_fields["catalog"].default
         catalog = self.options.catalog if named else self.catalogue.place
         return f"{catalog} {self.options.table}{branch}"
@@ -91,17 +91,16 @@ class IcebergSink(TableSink):
 
     def requires(self) -> Sequence[str]:
         return (
-            "a catalogue that changes a table only where its head is the one that a commit names",
-            "that what removes files which no snapshot names leaves those alone that are younger than a standstill of"
-            " the query",
-            "that nobody removes the table's properties that begin with outfall.step",
+            "a catalog that changes a table only if its head is the expected one",
+            "orphan removal that keeps files younger than the longest standstill of the query",
+            "table properties that begin with outfall.step must not be removed",
         )
 
     @property
     def catalogue(self) -> Catalogue:
-        """The catalogue, which is opened when it is first asked."""
+        """The catalog, opened on first use."""
         if self._catalogue is None:
-            # Here and not above: pyiceberg takes a second to import, and tasks ask no catalogue.
+            # Imported here: the import of pyiceberg takes a second, and tasks need no catalog.
             from outfall.iceberg.catalog import Catalogue
 
             self._catalogue = Catalogue(self.options.catalog, self.options.catalog_options)
@@ -117,15 +116,15 @@ class IcebergSink(TableSink):
         if version != 2:
             raise ConfigurationError(
                 f"{self.target()} has format version {version}",
-                why="version 1 has no sequence numbers, by which a rollback is told" if version == 1
+                why="version 1 has no sequence numbers, which are needed to detect a rollback" if version == 1
                 else "pyiceberg does not write it yet",
-                do="upgrade it to version 2" if version == 1 else "write it by Spark, or make it anew with version 2",
+                do="upgrade it to version 2" if version == 1 else "write it with Spark, or recreate it with version 2",
             )  # fmt: skip
         if on != MAIN and (on not in refs or refs[on].snapshot_ref_type != "branch"):
             raise TargetError(
                 f"{self.options.table} has {'a tag' if on in refs else 'no branch'} {on!r}",
-                why="a misspelt branch would be one that nobody reads",
-                do=f"create the branch (Spark: ALTER TABLE … CREATE BRANCH {on}), or name another one",
+                why="the sink creates no branch, because readers would not find a misspelled one",
+                do=f"create the branch (Spark: ALTER TABLE … CREATE BRANCH {on}), or set another one",
             )
         table = IcebergTable(
             loaded, self.catalogue, on, dict(self.options.snapshot_properties), f"table {self.target()}"
@@ -151,7 +150,7 @@ class IcebergSink(TableSink):
             self.catalogue.settle()
 
     def _described(self, rows: pa.Schema) -> tuple[Any, Any]:
-        """Return the columns and the partitioning of a table for rows."""
+        """Return the columns and the partition spec of a table for rows."""
         from outfall.iceberg.columns import new_schema
         from outfall.iceberg.layout import new_spec
 
@@ -174,16 +173,16 @@ class IcebergSink(TableSink):
 
     def check_connection(self) -> Sequence[str]:
         table = self.load()
-        found = [f"the catalogue {self.options.catalog!r} answers"]
+        found = [f"the catalog {self.options.catalog!r} responds"]
         if table is None:
             if self.options.create_table == "never":
                 raise self._missing()
-            return [*found, f"{self.options.table} does not exist, and will be created"]
+            return [*found, f"{self.options.table} does not exist and will be created"]
         area = table.files.area
         with self.catalogue.explained(f"{area.root} cannot be listed"):
             area.names("outfall")
         return [
             *found,
-            f"{self.options.table} is there, with branch {self.options.on!r}",
-            f"{area.root} can be listed from here; whether it can be written to is not tried",
+            f"{self.options.table} exists, with branch {self.options.on!r}",
+            f"{area.root} can be listed from here; write access was not tested",
         ]

@@ -1,4 +1,4 @@
-"""An Iceberg table as it was loaded, and commits on it: each a compare-and-swap on the branch's head."""
+"""One loaded state of an Iceberg table, and its commits: each a compare-and-swap on the branch head."""
 
 from __future__ import annotations
 
@@ -44,26 +44,28 @@ from outfall.trace_points import reached
 log = logging.getLogger(__name__)
 
 MARKER = "outfall.step."
-"""What the name of a step's property begins with; its incarnation follows."""
+"""Prefix of the name of a step's property; the incarnation follows."""
 
 _TRIES = 10
-"""How often a change of properties or columns is tried anew, where others commit first."""
+"""Number of attempts at a change of properties or columns after concurrent commits."""
 
 _REFUSED = (ForbiddenError, UnauthorizedError, OAuthError)
 _NOT_TAKEN = (BadRequestError, ValidationException, ValueError)
-"""What says that a commit was not even tried. Of a ValueError: others have committed to another branch meanwhile, so
-that the snapshot's sequence number is taken."""
+"""Texts of a commit that was not attempted.
+
+As a ValueError: another branch was committed to meanwhile, so the sequence number is taken.
+"""
 
 
 @dataclass(frozen=True)
 class IcebergTable(LoadedTable):
-    """One state of a table, as its catalogue gave it.
+    """One state of a table, as returned by its catalog.
 
     Args:
-        loaded: pyiceberg's; only read.
-        catalogue: where it comes from.
-        branch: the branch that is committed to.
-        summary: what the summary of each snapshot says beside what Iceberg and the marker say.
+        loaded: pyiceberg's table; only read.
+        catalogue: the catalog of the table.
+        branch: the branch to commit to.
+        summary: additional entries of each snapshot summary.
         where: the table, for texts.
     """
 
@@ -100,12 +102,12 @@ class IcebergTable(LoadedTable):
 
     @cached_property
     def head(self) -> Snapshot | None:
-        """The branch's newest snapshot; `None` before the first."""
+        """The newest snapshot of the branch; `None` before the first."""
         ref = self.metadata.refs.get(self.branch)
         return None if ref is None else self._snapshots.get(ref.snapshot_id)
 
     def history(self) -> Iterator[Snapshot]:
-        """Yield the head and what came before it, as far as it has not expired."""
+        """Yield the head and its ancestors, until the first expired one."""
         snapshot = self.head
         while snapshot is not None:
             yield snapshot
@@ -121,7 +123,7 @@ class IcebergTable(LoadedTable):
         self._change(lambda table: _adding(table, rows), "columns could not be added")
 
     def _change(self, staged: Callable[[Table], Transaction | None], what: str) -> None:
-        """Commit what does not depend on the head, on the newest state; nothing where nothing is staged."""
+        """Commit a change that does not depend on the head, to the newest state; nothing if nothing is staged."""
         table: Table | None = self.loaded
         for _ in range(_TRIES):
             with self.catalogue.explained(f"{self.where}: {what}"):
@@ -136,10 +138,10 @@ class IcebergTable(LoadedTable):
                     continue
                 return
         raise TransientError(
-            f"{self.where}: {what}", why=f"others committed first, {_TRIES} times", do="start the query again"
+            f"{self.where}: {what}", why=f"other writers committed first, {_TRIES} times", do="start the query again"
         )
 
-    # --- what the table says of steps
+    # --- markers of steps
 
     def marker(self, incarnation: str) -> TableMarker | None:
         text = self.metadata.properties.get(f"{MARKER}{incarnation}")
@@ -159,11 +161,11 @@ class IcebergTable(LoadedTable):
                         yield marker
 
     def left_out(self, marker: TableMarker) -> str | None:
-        """Look for the marker's snapshot among those that the head came from.
+        """Search the marker's snapshot among the ancestors of the head.
 
-        A snapshot that expired ends that chain, so one that reaches behind the marker without meeting it leaps over it.
-        Where the history no longer reaches as far back the numbers must tell: they only grow, and a head with a lower
-        one is an older state.
+        An expired snapshot ends that chain. A chain that reaches a snapshot older than the marker's without the
+        marker's snapshot proves a rollback. If the history no longer reaches that far back, the sequence numbers
+        decide: they only grow, and a head with a lower number is an older state.
         """
         head, oldest = self.head, marker.order + 1
         for snapshot in self.history():
@@ -172,11 +174,11 @@ class IcebergTable(LoadedTable):
             oldest = snapshot.sequence_number or 0
         at = f"snapshot {marker.head} with epoch {marker.epoch}"
         if head is None:
-            return f"branch {self.branch} holds nothing, and {at} was committed to it"
+            return f"branch {self.branch} is empty, and {at} was committed to it"
         if (head.sequence_number or 0) < marker.order:
             return f"it was rolled back to snapshot {head.snapshot_id}, which is older than {at}"
         if oldest <= marker.order:
-            return f"it was rolled back: {at} is none of those that snapshot {head.snapshot_id} came from"
+            return f"it was rolled back: {at} is not an ancestor of snapshot {head.snapshot_id}"
         return None
 
     def has_rows(self) -> bool:
@@ -191,7 +193,7 @@ class IcebergTable(LoadedTable):
 
         self._change(remove, f"the property {name} could not be removed")
 
-    # --- what snapshots name
+    # --- files of snapshots
 
     def named(self, candidates: Collection[str]) -> Collection[str]:
         wanted, seen, found = set(candidates), set(), set()
@@ -240,13 +242,13 @@ class IcebergTable(LoadedTable):
             raise HeadMovedError(self.catalogue.hide(str(error))) from None
         except _REFUSED as error:
             self._roll_back(io)
-            raise self.catalogue.explain(error, f"a commit to {self.where} was refused") from None
+            raise self.catalogue.explain(error, f"a commit to {self.where} was rejected") from None
         except _NOT_TAKEN as error:
             raise self._not_taken(io, snapshot_id, error) from None
         except Exception as error:
             self.catalogue.forget_open()
             if is_of_disk(error):
-                # Not tried again here: what a failed fsync was to keep may be lost, whatever the next one says.
+                # Not retried here: the data of a failed fsync may be lost, whatever the next fsync returns.
                 raise self.catalogue.explain(error, f"a commit to {self.where} could not be made durable") from None
             raise UnclearCommitError(self.catalogue.hide(f"{type(error).__name__}: {error}")) from None
         committed.io = self.loaded.io
@@ -255,12 +257,12 @@ class IcebergTable(LoadedTable):
     def _staged(
         self, io: CommitFiles, files: EpochFiles, marker: TableMarker, replace: Collection[Values] | None
     ) -> tuple[Transaction, int]:
-        """Write the manifests, and return what is to be committed, with the id of its snapshot."""
+        """Write the manifests; return the update to commit, with the id of its snapshot."""
         replaced = list(self._replaced(replace))
         table = copy.copy(self.loaded)
         table.io = io
-        # pyiceberg's own retry would put the files on top of whatever it finds: it looks neither at a newer driver's
-        # marker nor at whether this epoch is there already. Only this copy says so, nothing of it is committed.
+        # pyiceberg's own retry would commit the files on any later state, without a check of a newer driver's marker or
+        # of an existing commit of this epoch. Only this copy has the setting; it is not committed.
         told = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
         table.metadata = self.metadata.model_copy(update={"properties": self.metadata.properties | told})
         transaction = table.transaction()
@@ -275,7 +277,7 @@ class IcebergTable(LoadedTable):
         name = f"{MARKER}{marker.incarnation}"
         producer.snapshot_properties = {**self.summary, name: filled}
         if replaced:
-            # By the files alone: which manifests hold them is not to be guessed from partitions, as pyiceberg would.
+            # Selected by file: pyiceberg would guess the manifests from partitions.
             producer.delete_by_predicate(AlwaysTrue())
         for old in replaced:
             producer.delete_data_file(old)
@@ -290,48 +292,49 @@ class IcebergTable(LoadedTable):
 
     @property
     def _merges(self) -> bool:
-        """Whether a commit merges small manifests once there are many, as Iceberg's default is, and not pyiceberg's."""
+        """Whether a commit merges small manifests once there are many: Iceberg's default, but not pyiceberg's."""
         wanted = self.metadata.properties.get("commit.manifest-merge.enabled", "true").lower() != "false"
         return wanted and self._can_rewrite
 
     @property
     def _can_rewrite(self) -> bool:
-        """Whether pyiceberg writes manifests anew as they were, those of older partitionings too."""
+        """Whether pyiceberg rewrites manifests without changes, including those of older partition specs."""
         schema = self.metadata.schema()
         return all(is_written_right(spec.partition_type(schema)) for spec in self.metadata.specs().values())
 
     def _landed(self, snapshot_id: int) -> bool:
-        """Whether a commit that was refused has taken place all the same, in an earlier try of some proxy."""
+        """Whether a rejected commit has succeeded in an earlier attempt of a proxy."""
         current = self._newest()
         return current is not None and current.metadata.snapshot_by_id(snapshot_id) is not None
 
     def _not_taken(self, io: CommitFiles, snapshot_id: int, error: Exception) -> Exception:
-        """Return the error of a commit that the catalogue called wrong: mostly as others have changed the table."""
+        """Return the error of a commit that the catalog rejected: usually other writers have changed the table."""
         current = self._newest()
         if current is None or current.metadata.snapshot_by_id(snapshot_id) is None:
             self._roll_back(io)
         if current is None or current.metadata_location != self.loaded.metadata_location:
             return HeadMovedError(self.catalogue.hide(str(error)))
-        return self.catalogue.explain(error, f"a commit to {self.where} was refused")
+        return self.catalogue.explain(error, f"a commit to {self.where} was rejected")
 
     def _roll_back(self, io: CommitFiles) -> None:
         try:
             io.roll_back()
         except Exception as error:
-            log.info("%s: manifests of a refused commit stay: %s", self.where, self.catalogue.hide(str(error)))
+            log.info("%s: manifests of a rejected commit remain: %s", self.where, self.catalogue.hide(str(error)))
 
     def check_replaceable(self) -> None:
-        """Refuse to replace single partitions of a table whose partitions pyiceberg does not write back as they are.
+        """Reject the replacement of single partitions if pyiceberg cannot rewrite the table's partition values.
 
         Raises:
             ConfigurationError: the table has, or had, such partitions.
         """
         if not self._can_rewrite:
             raise ConfigurationError(
-                f"partitions of {self.where} cannot be replaced: it is or was partitioned by a floating column,"
-                " twice by one decimal type, or by a column that was dropped",
-                why="manifests name other partitions too, and pyiceberg does not write such values back as they were",
-                do='take write_mode="append", or partition by another column',
+                f"cannot replace partitions of {self.where}: it is or was partitioned by a floating-point column, by"
+                " two decimals of one type, or by a dropped column",
+                why="manifests contain other partitions too, and pyiceberg does not preserve such values when it"
+                " rewrites them",
+                do='use write_mode="append", or partition by another column',
             )
 
     def _replaced(self, partitions: Collection[Values] | None) -> Iterator[ManifestDataFile]:
@@ -348,10 +351,10 @@ class IcebergTable(LoadedTable):
                     yield file
 
     def _places(self, older: PartitionSpec) -> list[int | None]:
-        """Return where a partition of some spec holds each value of a partition of today's.
+        """Return the positions of the current partition's values in a partition of another spec.
 
         Raises:
-            TargetError: it does not hold all of them.
+            TargetError: it does not determine all of them.
         """
         known = {(each.source_id, str(each.transform)): index for index, each in enumerate(older.fields)}
         places: list[int | None] = []
@@ -359,17 +362,17 @@ class IcebergTable(LoadedTable):
             place = known.get((each.source_id, str(each.transform)))
             if place is None and not isinstance(each.transform, VoidTransform):
                 raise TargetError(
-                    f"partitions of {self.where} cannot be replaced",
-                    why=f"it has files of an older partitioning (spec {older.spec_id}), which does not tell"
+                    f"cannot replace partitions of {self.where}",
+                    why=f"it has files with an older partitioning (spec {older.spec_id}), which does not determine"
                     f" {each.name} of their rows",
-                    do="rewrite these files by the new partitioning (Spark: CALL system.rewrite_data_files)",
+                    do="rewrite these files with the current partitioning (Spark: CALL system.rewrite_data_files)",
                 )
             places.append(place)
         return places
 
 
 def _adding(table: Table, rows: pa.Schema) -> Transaction | None:
-    """Stage the columns that the table lacks; `None` where it lacks none."""
+    """Stage the columns that the table lacks; `None` if it lacks none."""
     missing = lacking(table.schema(), rows)
     if not missing:
         return None

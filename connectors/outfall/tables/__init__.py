@@ -1,16 +1,16 @@
-"""What the sinks of table formats (Iceberg, Delta) have in common: tasks write Parquet, the driver commits an epoch.
+"""The common base of the table sinks (Iceberg, Delta): tasks write Parquet, the driver commits an epoch.
 
 ```
-sink, options   what a format's sink derives from, and the options that all have
-table           the port: what is asked of a format, for tasks (FileLayout) and on the driver (LoadedTable)
-writer          a task's rows, cast, split by partition, and written as Parquet files
-arrow_types     which types of rows a column takes without changing a value
-area            where data files lie, and whose they are
-data_file       what tasks hand over, and the one committable of an epoch
-target          the table as the recovery data knows it: checked, opened, cleaned up
+sink, options   the base class of the sinks, and their common options
+table           the port of a table format, for tasks (FileLayout) and on the driver (LoadedTable)
+writer          a task's rows: cast, split by partition, and written as Parquet files
+arrow_types     the types of rows that a column accepts without changing a value
+area            the location and the names of data files
+data_file       the result of a task, and the single committable of an epoch
+target          the table in the recovery data: check, open, clean-up
 commit          the committer: one compare-and-swap with files and marker
-marker          what the table itself says of a step
+marker          the table's own record of a step
 ```
 
-`docs/table-protocol.md` argues why it is right.
+`docs/table-protocol.md` argues why it is correct.
 """

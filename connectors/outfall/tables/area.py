@@ -1,11 +1,11 @@
-"""Where data files lie: one directory of a filesystem, and in it one for each BEGIN of each step.
+"""The location of data files: one directory of a filesystem, with a directory per BEGIN of each step.
 
 ```
 <root>/outfall/<incarnation>/g<generation>-<token>/part-<epoch>-<task>-<number>-<incarnation>-g<generation>-a<attempt>…
 ```
 
-So what a lost driver left is known by its directory, and what a lost attempt left by its name, without asking the table
-which files it has. No value of a row is part of a path.
+The directory therefore identifies the files of a failed driver, and the name those of a failed attempt, without a query
+for the files of the table. No path contains the value of a row.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _BEGUN = re.compile(r"g(\d+)-([0-9a-f]*)")
 
 
 def directory_of(incarnation: str, generation: int, token: str) -> str:
-    """Return the directory of one BEGIN, below the root."""
+    """Return the directory of one BEGIN, relative to the root."""
     return f"{_OURS}/{incarnation}/g{generation}-{token}"
 
 
 @dataclass(frozen=True)
 class DataArea:
-    """The root of a table's data files. Pickles; the filesystem is opened in each process.
+    """The root of a table's data files. Picklable; each process opens the filesystem.
 
-    Errors are the filesystem's own: an OSError, as pyarrow raises it.
+    Errors are those of the filesystem: an OSError, as raised by pyarrow.
     """
 
     root: str
-    """As the table format names files: what stands before a file's path in its metadata."""
+    """The root in the form of the table format: the prefix of a file's path in its metadata."""
     open: Callable[[], tuple[pafs.FileSystem, str]]
     """Opens the filesystem; returns it with the root's path in it. Picklable."""
 
@@ -52,7 +52,7 @@ class DataArea:
         return {"root": self.root, "open": self.open}
 
     def path(self, directory: str, name: str) -> str:
-        """Return a file's path as the table names it."""
+        """Return a file's path in the form of the table format."""
         return f"{self.root}/{directory}/{name}"
 
     @property
@@ -60,7 +60,7 @@ class DataArea:
         return isinstance(self._opened[0], pafs.LocalFileSystem)
 
     def create(self, directory: str, name: str) -> NewFile:
-        """Begin a file, which must not exist: its name is of one attempt."""
+        """Create a file, which must not exist: its name belongs to one attempt."""
         filesystem, root = self._opened
         if self._is_disk:
             if not os.path.isdir(f"{root}/{directory}"):
@@ -69,9 +69,9 @@ class DataArea:
         return NewFile(filesystem.open_output_stream(f"{root}/{directory}/{name}", compression=None), disk=False)
 
     def sync(self, directory: str) -> None:
-        """Make the names of a directory's files durable, on a disk; elsewhere they are.
+        """Make the names of a directory's files durable, on a disk; elsewhere they already are.
 
-        Also those of the levels above it: another task may have made these, and died before it synced them.
+        This includes the directories above it: another task may have created them and died before it synced them.
         """
         if self._is_disk:
             root = self._opened[1]
@@ -82,14 +82,14 @@ class DataArea:
             sync_directory(level)
 
     def missing(self, directory: str, names: Collection[str]) -> list[str]:
-        """Return those of the files that are not there."""
+        """Return the files that do not exist."""
         filesystem, root = self._opened
         wanted = sorted(names)
         found = filesystem.get_file_info([f"{root}/{directory}/{name}" for name in wanted])
         return [name for name, info in zip(wanted, found, strict=True) if info.type != pafs.FileType.File]
 
     def names(self, directory: str) -> list[str]:
-        """List the files of one BEGIN's directory; none where there is no such directory."""
+        """List the files of one BEGIN's directory; empty if the directory does not exist."""
         filesystem, root = self._opened
         found = filesystem.get_file_info(pafs.FileSelector(f"{root}/{directory}", allow_not_found=True))
         return [info.base_name for info in found if info.type == pafs.FileType.File]
@@ -103,7 +103,7 @@ class DataArea:
                 yield int(match[1]), f"{_OURS}/{incarnation}/{info.base_name}"
 
     def delete(self, directory: str, names: Collection[str]) -> None:
-        """Delete files, as far as they are there; on a disk the directory too once it is empty."""
+        """Delete files that exist; on a disk also the directory once it is empty."""
         filesystem, root = self._opened
         for name in names:
             with suppress(FileNotFoundError):
@@ -114,7 +114,7 @@ class DataArea:
 
 
 class NewFile:
-    """A file that is being written. It counts for nothing before `finish`."""
+    """A file that is being written. It is incomplete until `finish`."""
 
     def __init__(self, stream: Any, *, disk: bool) -> None:
         self._stream = stream
@@ -136,6 +136,6 @@ class NewFile:
         self._stream.close()
 
     def abandon(self) -> None:
-        """Close what failed."""
+        """Close a file after a failure."""
         with suppress(Exception):
             self._stream.close()

@@ -1,4 +1,4 @@
-"""Committing an epoch: one compare-and-swap that adds all its files and says so in the table itself."""
+"""Commits an epoch: one compare-and-swap that adds all its files and writes the marker."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ Load = Callable[[], LoadedTable | None]
 Once = Callable[[Request, LoadedTable], None]
 
 _TRIES = 5
-"""How often a commit is tried anew at once where others commit first; then the engine's pauses come in between."""
+"""Number of immediate retries after concurrent commits; then the engine's pauses apply."""
 
 
 class TableCommitter(Committer[EpochFiles]):
     """Adds the files of an epoch to the table, all or none, in one commit with the step's marker.
 
     ```
-    load → already there? → a newer driver's? → rolled back? → do the files fit, and exist? → commit on this very head
-      ↑                                                                                              │
-      └──────────────── the head has moved, or nobody knows whether the commit took place ───────────┘
+    load → already committed? → newer driver? → rolled back? → do the files fit, and exist? → commit on this head
+      ↑                                                                                            │
+      └──────────────────── the head has moved, or the outcome is unknown ─────────────────────────┘
     ```
 
-    Assumptions: a commit takes place only on the head that was loaded; what was loaded with that head, marker included,
-    is therefore true until the commit. Two drivers that commit one epoch meet there: whoever comes second loads again,
-    and finds the epoch.
+    Assumption: a commit succeeds only on the head that was loaded. The state loaded with that head, including the
+    marker, is therefore current until the commit. If two drivers commit the same epoch, the second one loads again and
+    finds the epoch.
 
-    What is lost must never be committed later, by a driver that was late: before anything is called lost, a commit
-    without files revokes its generation, and moves the head.
+    Lost files must never be committed later by an old driver. Before the committer reports data as lost, a commit
+    without files revokes its generation and moves the head.
 
     Args:
-        load: loads the table; `None` where there is none. Tries once.
-        load_patiently: the same, and tries again after errors that may pass.
-        context: whose epoch it is.
-        options: the sink's.
+        load: loads the table; `None` if it does not exist. Without retries.
+        load_patiently: the same, with retries after transient errors.
+        context: the context of the epoch.
+        options: the options of the sink.
     """
 
     strict = True
@@ -60,7 +60,7 @@ class TableCommitter(Committer[EpochFiles]):
     def commit(self, requests: Sequence[Request]) -> None:
         for request in requests:
             try:
-                # Tried once, since the engine tries again, and knows for how long.
+                # Without retries, because the engine retries and has the deadline.
                 reason = self._until_settled(request, self._commit_once, self._load)
             except TransientError as error:
                 reason = str(error)
@@ -76,7 +76,7 @@ class TableCommitter(Committer[EpochFiles]):
             self._settle(request, self._revoke_once)
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
-        """Tell by the marker: an epoch whose generation is revoked is not there, and never will be."""
+        """Decide by the marker: an epoch with a revoked generation is not in the table, and never will be."""
         table = self._load_patiently()
         if table is None:
             return True
@@ -89,7 +89,7 @@ class TableCommitter(Committer[EpochFiles]):
         reason = self._until_settled(request, once, self._load_patiently)
         if reason is not None:
             raise TransientError(
-                "what is recorded of this epoch could not be settled",
+                "the recorded state of this epoch could not be resolved",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 why=reason,
@@ -97,15 +97,15 @@ class TableCommitter(Committer[EpochFiles]):
             )
 
     def _until_settled(self, request: Request, once: Once, load: Load) -> str | None:
-        """Try until the head that was loaded is the head that was replaced.
+        """Repeat until the loaded head is the head that was replaced.
 
         Returns:
-            Why that did not come about; `None` where it did.
+            The reason for a failure; `None` after success.
 
         Raises:
-            FencedError: a newer driver, or that of another copy of the recovery data, has committed.
-            TargetLostError: the table was rolled back, or what it said of the step is gone.
-            TransientError: the table cannot be asked.
+            FencedError: a newer driver, or a driver with another copy of the recovery data, has committed.
+            TargetLostError: the table was rolled back, or its marker is missing.
+            TransientError: the table cannot be read.
         """
         reason = ""
         for _ in range(_TRIES):
@@ -118,7 +118,7 @@ class TableCommitter(Committer[EpochFiles]):
             except HeadMovedError:
                 reason = "other writers committed first"
             except UnclearCommitError as error:
-                reason = f"the response to a commit does not tell whether it took place: {error}"
+                reason = f"the outcome of a commit is unknown: {error}"
                 log.info("step %s, epoch %d: %s", self._context.step_id, self._context.epoch, reason)
             else:
                 return None
@@ -148,7 +148,7 @@ class TableCommitter(Committer[EpochFiles]):
 
     def _look_once(self, request: Request, table: LoadedTable) -> None:
         found = self._marker(request, table)
-        # Another driver may have committed it meanwhile, and others may have rewritten its files since.
+        # Another driver may have committed it meanwhile, and other writers may have rewritten its files since.
         if found is None or found.epoch < self._context.epoch:
             lost = self._lost(table, request.committable, found)
             if lost is not None:
@@ -158,10 +158,10 @@ class TableCommitter(Committer[EpochFiles]):
         found = self._marker(request, table)
         if found is not None and found.epoch >= self._context.epoch:
             raise LostCommittableError(
-                f"epoch {self._context.epoch} is in {table.where} already and cannot be revoked",
+                f"epoch {self._context.epoch} is already in {table.where} and cannot be revoked",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
-                do="start the query again: what the table says settles it",
+                do="start the query again: it reads the table's marker and resolves the epoch",
             )
         self._revoke(table, request.committable, found)
 
@@ -170,7 +170,7 @@ class TableCommitter(Committer[EpochFiles]):
         request.signal_lost(reason)
 
     def _revoke(self, table: LoadedTable, files: EpochFiles, found: TableMarker | None) -> None:
-        """See to it that nobody commits these files any more. A table that was made anew takes them from nobody."""
+        """Prevent any later commit of these files. A recreated table accepts them from no driver."""
         revoked = found is not None and found.revoked >= self._context.generation
         if revoked or files.layout.table != table.files.layout.table:
             return
@@ -180,7 +180,7 @@ class TableCommitter(Committer[EpochFiles]):
         reached("table: revoked")
 
     def _marker(self, request: Request, table: LoadedTable) -> TableMarker | None:
-        """Return what the table says of the step, if that leaves this driver and the epoch room.
+        """Return the table's marker of the step, if it permits this driver and epoch to commit.
 
         Raises:
             FencedError, TargetLostError: see `_until_settled`.
@@ -193,7 +193,7 @@ class TableCommitter(Committer[EpochFiles]):
             if found.epoch >= context.epoch and found.generation != context.generation:
                 raise behind(
                     table.where,
-                    f"it has epoch {found.epoch} as generation {found.generation} wrote it, which was given up",
+                    f"it has epoch {found.epoch} as written by generation {found.generation}, which was abandoned",
                     step=context.step_id,
                     epoch=context.epoch,
                 )
@@ -202,7 +202,7 @@ class TableCommitter(Committer[EpochFiles]):
             if epoch is not None:
                 raise behind(
                     table.where,
-                    f"it says nothing of this step (incarnation {context.incarnation}), whose epoch {epoch} was"
+                    f"it has no marker of this step (incarnation {context.incarnation}), whose epoch {epoch} was"
                     " committed to it",
                     step=context.step_id,
                     epoch=context.epoch,
@@ -210,10 +210,11 @@ class TableCommitter(Committer[EpochFiles]):
         return found
 
     def _known_epoch(self, table: LoadedTable, files: EpochFiles) -> int | None:
-        """Return which epoch was committed to a table that says nothing of the step; `None` where none is known of.
+        """Return an epoch that was committed to a table without a marker of the step; `None` if there is none.
 
-        The log knows of the epochs before. Of this one the table's snapshots do: an earlier driver may have committed
-        it before the marker was removed. They are asked only when this is the step's first, and somebody else's.
+        The log has the earlier epochs. For this epoch, the table's snapshots are checked: an earlier driver may have
+        committed it before the marker was removed. This check runs only for the step's first epoch, recorded by another
+        process.
         """
         if files.published is not None or files.is_fresh():
             return files.published
@@ -221,27 +222,30 @@ class TableCommitter(Committer[EpochFiles]):
         return self._context.epoch if table.named({area.path(files.directory, name) for name in files.names}) else None
 
     def _lost(self, table: LoadedTable, files: EpochFiles, found: TableMarker | None) -> str | None:
-        """Say why the files cannot be committed any more; `None` where they can."""
+        """Return why the files can no longer be committed; `None` if they can."""
         if found is not None and found.revoked >= self._context.generation:
-            return "a driver has found some of it lost before, and revoked it"
+            return "a driver has already found data of this generation lost, and has revoked it"
         misfit = files.layout.misfit(table.files.layout)
         if misfit is not None:
-            return f"{files} do not fit into {table.where} any more: {misfit}"
+            return f"{files} no longer fit {table.where}: {misfit}"
         area = table.files.area
         if files.files and area.root != files.root:
-            return f"{files} lie in {files.root}, and the table's data now in {area.root}"
+            return f"{files} are in {files.root}, and the table's data is now in {area.root}"
         if files.is_fresh():
             return None
         try:
             missing = area.missing(files.directory, files.names)
         except OSError as error:
             raise TransientError(
-                f"the data files in {area.root}/{files.directory} could not be looked at",
+                f"the data files in {area.root}/{files.directory} could not be checked",
                 why=f"{type(error).__name__}: {error}",
-                do="see that the store is reachable from the driver",
+                do="check that the store is reachable from the driver",
             ) from error
         if missing:
-            return f"{len(missing)} of {files} are gone, as {missing[0]}: another tool may have removed them as orphans"
+            return (
+                f"{len(missing)} of {files} are missing, such as {missing[0]}: another tool may have removed them"
+                " as orphans"
+            )
         return None
 
     def _replaced(self, files: EpochFiles) -> Collection[tuple[str | None, ...]] | None:

@@ -1,4 +1,4 @@
-"""What a task hands over, and what an epoch commits: data files that are durable and that no reader sees yet."""
+"""The result of a task and the committable of an epoch: durable data files that no reader sees yet."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from outfall.capabilities import CommittableMessage
 from outfall.errors import ResponsesError
 
 _PROCESS = secrets.token_hex(8)
-"""Tells whether an epoch was recorded by this very process."""
+"""Identifies this process, to detect epochs that another process recorded."""
 
 _FRESH = 3600.0
-"""Seconds for which the files of an epoch that this process has recorded are taken to be there."""
+"""Seconds for which the files of an epoch that this process has recorded are assumed to exist."""
 
 
 class Layout(BaseModel):
-    """What makes a data file fit into a table. Compared before each try to commit, since no catalogue does."""
+    """The properties that make data files fit a table. Compared before each commit attempt, because no catalog does."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     table: str
-    """The table's own id: another one means that it was dropped and made anew."""
+    """The table's own id: another id means that the table was dropped and recreated."""
     partitioning: str
-    """The partition spec; equal only where it is the same."""
+    """The partition spec; equal only if the partitioning is the same."""
     columns: Mapping[str, str]
-    """Each column of the files by what identifies it in the table (field id, or name), with what must not change."""
+    """The columns of the files by their identity in the table (field id or name), with their fixed properties."""
 
     def misfit(self, current: Layout) -> str | None:
-        """Say why files of this layout do not belong into the table as it is now; `None` where they do."""
+        """Return why files of this layout do not fit the current table; `None` if they do."""
         if self.table != current.table:
-            return "the table was dropped and made anew"
+            return "the table was dropped and recreated"
         if self.partitioning != current.partitioning:
             return f"its partitioning has changed from {self.partitioning} to {current.partitioning}"
         changed = [name for name, kind in self.columns.items() if current.columns.get(name) != kind]
@@ -47,48 +47,48 @@ class DataFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    """Below the epoch's directory."""
+    """Relative to the directory of the epoch."""
     size: int = Field(ge=1)
     """Bytes."""
     rows: int = Field(ge=1)
     partition: tuple[str | None, ...] = ()
-    """The value of each partition field, as text that the format makes and reads."""
+    """The value of each partition field, as a string that the format writes and reads."""
     statistics: Mapping[str, Any] = {}
-    """What the format wants to know of the file beside that, as JSON."""
+    """Further metadata of the file for the format, as JSON."""
 
 
 class TaskFiles(BaseModel):
-    """What one attempt has written."""
+    """The files of one attempt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     directory: str
-    """Where the files lie: of one BEGIN alone, below the root of the table's data."""
+    """The directory of the files: of one BEGIN, relative to the root of the table's data."""
     root: str
-    """That root, as the format calls it."""
+    """That root, in the form of the table format."""
     layout: Layout
     files: tuple[DataFile, ...]
     published: int | None
-    """The newest epoch of the step that was committed to the table before this one began; the table must say so."""
+    """The newest epoch of the step that was in the table when this one began; the table's marker must have it."""
 
     @property
     def rows(self) -> int:
-        """How many rows the files hold."""
+        """Number of rows in the files."""
         return sum(file.rows for file in self.files)
 
     @property
     def names(self) -> frozenset[str]:
-        """The files' names, which differ in the whole directory."""
+        """The names of the files, unique in the directory."""
         return frozenset(file.name for file in self.files)
 
     def __str__(self) -> str:
         return f"{len(self.files)} files in {self.directory} ({self.rows} rows)"
 
-    __repr__ = __str__  # bounds are values of rows, and those belong into no text
+    __repr__ = __str__  # bounds are values of rows and must not appear in texts
 
 
 class EpochFiles(TaskFiles):
-    """All files of an epoch: one committable, since readers are to see all of them at once or none (FLIP-372)."""
+    """All files of an epoch: one committable, because readers must see all of them at once or none (FLIP-372)."""
 
     recorded_at: float = Field(default_factory=time.time)
     """Seconds since 1970."""
@@ -98,14 +98,14 @@ class EpochFiles(TaskFiles):
     def gather(
         cls, results: Sequence[CommittableMessage[TaskFiles]], *, overwrite: bool
     ) -> Sequence[CommittableMessage[EpochFiles]]:
-        """Make one committable of what the tasks wrote; none where they wrote nothing, and nothing is to go for it.
+        """Create one committable from the results of the tasks; none if there are neither files nor rows to remove.
 
         Args:
-            results: of each task.
-            overwrite: whether the first epoch removes what the table held before, be it empty.
+            results: the result of each task.
+            overwrite: whether the first epoch removes the previous rows of the table, even if it is empty.
 
         Raises:
-            ResponsesError: tasks wrote by different descriptions of the table.
+            ResponsesError: tasks used different descriptions of the table.
         """
         written = [result.value for result in results]
         removes = overwrite and any(each.published is None for each in written)
@@ -114,22 +114,22 @@ class EpochFiles(TaskFiles):
         first, *_ = written
         if len({(each.root, each.directory, each.layout.model_dump_json()) for each in written}) > 1:
             raise ResponsesError(
-                "the tasks of this epoch wrote into different directories, or by different columns",
+                "the tasks of this epoch wrote to different directories or with different columns",
                 why="they belong to different drivers",
-                do="let the epoch be tried again",
+                do="retry the epoch",
             )
         files = tuple(file for each in written for file in each.files)
         whole = cls(**dict(first) | {"files": files})
         return [CommittableMessage(whole, results[0].epoch, results[0].worker_index)]
 
     def is_fresh(self) -> bool:
-        """Whether the files need not be looked at before they are committed.
+        """Whether the files need no check before they are committed.
 
-        Other tools remove files that no snapshot names, once these are old. Of what another process has recorded nobody
-        knows how long it has waited.
+        Other tools remove old files that no snapshot refers to. The age of an epoch recorded by another process is
+        unknown.
         """
         return self.recorded_by == _PROCESS and 0 <= time.time() - self.recorded_at < _FRESH
 
     def without_files(self) -> Self:
-        """Return it as what is committed to keep anybody from committing the files."""
+        """Return it without files, for a commit that prevents a later commit of the files."""
         return self.model_copy(update={"files": ()})

@@ -1,4 +1,4 @@
-"""The options that the sinks of all table formats have."""
+"""The common options of the table sinks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnExisting = Literal["check", "resume", "error", "overwrite"]
 
 
 class TableArguments(TypedDict, total=False):
-    """The common options as keyword arguments of a sink; `TableOptions` says what each means."""
+    """The common options as keyword arguments of a sink; see `TableOptions`."""
 
     write_mode: WriteMode
     create_table: Literal["never", "if_missing"]
@@ -29,7 +29,7 @@ class TableArguments(TypedDict, total=False):
 
 
 class TableOptions(SinkOptions):
-    """What the sinks of all table formats take. Each adds where its table is."""
+    """The common options of the table sinks. Each format adds the location of its table."""
 
     write_mode: WriteMode = Field(
         default="append",

@@ -1,4 +1,4 @@
-"""What the sinks of all table formats are: tasks write data files, and the driver commits those of an epoch at once."""
+"""The base of the table sinks: tasks write data files, and the driver commits the files of an epoch at once."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Opened:
-    """What the driver has learnt of the table when it opened it, for its tasks."""
+    """The state of the table that the driver has read in `open_target`, for its tasks."""
 
     layout: FileLayout
     published: int | None
-    """The newest epoch of the step that was committed to it."""
+    """The newest epoch of the step in the table."""
 
 
 class TableSink(
@@ -66,48 +66,51 @@ class TableSink(
     SupportsPostCommitTopology[EpochFiles],
     DeclaresGuarantee,
 ):
-    """Writes rows into a table, each epoch in one commit. Formats add how a table is loaded, made and named."""
+    """Writes rows to a table, each epoch in one commit. Formats add how to load, create and identify a table."""
 
     options: TableOptions
     context: WriterInitContext | None = None
-    """Who writes, in a task."""
+    """The context of the writer, in a task."""
     _rows: pa.Schema | None = None
-    """The columns of the rows, as far as the driver has been told."""
+    """The columns of the rows, once the driver has them."""
     _opened: Opened | None = None
-    """Travels to the tasks, which have no catalogue."""
+    """Pickled for the tasks, which have no catalog."""
     _checked: LoadedTable | None = None
-    """The table from its check to its opening, in one process."""
+    """The table between its check and its opening, in one process."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_checked": None}
 
-    # --- what a format says
+    # --- implemented by a format
 
     @abstractmethod
     def load(self) -> LoadedTable | None:
-        """Load the table as it is now; `None` if it does not exist. Called on the driver only.
+        """Load the current table; `None` if it does not exist. Called on the driver only.
 
         Raises:
             ConfigurationError: the table has a format version that the sink does not write.
-            TargetError: the table cannot be written as the options say, for example a branch is missing.
+            TargetError: the table does not fit the options, for example because a branch is missing.
         """
 
     @abstractmethod
     def check_new(self, rows: pa.Schema) -> None:
-        """Refuse columns of which no table can be made.
+        """Reject columns that a table cannot be created with.
 
         Raises:
-            ConfigurationError: naming the column, its type and a way out.
+            ConfigurationError: with the column, its type and the remedy.
         """
 
     @abstractmethod
     def create(self, rows: pa.Schema) -> None:
-        """Make the table with these columns, unless another driver has just made it."""
+        """Create the table with these columns, unless another driver has just created it."""
 
     def follow_up(self) -> None:
-        """Do what is wanted after an epoch was committed, such as expiry. What it raises is logged, and tried again."""
+        """Run follow-up work after an epoch was committed, such as expiry.
 
-    # --- what the engine asks
+        Errors are logged, and the work is retried.
+        """
+
+    # --- called by the engine
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         changed = copy.copy(self)
@@ -115,7 +118,8 @@ class TableSink(
         return changed
 
     def output_modes(self) -> Collection[str]:
-        # Nor `complete` where partitions are overwritten: one that has no rows any more is not touched, and keeps them.
+        # Nor `complete` with overwritten partitions: a partition that has no more rows is not touched and keeps its
+        # rows.
         return ("append",)
 
     def guarantee(self) -> Guarantee:
@@ -129,7 +133,7 @@ class TableSink(
     def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter:
         if self.context is None or self._opened is None:
             raise ConfigurationError(
-                f"{shown_name(self)} was not told who writes, or not opened",
+                f"{shown_name(self)} has no writer context, or was not opened",
                 do="run it through outfall, which calls open_target() on the driver and bind() in the task",
             )
         return TableWriter(self._opened.layout, self.context, self.options, published=self._opened.published)
@@ -141,10 +145,10 @@ class TableSink(
     def check_schema(self, schema: pa.Schema) -> None:
         """Explain, column by column, why rows with these columns cannot be written.
 
-        The table is loaded for columns that are new to this sink; `check_target` looks at them again in every epoch.
+        The table is loaded if the columns are new to this sink; `check_target` checks them again in every epoch.
         """
         if schema != self._rows:
-            check_names(schema, "", "a table's columns are found by name")
+            check_names(schema, "", "columns of a table are matched by name")
             self._check_columns(self._loaded(), schema)
             self._rows = schema
 
@@ -156,7 +160,7 @@ class TableSink(
         return {}
 
     def open_target(self, context: TargetContext[Any]) -> None:
-        # As it was checked just before BEGIN: what others change meanwhile is compared with the files at the commit.
+        # As checked just before BEGIN: concurrent changes are compared with the files at the commit.
         table, rows = self._checked or self._loaded(), self._rows
         self._checked = None
         if table is None or (rows is not None and self._lacks(table, rows)):
@@ -174,7 +178,7 @@ class TableSink(
     ) -> Sequence[CommittableMessage[EpochFiles]]:
         overwrite, opened = self.options.on_existing == "overwrite", self._opened
         if not results and overwrite and opened is not None:
-            # Of a plan without rows Spark may run no task at all; what the table holds is to go all the same.
+            # For a plan without rows Spark may run no task, and the previous rows of the table must be removed anyway.
             nothing = TaskFiles(
                 directory="",
                 root=opened.layout.area.root,
@@ -195,7 +199,7 @@ class TableSink(
         return TableCommitter(self.load, self._loaded, context, self.options)
 
     def add_post_commit_topology(self, committed: Sequence[CommittableMessage[EpochFiles]]) -> None:
-        """Remove what lost attempts of the epoch left, and do what the format wants. Failures are logged."""
+        """Remove files of failed attempts, and run the follow-up work of the format. Failures are logged."""
         if not committed:
             return
         try:
@@ -205,7 +209,7 @@ class TableSink(
                     clear_attempts(layout.area, message.value)
             self.follow_up()
         except Exception:
-            log.warning("%s: clearing up after a commit failed, it will be tried again", self.target(), exc_info=True)
+            log.warning("%s: the clean-up after a commit failed and will be retried", self.target(), exc_info=True)
 
     def clean_up(self, context: CleanUpContext) -> int:
         table = None if context.lost == {} and not context.final else self._loaded()
@@ -254,7 +258,7 @@ class TableSink(
             raise ConfigurationError.because_of(error, f"{self.target()} cannot take these rows") from error.__cause__
 
     def _lacks(self, table: LoadedTable, rows: pa.Schema) -> bool:
-        """Whether columns are to be added."""
+        """Whether columns must be added."""
         if self.options.schema_evolution == "fail":
             return False
         return table.with_columns(rows).layout != table.files.layout
@@ -262,10 +266,10 @@ class TableSink(
     def _missing(self) -> ConfigurationError:
         return ConfigurationError(
             f"{self.target()} does not exist",
-            do='create it, or set create_table="if_missing" to have it made with the columns of the rows',
+            do='create it, or set create_table="if_missing" to create it with the columns of the rows',
         )
 
-    # --- the catalogue
+    # --- the catalog
 
     def _files(self) -> FileLayout | None:
         table = self._loaded()
@@ -275,7 +279,7 @@ class TableSink(
         return self._again("loading", self.load)
 
     def _again(self, doing: str, call: Callable[[], T]) -> T:
-        """Call, and again after errors that may pass, until `retry_deadline`."""
+        """Call, and retry after transient errors, until `retry_deadline`."""
         deadline = self.options.retry_deadline.total_seconds()
 
         def warn(state: tenacity.RetryCallState) -> None:

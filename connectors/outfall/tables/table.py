@@ -1,4 +1,4 @@
-"""What the shared base asks of a table format: Iceberg and Delta implement it, and the tests have a model in memory."""
+"""The port of a table format: implemented by Iceberg and Delta, and by a model in memory in the tests."""
 
 from __future__ import annotations
 
@@ -15,66 +15,72 @@ from outfall.tables.marker import TableMarker
 
 
 class HeadMovedError(Exception):
-    """Somebody else has committed since the table was loaded, so that this commit changed nothing."""
+    """Another writer has committed since the table was loaded, so this commit changed nothing."""
 
 
 class UnclearCommitError(Exception):
-    """Nobody knows whether the commit took place, or will before the head moves. Holds the reason."""
+    """The outcome of a commit is unknown; it may also succeed until the head moves. Contains the reason."""
 
 
 class FileLayout(ABC):
-    """What a table's data files must be like. The driver makes it of the loaded table; it travels to tasks, pickled."""
+    """The required form of a table's data files. Created by the driver from the loaded table, and pickled for tasks."""
 
     layout: Layout
-    """What is compared when the files are committed."""
+    """Compared when the files are committed."""
     area: DataArea
-    """Where data files lie."""
+    """The location of data files."""
     codec: str
     """Parquet's compression, by pyarrow's name."""
     target_size: int
-    """Bytes after which a file is closed and the next one begun, unless the sink's options say otherwise."""
+    """Bytes after which a file is closed and the next one begins, unless the sink's options override it."""
 
     @abstractmethod
     def file_schema(self, rows: pa.Schema) -> pa.Schema:
         """Return the columns of a file for rows with these columns, in the table's order, types and nullability.
 
-        Rows are cast to it column by column, found by the name that `column_of` gives. Fields carry what readers find
-        columns by (Parquet field ids).
+        Rows are cast to it column by column, matched by the name from `column_of`. Fields have the metadata that
+        readers find columns by (Parquet field ids).
 
         Raises:
-            ConfigurationError: naming each column that does not fit and what to do: one that the table does not have,
-                one that the table requires or is partitioned by and the rows lack, one whose type would lose values.
+            ConfigurationError: with each column that does not fit and the remedy: a column that the table lacks, a
+                missing column that the table requires or is partitioned by, or a type that would change values.
         """
 
     @abstractmethod
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
-        """Return the value of each partition field for each row, for a batch that is cast already.
+        """Return the value of each partition field for each row of a batch that is already cast.
 
-        None for a table that is not partitioned. Values are of types that Arrow can encode by a dictionary.
+        None for an unpartitioned table. The types of the values support Arrow's dictionary encoding.
 
         Raises:
-            ValueRefusedError: a value has no partition, naming column and row.
+            ValueRefusedError: a value has no partition; with column and row.
         """
 
     @abstractmethod
     def partition_text(self, values: Sequence[Any]) -> tuple[str | None, ...]:
-        """Return a partition's values, as Arrow gives them to Python, as text that `LoadedTable.commit` reads."""
+        """Return a partition's values as strings that `LoadedTable.commit` reads.
+
+        They come as Arrow gives them to Python.
+        """
 
     @abstractmethod
     def stored(self, schema: pa.Schema) -> pa.Schema:
-        """Return which of the columns of `file_schema` stand in the file: Delta leaves partition columns out."""
+        """Return the columns of `file_schema` that are stored in the file: Delta omits partition columns."""
 
     @abstractmethod
     def statistics(self, written: pq.FileMetaData, schema: pa.Schema) -> Mapping[str, Any]:
-        """Return what a commit needs of a finished file beside its size and rows: counts and bounds, as JSON."""
+        """Return the metadata of a finished file for a commit, in addition to its size and rows.
+
+        It holds counts and bounds, as JSON.
+        """
 
 
 class LoadedTable(ABC):
-    """A table as it was loaded once, on the driver. Nothing here sees later changes; a new one is loaded for those.
+    """One loaded state of a table, on the driver. It does not show later changes; load the table again for those.
 
-    Raises, in every method that asks the catalogue or the store:
-        TransientError: it may pass: not reachable, overloaded, timed out.
-        TargetError: it will not: no rights, no such catalogue, a damaged table.
+    Raises, in every method that accesses the catalog or the store:
+        TransientError: a transient error: unreachable, overloaded, timed out.
+        TargetError: a permanent error: no permission, no such catalog, a damaged table.
     """
 
     where: str
@@ -83,41 +89,41 @@ class LoadedTable(ABC):
     @property
     @abstractmethod
     def columns(self) -> pa.Schema:
-        """Its columns."""
+        """The columns of the table."""
 
     @property
     @abstractmethod
     def files(self) -> FileLayout:
-        """What its data files must be like now."""
+        """The current layout of its data files."""
 
     @abstractmethod
     def with_columns(self, rows: pa.Schema) -> FileLayout:
-        """Return what data files would have to be like if the columns were added that the table lacks. Changes nothing.
+        """Return the layout of data files if the missing columns were added. Without changes.
 
         Raises:
-            ConfigurationError: one cannot be added: its type, or another one of its name but for the case.
+            ConfigurationError: a column cannot be added, for its type or because another name differs only in case.
         """
 
     @abstractmethod
     def add_columns(self, rows: pa.Schema) -> None:
-        """Add the columns that the table lacks, as optional ones. Idempotent, and with others that do so too."""
+        """Add the columns that the table lacks, as optional ones. Idempotent, also with concurrent drivers."""
 
     @abstractmethod
     def marker(self, incarnation: str) -> TableMarker | None:
-        """Return what the table says of a step; `None` where it says nothing."""
+        """Return the table's marker of a step; `None` if it has none."""
 
     @abstractmethod
     def markers(self, step: str) -> Iterable[TableMarker]:
-        """Yield what the table says of a step, under whatever incarnation: at least the last one that committed.
+        """Yield the table's markers of a step, of any incarnation: at least the last one that committed.
 
-        Used on first contact only. Delta answers for names alone, and cannot list them.
+        Used on the first run only. Delta finds markers by name only and cannot list them.
         """
 
     @abstractmethod
     def left_out(self, marker: TableMarker) -> str | None:
-        """Say why the marker's commit is not part of the table as it is now (rolled back, restored); `None` if it is.
+        """Return why the marker's commit is no longer part of the table (rolled back, restored); `None` if it is.
 
-        Where that cannot be told any more the reason says so: it is refused, not guessed.
+        If this can no longer be determined, the reason says so: the table is then rejected.
         """
 
     @abstractmethod
@@ -128,18 +134,18 @@ class LoadedTable(ABC):
     def commit(
         self, files: EpochFiles, marker: TableMarker, *, replace: Collection[tuple[str | None, ...]] | None = ()
     ) -> LoadedTable:
-        """Add the files and write the marker, as one commit that takes place only if the head is as it was loaded.
+        """Add the files and write the marker, in one commit that succeeds only if the head is as it was loaded.
 
-        Also with no files at all: a commit without rows, which moves the head.
+        Without files it is a commit without rows, which moves the head.
 
         Args:
-            files: what to add.
-            marker: what to write; `head` and `order` are filled in.
-            replace: the partitions whose rows this commit removes, as the texts in `DataFile.partition`; `None` for
+            files: the files to add.
+            marker: the marker to write; `head` and `order` are filled in.
+            replace: the partitions whose rows this commit removes, as the strings in `DataFile.partition`; `None` for
                 all rows of the table.
 
         Returns:
-            The table as the commit left it.
+            The table after the commit.
 
         Raises:
             HeadMovedError, UnclearCommitError: see there.
@@ -147,13 +153,13 @@ class LoadedTable(ABC):
 
     @abstractmethod
     def forget(self, incarnation: str) -> None:
-        """Remove what the table says of a step, if anything. It needs no particular head."""
+        """Remove the table's marker of a step, if any. It needs no particular head."""
 
     @abstractmethod
     def named(self, candidates: Collection[str]) -> Collection[str]:
-        """Return those of the files, paths as `DataArea.path` makes them, that any snapshot or version still names.
+        """Return those of the files, with paths from `DataArea.path`, that any snapshot or version still refers to.
 
-        Also those that a reader of an older snapshot finds, as far as it can be read.
+        This includes files that a reader of an older snapshot finds, as long as that snapshot can be read.
         """
 
 

@@ -18,18 +18,18 @@ from outfall.target_record import behind, check_record
 from outfall.trace_points import reached
 
 _TRIES = 5
-"""How often a commit without rows is tried where others commit first."""
+"""Number of attempts at a commit without rows after concurrent commits."""
 
 _AHEAD = "restore the newest recovery data; or compare the table with the source, and start with a new checkpoint"
 
 
 def check_table(where: str, table: LoadedTable | None, context: TargetContext[Any], on_existing: OnExisting) -> None:
-    """Refuse a table that is not what the recovery data says, and change nothing.
+    """Check the table against the recovery data, without changes.
 
     Args:
         where: the table, for texts.
-        table: as it was loaded; `None` where there is none.
-        context: what the recovery data says.
+        table: the loaded table; `None` if it does not exist.
+        context: the recovery data of the target.
         on_existing: see `TableOptions`.
 
     Raises:
@@ -37,12 +37,14 @@ def check_table(where: str, table: LoadedTable | None, context: TargetContext[An
     """
     found = None if table is None or not context.incarnation else table.marker(context.incarnation)
     if found is None and context.published is not None:
-        what = "does not exist" if table is None else f"says nothing of this step (incarnation {context.incarnation})"
+        what = (
+            "does not exist" if table is None else (f"has no marker of this step (incarnation {context.incarnation})")
+        )
         raise TargetLostError(
             f"{where} {what}, and epoch {context.published} was committed to it",
             step=context.step_id,
             epoch=context.epoch,
-            why="it was dropped, made anew, or restored from an older copy, or its properties were removed",
+            why="it was dropped, recreated, or restored from an older copy, or its properties were removed",
             do="restore it, or start the query with a new checkpoint",
         )
     if table is None:
@@ -60,52 +62,52 @@ def check_history(
     published: int | None,
     context: TargetContext[Any] | CommitterInitContext,
 ) -> None:
-    """Refuse a table from which something of the step was taken back since it was committed.
+    """Reject a table from which data of the step was rolled back after its commit.
 
     Args:
-        table: as it was loaded.
-        found: what it says of the step.
-        published: the newest epoch that was committed to it, as recorded when the epoch began.
-        context: whose epoch begins or is to be committed.
+        table: the loaded table.
+        found: its marker of the step.
+        published: the newest epoch in the table, as recorded when the epoch began.
+        context: the epoch that begins or is to be committed.
 
     Raises:
         TargetLostError: it was rolled back or restored.
     """
     gone = table.left_out(found) if found.epoch >= 0 else None
     if gone is None and not found.goes_before(published, context.begun):
-        gone = f"epoch {found.epoch} is the last one of this step that it names, and epoch {published} was"
+        gone = f"its last epoch of this step is {found.epoch}, and epoch {published} was committed"
     if gone is not None:
         raise behind(table.where, gone, step=context.step_id, epoch=context.epoch)
 
 
 def _check_existing(where: str, table: LoadedTable, step_id: str, on_existing: OnExisting) -> None:
-    """Refuse, on first contact, what `on_existing` does not put up with."""
+    """Reject, on the first run, a table that `on_existing` does not permit."""
     if on_existing in ("resume", "overwrite"):
         return
     for other in table.markers(step_id):
         if other.epoch >= 0:
             raise TargetNotEmptyError(
-                f"{where} holds rows that this step has written",
+                f"{where} has rows that this step wrote",
                 step=step_id,
-                why=f"the table names incarnation {other.incarnation} of it, up to epoch {other.epoch}, and this"
-                " checkpoint knows nothing of that",
-                do='go on with the checkpoint that wrote them, or set on_existing="resume" if none of their rows come'
-                ' again, or on_existing="overwrite" to remove all rows of the table',
+                why=f"the table has a marker of its incarnation {other.incarnation}, up to epoch {other.epoch},"
+                " which this checkpoint does not have",
+                do='continue with the checkpoint that wrote them, or set on_existing="resume" if none of their rows are'
+                ' replayed, or on_existing="overwrite" to remove all rows of the table',
             )
     if on_existing == "error" and table.has_rows():
         raise TargetNotEmptyError(
             f"{where} is not empty",
             step=step_id,
-            why='on_existing="error" was asked for, and readers see rows',
+            why='on_existing="error" is set, and readers see rows',
             do='name another table, or set on_existing="resume" to keep the rows or on_existing="overwrite" to remove'
             " them",
         )
 
 
 def clear_attempts(area: DataArea, files: EpochFiles) -> int:
-    """Remove what lost attempts left beside the files of an epoch that is committed; return how many files.
+    """Remove files of failed attempts next to the files of a committed epoch; return the number of files.
 
-    Nothing else of this BEGIN can be committed any more: what its record names is all there.
+    No other file of this BEGIN can be committed any more: the committed record is complete.
     """
     lost = set(area.names(files.directory)) - files.names
     if lost:
@@ -115,7 +117,7 @@ def clear_attempts(area: DataArea, files: EpochFiles) -> int:
 
 
 class LostDirectory(NamedTuple):
-    """Files of one BEGIN that nothing needs."""
+    """Unused files of one BEGIN."""
 
     generation: int
     path: str
@@ -123,7 +125,7 @@ class LostDirectory(NamedTuple):
 
 
 def leftovers(area: DataArea, context: CleanUpContext) -> list[LostDirectory]:
-    """Find what attempts of older BEGINs left: of those that were lost, or where that is not said, of all of them.
+    """Find the files of older BEGINs: of the lost ones, or of all of them if these are not given.
 
     The latter may be in the table.
     """
@@ -137,7 +139,7 @@ def leftovers(area: DataArea, context: CleanUpContext) -> list[LostDirectory]:
 
 
 def unnamed(area: DataArea, table: LoadedTable, found: Sequence[LostDirectory]) -> list[LostDirectory]:
-    """Leave out the files that a snapshot names."""
+    """Remove the files that a snapshot refers to from the list."""
     named = table.named({area.path(each.path, name) for each in found for name in each.names})
     rests = [each._replace(names=[n for n in each.names if area.path(each.path, n) not in named]) for each in found]
     return [each for each in rests if each.names]
@@ -146,15 +148,15 @@ def unnamed(area: DataArea, table: LoadedTable, found: Sequence[LostDirectory]) 
 def revoke_older(
     load: Callable[[], LoadedTable | None], context: CleanUpContext, found: Sequence[LostDirectory]
 ) -> LoadedTable | None:
-    """See to it that none of these files is committed any more, before they are removed.
+    """Prevent any later commit of these files, before they are removed.
 
-    The log fences drivers that share it. Of a driver that goes on with a copy of it, made after its BEGIN, only the
-    table knows. Once a newer generation of this log has committed nothing is needed; otherwise a commit without rows
-    is made.
+    The log fences drivers that share it. Only the table can fence a driver that continues with a copy of the log, taken
+    after its BEGIN. If a newer generation of this log has committed, nothing is necessary. Otherwise this function
+    commits without rows.
 
     Returns:
-        The table from then on. `None` where it says that the log was copied, or was rolled back, which a commit would
-        hide from the next check; and where others kept committing.
+        The current table. `None` if its marker shows that the log was copied or that the table was rolled back, which a
+        commit would hide from the next check; also `None` if other writers kept committing.
     """
     newest = max(each.generation for each in found)
     for _ in range(_TRIES):
@@ -176,13 +178,13 @@ def revoke_older(
 
 
 def _is_strange(marker: TableMarker, context: CleanUpContext) -> bool:
-    """Whether a driver has committed that this log does not know, or that it takes for lost."""
+    """Whether the marker's driver is unknown to this log, or considered lost by it."""
     if marker.generation == context.generation and context.token:
         return marker.token != context.token
     return marker.generation > context.generation or marker.generation in (context.lost or ())
 
 
 def _ours(area: DataArea, directory: str, context: CleanUpContext) -> list[str]:
-    """The files of a directory that carry our name: what others put there is not ours to remove."""
+    """The files of a directory with names of this sink: files of others are not removed."""
     parsed = ((name, AttemptName.parse(name)) for name in area.names(directory))
     return [name for name, ours in parsed if ours is not None and ours.incarnation == context.incarnation]

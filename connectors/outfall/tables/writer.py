@@ -1,4 +1,4 @@
-"""What writes the rows of one attempt: a Parquet file for each partition, and another one whenever one is full."""
+"""Writes the rows of one attempt: a Parquet file per partition, and another one whenever a file is full."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from outfall.values import rows_to_batch, spark_type
 log = logging.getLogger(__name__)
 
 _KEPT_BYTES = 256 << 20
-"""Bytes of rows that the row groups of all open files of an attempt may keep together."""
+"""Maximum bytes of rows buffered for the row groups of all open files of an attempt."""
 
 _SUFFIX = ".parquet"
 
@@ -38,7 +38,7 @@ Key = tuple[str | None, ...]
 
 
 class TableWriter(StatelessSinkPartition[Any]):
-    """Writes files of its own. An attempt without rows leaves none, nor does one that fails."""
+    """Writes its own files. An attempt that fails or has no rows leaves none."""
 
     def __init__(
         self, layout: FileLayout, context: WriterInitContext, options: TableOptions, *, published: int | None
@@ -75,7 +75,7 @@ class TableWriter(StatelessSinkPartition[Any]):
                 largest.spill()
 
     def prepare_commit(self) -> list[TaskFiles]:
-        """Make the files and their names durable, and hand them over."""
+        """Make the files and their names durable, and return them."""
         for key in list(self._open):
             self._finish(key)
         if self._finished:
@@ -94,7 +94,7 @@ class TableWriter(StatelessSinkPartition[Any]):
         ]
 
     def close(self) -> None:
-        """Release everything; take back what an attempt that failed has written."""
+        """Release all resources; remove the files of a failed attempt."""
         for file in self._open.values():
             file.abandon()
         self._open.clear()
@@ -152,11 +152,11 @@ class TableWriter(StatelessSinkPartition[Any]):
             yield
         except FileExistsError as error:
             raise TargetError(
-                f"a data file of this very attempt exists in {self._layout.area.root}/{self._directory}",
+                f"a data file of this attempt already exists in {self._layout.area.root}/{self._directory}",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
-                why="its name is of one attempt, so somebody else has written it",
-                do="find out who did, and start the query again",
+                why="its name belongs to one attempt, so another program has written it",
+                do="find that program, and start the query again",
             ) from error
         except OSError as error:
             raise TransientError(
@@ -164,12 +164,12 @@ class TableWriter(StatelessSinkPartition[Any]):
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 why=f"{type(error).__name__}: {error}",
-                do="see that the store is reachable from the executors, has room, and lets them write",
+                do="check that the store is reachable from the executors, has free space, and permits them to write",
             ) from error
 
 
 class _Cast:
-    """How rows with some columns become rows of the table."""
+    """Converts rows with given columns to rows of the table."""
 
     def __init__(self, layout: FileLayout, given: pa.Schema, log: RowLog) -> None:
         self._log = log
@@ -180,10 +180,10 @@ class _Cast:
         self._columns = [by_name[name] if name in by_name else folded[name.lower()] for name in self.schema.names]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Bring the columns into the order and the types of the table.
+        """Convert the columns to the order and the types of the table.
 
         Raises:
-            ValueRefusedError: a value does not fit, naming its column.
+            ValueRefusedError: a value does not fit; with its column.
         """
         columns = [
             _cast(batch.column(index), field, self._log)
@@ -198,7 +198,7 @@ def _cast(column: pa.Array, field: pa.Field, log: RowLog) -> pa.Array:
         raise ValueRefusedError(
             f"column {field.name!r} is NULL in row {row} of the batch",
             why="the table requires a value",
-            do="fill it, or leave such rows out",
+            do="set a value, or remove such rows",
         )
     if column.type == field.type:
         return column
@@ -206,8 +206,8 @@ def _cast(column: pa.Array, field: pa.Field, log: RowLog) -> pa.Array:
         return column.cast(field.type)
     except pa.ArrowInvalid as error:
         raise ValueRefusedError(
-            f"column {field.name!r} of type {spark_type(column.type)} holds a value that the table's"
-            f" {spark_type(field.type)} cannot take,"
+            f"column {field.name!r} of type {spark_type(column.type)} has a value that the table's"
+            f" {spark_type(field.type)} cannot represent,"
             f" in row {first_failing(column, lambda some: some.cast(field.type))} of the batch",
             why=str(error) if log.full else None,
             do="cast the column before writing it",
@@ -215,7 +215,7 @@ def _cast(column: pa.Array, field: pa.Field, log: RowLog) -> pa.Array:
 
 
 def _split(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """Give the values of each partition with its rows in their order, as the batch first holds them."""
+    """Yield the values of each partition with its rows in order, in the order of first occurrence."""
     parts = [Distinct.of(key) for key in keys]
     rows = combined(parts) if parts else None
     if rows is None:
@@ -245,25 +245,25 @@ class _OpenFile:
 
     @property
     def kept(self) -> int:
-        """Bytes of rows that are kept for a row group."""
+        """Bytes of rows buffered for a row group."""
         return self._groups.kept
 
     @property
     def size(self) -> int:
-        """How long the file is, or would be if it were finished now, as far as that is known."""
+        """The size of the file, or its estimated size if it were finished now."""
         return self._file.size + self._groups.expected
 
     def takes(self, cast: _Cast) -> bool:
-        """Whether rows with these columns may go into the same file."""
+        """Whether rows with these columns can go into the same file."""
         return bool(cast is self.cast or cast.stored.equals(self.cast.stored))
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows that are cast."""
+        """Write rows that are already cast."""
         self._rows += rows.num_rows
         self._file.write(self._groups.write(rows.select(self.cast.stored.names)))
 
     def spill(self) -> None:
-        """Write what is kept."""
+        """Write the buffered rows."""
         self._file.write(self._groups.spill())
 
     def finish(self) -> tuple[int, int, Any]:
@@ -274,5 +274,5 @@ class _OpenFile:
         return self._file.size, self._rows, footer
 
     def abandon(self) -> None:
-        """Close a file that counts for nothing."""
+        """Close an incomplete file."""
         self._file.abandon()

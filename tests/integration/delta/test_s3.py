@@ -127,12 +127,12 @@ def test_files_that_are_gone_have_the_epoch_written_anew(
 
 def test_the_connection_is_tried_and_nothing_stays(s3: S3, url: str) -> None:
     sink = DeltaSink(url, create_table="if_missing", storage_options=options(s3))
-    assert "there is no table yet" in sink.check_connection()[0]
+    assert "the table does not exist yet" in sink.check_connection()[0]
     sink.check_schema(rows(1).schema)
     sink.create(rows(1).schema)
     sink.create(rows(1).schema)  # another driver came first
     before = objects(s3, url)
-    assert "can be made and deleted" in sink.check_connection()[1]
+    assert "can be created and deleted" in sink.check_connection()[1]
     assert objects(s3, url) == before
 
 

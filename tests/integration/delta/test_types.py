@@ -143,7 +143,7 @@ def test_null_where_the_table_asks_for_a_value_is_refused(shore: Shore) -> None:
 
 def test_an_empty_text_is_no_partition(shore: Shore) -> None:
     shore.create({"id": "long", "v": "string"}, "v")
-    with pytest.raises(ValueRefusedError, match=r"'v'.* is an empty text in row 1"):
+    with pytest.raises(ValueRefusedError, match=r"'v'.* is an empty string in row 1"):
         shore.driver().write(0, batch(id=[1, 2], v=["a", ""]))
 
 
@@ -161,7 +161,7 @@ def test_a_schema_that_grows_is_written_where_that_is_asked_for(shore: Shore, du
     assert shore.rows("id") == [1, 1, 2]
     assert duck.delta(shore.path, "s.z, day").count((None, None)) == 2
     assert (3, DAY) in duck.delta(shore.path, "s.z, day")
-    with pytest.raises(ConfigurationError, match="id is string, and the table's bigint"):
+    with pytest.raises(ConfigurationError, match="id is string, and bigint in the table"):
         driver.write(3, batch(id=["1"]))
 
 

@@ -101,7 +101,7 @@ def test_a_session_brings_a_proxy_of_its_own(receiver: HttpReceiver, proxy: Forw
     name = receiver.new_target()
     write(tmp_path, f"{FAR}/{name}", session=session)
     assert (ids(receiver, name), len(proxy.seen)) == (list(range(10)), 2)
-    assert "not tried" in HttpSink(f"{FAR}/{name}", session=session).check_connection()[0]
+    assert "not tested" in HttpSink(f"{FAR}/{name}", session=session).check_connection()[0]
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -83,7 +83,7 @@ def test_a_refusal_stops_the_query_and_says_the_code_alone(receiver: HttpReceive
 @pytest.mark.parametrize("token", ["hunter2\r\nX-Evil: 1", "hunter2€", ""])
 def test_a_token_that_makes_no_header_is_refused_without_its_value(receiver: HttpReceiver, token: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"the token of http://.* contains a character that no header"
+        ConfigurationError, match=r"the token of http://.* contains a character that is not allowed"
     ) as caught:
         asked(receiver, gives(access_token=token))
     assert "hunter" not in str(caught.value)

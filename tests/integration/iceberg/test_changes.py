@@ -164,7 +164,7 @@ def test_a_table_that_was_dropped_or_made_anew_is_refused(lake: Lake) -> None:
         driver.write(1, rows(2))
     lake.create(SCHEMA)
     for each in (driver, lake.driver("log")):
-        with pytest.raises(TargetLostError, match="says nothing of this step"):
+        with pytest.raises(TargetLostError, match="has no marker of this step"):
             each.write(1, rows(2))
     assert lake.files.history() == []
 
@@ -266,7 +266,7 @@ def test_files_of_an_older_partitioning_are_replaced_where_it_tells_the_new_one_
     driver.write(0, batch(id=[3], name=["a"], at=at[:1]))
     assert lake.rows("id") == [2, 3]
     lake.partition("id")
-    with pytest.raises(TargetError, match=r"older partitioning \(spec \d\), which does not tell id"):
+    with pytest.raises(TargetError, match=r"older partitioning \(spec \d\), which does not determine id"):
         driver.write(1, batch(id=[3], name=["a"], at=at[:1]))
     assert lake.rows("id") == [2, 3]
 

@@ -214,7 +214,7 @@ def test_where_the_marker_is_gone_the_table_is_refused(lake: Lake) -> None:
     with lake.table.transaction() as transaction:
         transaction.remove_properties(name)
     for each in (driver, lake.driver("log")):
-        with pytest.raises(TargetLostError, match=r"says nothing of this step .*epoch 0"):
+        with pytest.raises(TargetLostError, match=r"has no marker of this step .*epoch 0"):
             each.write(1, rows(2))
     with lake.table.transaction() as transaction:
         transaction.set_properties({name: "{}"})

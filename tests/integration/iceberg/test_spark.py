@@ -58,7 +58,7 @@ def test_a_stream_by_options_and_what_doctor_says_of_them(spark: SparkSession, l
         return CliRunner().invoke(outfall, arguments, catch_exceptions=False).output
 
     given = [f"{name}={value}" for name, value in options.items() if name in ("table", "catalogOptions")]
-    assert "db.flights is there" in told(
+    assert "db.flights exists" in told(
         "doctor", "--sink", "iceberg", *(part for each in given for part in ("-o", each))
     )
 
@@ -79,7 +79,7 @@ def test_sparks_types_arrive(spark: SparkSession, lake: Lake) -> None:
             "b": b"a", "ntz": datetime(2026, 3, 29, 2, 30), "s": {"x": 1, "y": ["p", None]}, "m": {"k": {"z": 1.5}},  # noqa: DTZ001
         }
     ]  # fmt: skip
-    with pytest.raises(ConfigurationError, match="id is bigint, and the table's int"):
+    with pytest.raises(ConfigurationError, match="id is bigint, and int in the table"):
         write(spark.range(1), lake.sink(on_existing="resume"))
     with pytest.raises(ConfigurationError, match="v: Iceberg has no type for duration"):
         write(

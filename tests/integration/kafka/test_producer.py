@@ -136,7 +136,7 @@ def test_an_unknown_topic_is_of_the_row_that_names_it(model: ModelBroker) -> Non
     made.flush()
     assert [report[:2] for report in refused] == [(1, "UNKNOWN_TOPIC_OR_PART")]
     made.send(KafkaRecords("elsewhere", [b"a"]), lambda *report: None)
-    with pytest.raises(ValueRefusedError, match=r"UNKNOWN_TOPIC_OR_PART.*make the topic"):
+    with pytest.raises(ValueRefusedError, match=r"UNKNOWN_TOPIC_OR_PART.*create the topic"):
         made.flush()
     made.shut()
 

@@ -111,7 +111,7 @@ def test_a_topic_that_is_missing_is_refused_before_the_first_row(kafka: str, tmp
 def test_the_doctor_is_told_what_was_found(model: ModelBroker) -> None:
     model.topics["t"] = ModelTopic(2, {})
     assert sink(model.address, "t").check_connection() == [
-        "the topic t is there, with 2 partitions",
+        "the topic t exists, with 2 partitions",
         "this user may write to it",
     ]
     assert "will be made" in sink(model.address, "other").check_connection()[0]

@@ -77,7 +77,7 @@ def test_a_reader_refuses_a_topic_of_several_partitions_too(model: ModelBroker) 
 )
 def test_missing_rights_are_named(model: ModelBroker, request_number: int, error: int) -> None:
     model.errors[request_number] = [error]
-    with pytest.raises(ConfigurationError, match=r"AUTHORIZATION_FAILED.*let this user"):
+    with pytest.raises(ConfigurationError, match=r"AUTHORIZATION_FAILED.*permit this user"):
         config(model).open("sink").append(b"x", after=0)
 
 

@@ -48,7 +48,7 @@ def test_a_table_is_examined_before_and_after_its_first_epoch(lake: LakeTable, t
     results = {finding["about"]: finding["result"] for finding in found}
     assert (results["connection"], results["target"]) == ("ok", "ok")
     # The same table, and no log: it says who wrote to it.
-    assert "holds rows that this step has written" in failed("doctor", *given(lake))
+    assert "has rows that this step wrote" in failed("doctor", *given(lake))
 
 
 @pytest.mark.thorough

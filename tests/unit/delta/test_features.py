@@ -79,7 +79,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             ["checkpointProtection"], ["typeWidening"], ["whatever"],
         )
     ),
-    ({"protocol": version(6)}, "asks for version 2 of readers and 6 of writers"),
+    ({"protocol": version(6)}, "requires version 2 of readers and 6 of writers"),
     ({"configuration": {"delta.constraints.positive": "id > 0"}}, "has a CHECK constraint"),
     ({"configuration": {"delta.enableRowTracking": "true"}}, "has row tracking"),
     ({"configuration": {"delta.enableInCommitTimestamps": "true"}}, "has in-commit timestamps"),
@@ -88,8 +88,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"id": {"delta.generationExpression": "1"}}}, "column 'id' of .* has an expression"),
     ({"metadata": {"id": {"delta.identity.start": 1}}}, "column 'id' of .* has an identity"),
     ({"metadata": {"id": {"CURRENT_DEFAULT": "1"}}}, "column 'id' of .* has a default"),
-    ({"configuration": {"delta.setTransactionRetentionDuration": "interval 6 days 23 hours"}}, "forgets transaction"),
-    ({"configuration": {"delta.setTransactionRetentionDuration": "a while"}}, "forgets transaction"),
+    ({"configuration": {"delta.setTransactionRetentionDuration": "interval 6 days 23 hours"}}, "removes transaction"),
+    ({"configuration": {"delta.setTransactionRetentionDuration": "a while"}}, "removes transaction"),
 ]  # fmt: skip
 
 

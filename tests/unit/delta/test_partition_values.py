@@ -41,9 +41,9 @@ def test_a_value_has_the_protocols_text(kind: Any, value: Any, text: str | None)
 @pytest.mark.parametrize(
     ("column", "what"),
     [
-        (pa.array(["a", None, ""]), "is an empty text in row 2"),
-        (pa.array([None, 400_000_000_000_000_000], pa.timestamp("us", "UTC")), "has a year that is not .* in row 1"),
-        (pa.array([-800_000], pa.date32()), "has a year that is not .* in row 0"),
+        (pa.array(["a", None, ""]), "is an empty string in row 2"),
+        (pa.array([None, 400_000_000_000_000_000], pa.timestamp("us", "UTC")), "has a year outside .* in row 1"),
+        (pa.array([-800_000], pa.date32()), "has a year outside .* in row 0"),
     ],
 )
 def test_a_value_without_a_text_of_its_own_is_refused(column: pa.Array, what: str) -> None:
@@ -56,7 +56,7 @@ def test_a_value_without_a_text_of_its_own_is_refused(column: pa.Array, what: st
     [
         (["b"], "'b' of type binary"),
         (["l"], "'l' of type array<bigint>"),
-        (["none"], "names 'none', which is no column"),
+        (["none"], "has 'none', which is not a column"),
         (["a", "b", "l"], "'b' of type binary"),
     ],
 )

@@ -121,5 +121,5 @@ def test_filesystems_are_those_of_pyiceberg_and_no_others(tmp_path: Path) -> Non
         filesystem, path = filesystem_of(io, location)
         assert (filesystem.type_name, path) == ("local", f"{tmp_path}/data")
     assert filesystem_of(PyArrowFileIO(S3), "s3://bucket/x/data")[1] == "bucket/x/data"
-    with pytest.raises(ConfigurationError, match=r"py-io-impl\)\. .*What to do: leave py-io-impl out"):
+    with pytest.raises(ConfigurationError, match=r"py-io-impl\)\. .*What to do: omit py-io-impl"):
         filesystem_of(CommitFiles(PyArrowFileIO()), location)

@@ -41,11 +41,11 @@ def test_partitions_are_named_in_sparks_words(text: str, expected: list[tuple[st
         ("bucket(id)", r"'bucket\(id\)': write bucket\(16, column\), with a number above 0"),
         ("bucket(0, id)", "with a number above 0"),
         ("truncate(name)", r"write truncate\(16, column\)"),
-        ("days()", "'' is no column"),
+        ("days()", "'' is not a column name"),
         ("days(a, b)", r"days\(…\) takes one column"),
-        ("weeks(ts)", r"there is no weeks\(…\); there are years\(…\), months"),
-        ("a,,b", "'' is no column"),
-        ("days(ts", r"'days\(ts' is no column; one with other characters stands between backquotes"),
+        ("weeks(ts)", r"weeks\(…\) does not exist; there are years\(…\), months"),
+        ("a,,b", "'' is not a column name"),
+        ("days(ts", r"'days\(ts' is not a column name; write names with other characters in backquotes"),
     ],
 )
 def test_what_is_wrong_with_a_partition_is_said(text: str, why: str) -> None:
@@ -56,8 +56,8 @@ def test_what_is_wrong_with_a_partition_is_said(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"table": "flights"}, "table of .*: must name the namespace too"),
-        ({"table": "db."}, "table of .*: must name the namespace too"),
+        ({"table": "flights"}, "table of .*: must include the namespace"),
+        ({"table": "db."}, "table of .*: must include the namespace"),
         ({"branch": "b", "create_table": "if_missing"}, "a new table has no snapshot to branch from"),
         ({"snapshot_properties": {"added-records": "1"}}, "added-records is filled in by the commit"),
         ({"snapshot_properties": {"outfall.step.x": "1", "operation": "1"}}, "are filled in by the commit"),

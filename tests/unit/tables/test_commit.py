@@ -117,7 +117,7 @@ def test_a_forgotten_begin_must_be_that_of_the_epoch_that_was_published_last(
     """Otherwise the table was restored, or another copy of the log has committed."""
     commit(link, staged(link, ROWS, 1, 1), 1, 1)
     files = staged(link, MORE, 7, 5, published=published)
-    with pytest.raises(TargetLostError, match="epoch 1 is the last one"):
+    with pytest.raises(TargetLostError, match="its last epoch of this step is 1"):
         commit(link, files, 7, 5, begun={4: token_of(4), 7: token_of(7)})
     assert ids(link) == [1, 2]
 
@@ -246,7 +246,8 @@ def test_what_was_lost_is_committed_by_nobody_any_more(link: TableLink, lose: Ca
     assert before is not None
     object.__setattr__(link.store.state, "columns", before.columns)
     object.__setattr__(link.store.state, "spec_id", before.spec_id)
-    assert lost(stale, files, token=token_of(1)) == "a driver has found some of it lost before, and revoked it"
+    reason = "a driver has already found data of this generation lost, and has revoked it"
+    assert lost(stale, files, token=token_of(1)) == reason
     assert commit(link, staged(link, MORE, 2), 2, begun={**FIRST, 2: token_of(2)}) == "committed"
 
 
@@ -294,7 +295,7 @@ def test_looking_waits_for_a_catalogue_and_then_says_that_it_could_not(link: Tab
     files = staged(link, ROWS)
     link.store.remove_orphans()
     link.fates = ["lost"] * 20
-    with pytest.raises(TransientError, match="could not be settled"):
+    with pytest.raises(TransientError, match="could not be resolved"):
         committer(link).find_lost([CommitRequest(files)])
 
 
