@@ -1,16 +1,16 @@
-"""PostgreSQL: rows in a table, each in it once, at the speed of COPY.
+"""PostgreSQL: rows in a table, each written exactly once, at the speed of COPY.
 
 ```
-sink, options       what a user writes; the sink holds one of the three deliveries
-delivery            what they share: the table, checked and opened before an epoch
+sink, options       `PostgresSink`, the public class, which delegates to one of three deliveries; its options
+delivery            the base of the deliveries: checks and opens the table before an epoch
 staging/            by epochs: tasks copy into a staging table (`staging_writer`), the driver moves the rows (`publish`)
-offsets/            by offsets: tasks publish by themselves, by `parts` or by the offsets of their `source`
-target              the table as the recovery data knows it
+offsets/            by offsets: tasks publish independently, by `parts` or by the offsets of their `source`
+target              compares the table with the recovery log
 tables              the tables of one step: target, ledger, staging, dead letters
-ledger              which epoch of which step, and of which part, is in the table
-copy/               values made fit for columns, and the COPY that they go by
-catalogue/          the server's columns and types, what goes into them, who may write
-connection/         connections, transactions that are tried again, errors explained
+ledger              the epochs of each step and part that are in a table
+copy/               converts values to column types, and sends them with COPY
+catalogue/          the server's columns and types, type compatibility, privileges
+connection/         connections, transactions with retries, translation of errors
 ```
 """
 
@@ -32,16 +32,16 @@ __all__ = ["PostgresSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> PostgresSink:
-    """Make a sink from Spark options (`dsn`, `table`, `write_mode`, …; also spelled `writeMode`).
+    """Create a sink from Spark options (`dsn`, `table`, `write_mode`, …; also spelled `writeMode`).
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong, or `delivery="offset"` with `offset_columns`.
+        ConfigurationError: names every unknown or wrong option, or rejects `offset_columns`.
     """
     parsed = parse_options(PostgresOptions, options)
     if parsed.offset_columns:
         raise ConfigurationError(
             "offset_columns are not available through options",
-            why="through options what tasks write is published at commit",
+            why="through options, rows are published when their epoch is committed",
             do="leave delivery out, or use: from outfall.spark import write_stream; write_stream(df,"
             f' PostgresSink(dsn, {parsed.table!r}, delivery="offset", offset_columns={list(parsed.offset_columns)}),'
             " checkpoint=…).start(); name the sink to the command outfall as --sink my_module:make_sink",

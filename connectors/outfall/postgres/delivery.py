@@ -1,4 +1,4 @@
-"""What every way of delivering rows has in common: the table, checked and opened before an epoch, and its names."""
+"""The base of the deliveries: checks and opens the table before an epoch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from outfall.sinks import Sink
 
 
 class _OfStep(Protocol):
-    """What any context says."""
+    """The common attributes of all contexts."""
 
     @property
     def step_id(self) -> str: ...
@@ -50,10 +50,10 @@ class _OfStep(Protocol):
 
 
 class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
-    """One way of delivering rows, which a `PostgresSink` holds.
+    """A delivery mode of `PostgresSink`.
 
-    Before an epoch the driver asks the server in two transactions: `check_target` looks at the columns, the table and
-    the ledger, and `open_target` writes there who begins. In the first epoch `check_schema` has one of its own.
+    Before an epoch, the driver runs two transactions: `check_target` checks the columns, the table and the ledger, and
+    `open_target` records the driver in the ledger. In the first epoch, `check_schema` runs another one.
     """
 
     def __init__(self, options: PostgresOptions) -> None:
@@ -62,18 +62,17 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
         self.letters = dead_letters(options)
         self.context: WriterInitContext | None = None
         self._schema: pa.Schema | None = None
-        """The columns of the rows, as far as the driver has been told."""
+        """The columns of the rows, once the driver knows them."""
         self._written: pa.Schema | None = None
-        """The columns that are written of such rows."""
+        """The columns that are written for such rows."""
         self._found_in = self.table.schema
-        """The table's schema; where it is not named, that in which the search path finds the table, once somebody has
-        asked. Tasks learn it of the driver."""
+        """The table's schema, or the one that the search path found. The driver passes it to the tasks."""
         self._max_connections: int | None = None
-        """The server's, once the driver has asked."""
+        """The server's `max_connections`, once the driver has read it."""
 
     @property
     def database(self) -> PostgresDatabase:
-        """How to reach the server."""
+        """The database of the table."""
         return PostgresDatabase(
             self.options, self._max_connections, 0 if self.context is None else self.context.worker_count
         )
@@ -82,7 +81,7 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
         return "postgres"
 
     def target(self) -> str:
-        # Neither host nor port: a server may move, and the ledger proves that it is the same database.
+        # Without host and port, because a server may move. The ledger proves that it is the same database.
         return f"postgres:{self.database.database_name()}/{self.table}"
 
     def place(self) -> str:
@@ -112,21 +111,19 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
         if self.options.payload_column is not None:
             # Rows have other columns than the table.
             return None
-        columns = self.database.run(
-            "looking at", lambda connection: read_columns(connection, self.table), starting=True
-        )
+        columns = self.database.run("checking", lambda connection: read_columns(connection, self.table), starting=True)
         fields = [pa.field(column.name, arrow_type(column.kind)) for column in columns if column.writable]
         if fields and self.options.delete_marker is not None:
             fields.append(pa.field(self.options.delete_marker, pa.bool_()))
         return pa.schema(fields) if fields else None
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Explain, column by column, why rows with these columns cannot be written.
+        """Reject a schema that does not fit the table, with a reason for each column.
 
-        The server is asked for columns that are new to this sink; `check_target` looks at them again in every epoch.
+        The server is queried only for a new schema; `check_target` checks it again in every epoch.
         """
         if schema != self._schema:
-            self.database.run("looking at", lambda connection: self._check_columns(connection, schema), starting=True)
+            self.database.run("checking", lambda connection: self._check_columns(connection, schema), starting=True)
             self._schema = schema
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
@@ -139,11 +136,11 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
                 self._max_connections = max_connections(connection)
             return self._target(context).check(connection)
 
-        return self.database.run("looking at", check, step=context.step_id, starting=True)
+        return self.database.run("checking", check, step=context.step_id, starting=True)
 
     def check_connection(self) -> Sequence[str]:
-        with explained(self.database, f"asking for the rights on {self.table}"):
-            # Whoever looks for what is wrong is told at once.
+        with explained(self.database, f"checking the privileges on {self.table}"):
+            # Without retries, to report problems at once.
             letters = None if self.letters is None else self.letters.table
             return self.database.run_once(
                 lambda connection: check_rights(connection, self.database, self.table, letters)
@@ -154,22 +151,22 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
 
     def ddl(self, step_id: str) -> str:
         """See `PostgresSink.ddl`."""
-        with explained(self.database, f"looking at {self.table}"), self.database.connection() as connection:
+        with explained(self.database, f"checking {self.table}"), self.database.connection() as connection:
             statements = self._support_ddl(connection, step_id)
             return ";\n".join(text.as_string(connection) for text in statements) + ";\n"
 
     def found_in(self, *, starting: bool = False) -> str | None:
-        """Return the schema where the server finds the table. `starting`: as for `PostgresDatabase.run_raw`."""
+        """Return the schema in which the server finds the table. `starting`: see `PostgresDatabase.run_raw`."""
         if self._found_in is None:
             self._found_in = self.database.run(
-                "looking at", lambda connection: schema_of(connection, self.table), starting=starting
+                "checking", lambda connection: schema_of(connection, self.table), starting=starting
             )
         return self._found_in
 
     def _tables(
         self, context: _OfStep, options: PostgresOptions | None = None, *, starting: bool = False
     ) -> StepTables:
-        """The tables of a step, whatever the target is called; `options` are other ones than the sink's."""
+        """Return the tables of a step, with the sink's options or with others."""
         step, found_in = context.step_id, self.found_in(starting=starting)
         return StepTables(
             step,
@@ -185,29 +182,29 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
 
     @property
     def _table_options(self) -> PostgresOptions:
-        """The options as those need them who look at the table or make it."""
+        """The options for checking and creating the table."""
         return self.options
 
     def _writer(self) -> WriterInitContext:
         if self.context is None:
             raise ConfigurationError(
-                "PostgresSink was not told who writes", do="run it through outfall, which calls bind() first"
+                "PostgresSink has no writer context", do="run the sink through outfall, which calls bind() first"
             )
         return self.context
 
     def _check_columns(self, connection: PostgresConnection, schema: pa.Schema) -> None:
-        """Refuse rows with these columns, if they do not fit."""
+        """Reject rows whose columns do not fit the table."""
         self._written = self._written_schema(connection, schema)
         Table(self._table_options, self.table).check(connection, self._written)
 
     def _written_schema(self, connection: PostgresConnection, schema: pa.Schema) -> pa.Schema:
-        """The columns that are written of rows with these columns."""
+        """Return the columns that are written for rows with a schema."""
         return schema
 
     @abstractmethod
     def _target(self, context: TargetContext[Any]) -> PostgresTarget:
-        """The table in one epoch."""
+        """Return the table in one epoch."""
 
     @abstractmethod
     def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
-        """What is made beside the table."""
+        """Return the statements that create the sink's own tables."""

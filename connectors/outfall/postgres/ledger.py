@@ -1,23 +1,24 @@
-"""The ledger: which epoch of which step, and of which part, a table holds. In the same database and transactions.
+"""The ledger: the epochs of each step and part that a table holds, in the same database and transactions.
 
 ```
-begin      lock the row · is its BEGIN in our log? · write generation and token of ours: from then on an older driver's
-           publication is refused, and that of a driver on a copy of the log
-publish    lock the row · is its BEGIN in our log? · is the epoch in? · move the rows · write the epoch · COMMIT
+begin      lock the row · check its BEGIN against the log · write this driver's generation and token, which rejects
+           publications of older drivers and of drivers on a copy of the log
+publish    lock the row · check its BEGIN against the log · check the epoch · move the rows · write the epoch · COMMIT
 ```
 
-A lost reply to COMMIT is settled by looking: whoever holds the row's lock knows what is in the table.
+If the acknowledgment of a COMMIT is lost, the row is read again: the holder of its lock sees the outcome.
 
-Where tasks publish by themselves, by parts, each part has a row of its own, for as long as the step's row:
+By parts, tasks publish independently. Each part has its own row, which exists as long as the step's row:
 
 ```
-begin      each part has a row, made before its first epoch
-publish    COPY · share the step's row · lock the parts' rows · are they before this epoch? · write the epoch · COMMIT
-seal       lock the step's row · has each part what its state says? · write the epoch there: nothing new of it may come
+begin      create a row for each part, before its first epoch
+publish    COPY · share the step's row · lock the parts' rows · check that they precede this epoch · write the epoch ·
+           COMMIT
+seal       lock the step's row · compare each part with its state · write the epoch, which closes it
 ```
 
-The step's generation fences older drivers. Its lock is shared by the tasks that publish and taken alone by a driver
-that begins or seals, so neither happens in the middle of a publication.
+The step's generation fences older drivers. Publishing tasks share the lock of the step's row, and a driver that begins
+or seals takes it exclusively, so neither happens during a publication.
 """
 
 from __future__ import annotations
@@ -42,41 +43,41 @@ from outfall.target_record import TargetRecord, check_opening, check_publishing
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """What a table holds of one step."""
+    """The ledger row of one step."""
 
     generation: int
     """The newest generation that began."""
     begun: int
-    """The newest epoch that began with its number known; -1 before the first. A checkpoint that is adopted through
-    options tells its first epoch only to the tasks."""
+    """The newest epoch that began with a known number; -1 before the first. With an adopted checkpoint and options, the
+    number of the first epoch is known only to the tasks."""
     epoch: int | None
-    """The newest epoch whose rows are in the table; `None` before the first. Epochs without rows leave no trace, but
-    with `on_existing="overwrite"`, where the first one empties the table."""
+    """The newest epoch whose rows are in the table; `None` before the first. Epochs without rows are not recorded,
+    except the first one with `on_existing="overwrite"`, which empties the table."""
     revoked: int
-    """Generations up to this one may publish no more."""
+    """Generations up to this one can no longer publish."""
     token: str | None = None
-    """The token of the BEGIN of `generation`; `None` in a row that a release without tokens wrote."""
+    """The token of the BEGIN of `generation`; `None` in rows of a release without tokens."""
     published_token: str | None = None
-    """The token of the BEGIN that the rows of `epoch` were written under; `None` likewise."""
+    """The token of the BEGIN under which the rows of `epoch` were written; `None` as above."""
     has_tokens: bool = True
     """Whether the ledger has columns for tokens."""
 
     def holds(self, epoch: int) -> bool:
-        """Tell whether an epoch's rows are in the table."""
+        """Return whether an epoch's rows are in the table."""
         return self.epoch is not None and self.epoch >= epoch
 
     def record(self) -> TargetRecord:
-        """Return what it says of the step."""
+        """Return the row as a record of the step."""
         return TargetRecord(self.generation, self.token, self.epoch)
 
 
-# A release without tokens made the ledger without their columns, and not everybody may add them.
+# Ledgers of releases without tokens lack their columns, and not every user may add them.
 _ROW = sql.SQL(
     "generation, begun, epoch, revoked, to_jsonb(ledger) ->> 'token' AS token,"
     " to_jsonb(ledger) ->> 'published_token' AS published_token, to_jsonb(ledger) ? 'published_token' AS has_tokens"
 )
 _CALLED = sql.SQL("(target, step) IN (SELECT * FROM unnest(%(targets)s::text[], %(steps)s::text[]))")
-"""The condition that a row is of a step and table, whatever its incarnation."""
+"""The condition for rows of a step and table, of any incarnation."""
 
 _MINE = sql.SQL("incarnation = %(incarnation)s AND ") + _CALLED
 
@@ -85,11 +86,11 @@ class StepLedger:
     """The ledger's row of one step and table. Every call runs in the caller's transaction.
 
     Args:
-        metadata_schema: where the ledger is.
-        incarnation: the step's.
+        metadata_schema: the schema of the ledger.
+        incarnation: the incarnation of the step.
         step_id: the step.
-        table: the target, as the user names it.
-        found_in: the schema where the server finds it.
+        table: the target, as spelled in the options.
+        found_in: the schema of the target; `None` if it is not known.
     """
 
     def __init__(
@@ -104,21 +105,21 @@ class StepLedger:
             "targets": [target for target, _ in names],
             "steps": [step for _, step in names],
         }
-        """What statements with `target` or `_CALLED` in them need."""
+        """The parameters of statements with `target` or `_CALLED`."""
         self._step_id = step_id
         self._table = table
 
     @property
     def target(self) -> sql.Composed:
-        """A query for what the ledger calls the table."""
+        """A query for the name of the table in the ledger."""
         return sql.SQL("(SELECT target FROM {} WHERE {})").format(self.name, _MINE)
 
     def read(self, connection: PostgresConnection, *, lock: bool = False) -> LedgerRow | None:
-        """Return the row, `None` when there is none; with `lock` no other transaction writes it meanwhile."""
+        """Return the row; `None` if there is none. With `lock`, no other transaction can write it."""
         return self._read(connection, _MINE + sql.SQL(" FOR UPDATE" if lock else ""))
 
     def share(self, connection: PostgresConnection) -> LedgerRow | None:
-        """Return the row under a lock that many may hold; `begin` and whoever locks it alone wait for them."""
+        """Return the row under a shared lock, for which `begin` and exclusive lockers wait."""
         return self._read(connection, _MINE + sql.SQL(" FOR SHARE"))
 
     def published_by_others(self, connection: PostgresConnection) -> int | None:
@@ -143,17 +144,17 @@ class StepLedger:
         *,
         lock: bool = False,
     ) -> LedgerRow:
-        """Return the row, if the epoch may be published by this driver; with `lock` nobody writes it meanwhile.
+        """Return the row, if this driver may publish the epoch.
 
         Args:
             connection: a connection.
             context: the epoch.
-            attempts: what is recorded of it, for texts.
-            lock: see above.
+            attempts: the recorded attempts of the epoch, for errors.
+            lock: whether to lock the row.
 
         Raises:
             TargetLostError: there is no row.
-            FencedError: another driver opened the table since, or has published rows of its own as this epoch.
+            FencedError: another driver opened the table since, or has published its own rows as this epoch.
         """
         try:
             row = self.read(connection, lock=lock)
@@ -168,10 +169,10 @@ class StepLedger:
         return row
 
     def begin(self, connection: PostgresConnection, context: TargetContext[Any]) -> None:
-        """Write that this driver's BEGIN opens the table.
+        """Record that this driver's BEGIN opens the table.
 
         Raises:
-            FencedError: another driver has opened it meanwhile.
+            FencedError: another driver has opened it in the meantime.
         """
         given = {
             "generation": context.generation,
@@ -186,7 +187,7 @@ class StepLedger:
                 " ON CONFLICT DO NOTHING"
             ).format(self.name)
             connection.execute(statement, {**self.key, **given})
-            # Of two that make it at once one waits for the other.
+            # If two drivers create it at once, one waits for the other.
             found = self.read(connection, lock=True)
         if found is None:
             raise RuntimeError("the ledger lost a row that was just written")
@@ -196,13 +197,13 @@ class StepLedger:
     def published(
         self, connection: PostgresConnection, found: LedgerRow, context: CommitterInitContext | SealContext, rows: int
     ) -> None:
-        """Write that an epoch's rows are in the table.
+        """Record that an epoch's rows are in the table.
 
         Args:
             connection: a connection.
-            found: the row, whose lock the caller holds.
-            context: the epoch, and the BEGIN that it was written under.
-            rows: how many.
+            found: the row, locked by the caller.
+            context: the epoch and its BEGIN.
+            rows: the number of rows.
         """
         given = {"generation": context.generation, "token": context.token, "epoch": context.epoch, "rows": rows}
         changes = (
@@ -211,29 +212,29 @@ class StepLedger:
         self._set(connection, given, changes, found, "token", "published_token")
 
     def revoke(self, connection: PostgresConnection, found: LedgerRow, generation: int) -> None:
-        """Write that a generation and all before it may publish no more. The caller holds the lock."""
+        """Record that a generation and all earlier ones can no longer publish. The caller holds the lock."""
         self._set(connection, {"generation": generation}, "revoked = greatest(revoked, %(generation)s)", found)
 
     def end(self, connection: PostgresConnection) -> None:
-        """Remove the row: nobody comes back to this incarnation, and what it began is completed."""
+        """Remove the row. The incarnation is completed and never resumed."""
         connection.execute(sql.SQL("DELETE FROM {} WHERE {}").format(self.name, _MINE), self.key)
 
     def lost(self, what: str, epoch: int | None, *, why: str | None = None, do: str | None = None) -> TargetLostError:
-        """Make the error for a ledger without what this query has written there.
+        """Return the error of a ledger that has lost records of this query.
 
         Args:
-            what: what is missing.
+            what: the missing record.
             epoch: the epoch.
-            why: the reason, where it is known.
-            do: what to do then.
+            why: the reason, if it is known.
+            do: the remedy for that reason.
         """
         return TargetLostError(
             f"the ledger {what}",
             step=self._step_id,
             epoch=epoch,
             why=why
-            or "the ledger was emptied or dropped, or metadata_schema is another one, or the database is, or was"
-            " restored from a copy older than this query",
+            or "the ledger was emptied or dropped, metadata_schema or the database changed, or the database was"
+            " restored from a copy that is older than this query",
             do=do or "restore the database, or start the query with a new checkpoint",
         )
 
@@ -243,7 +244,7 @@ class StepLedger:
         if former == self.metadata_schema:
             return self.lost(what, context.epoch)
         why = (
-            f"metadata_schema is {self.metadata_schema!r}, and was {former!r} when the rows of this epoch were written"
+            f"metadata_schema is {self.metadata_schema!r}, but was {former!r} when the rows of this epoch were written"
         )
         return self.lost(what, context.epoch, why=why, do=f"set metadata_schema to {former!r} again")
 
@@ -258,7 +259,7 @@ class StepLedger:
 
 
 class PartLedger:
-    """The rows of one step's parts, which go with the step's own. Every call runs in the caller's transaction."""
+    """The ledger rows of one step's parts, which are removed with the step's row. Runs in the caller's transaction."""
 
     def __init__(self, step: StepLedger) -> None:
         self.table = TableName(step.metadata_schema, "parts")
@@ -268,7 +269,7 @@ class PartLedger:
     def read(
         self, connection: PostgresConnection, parts: Iterable[str] | None = None, *, lock: bool = False
     ) -> Mapping[str, PartRow]:
-        """Return the rows of parts, by default of all; with `lock`, taken in the parts' order, nobody writes them."""
+        """Return the rows of some or all parts; with `lock`, they are locked in the order of the parts."""
         query = sql.SQL(
             "SELECT part, generation, epoch, attempt, next_offset, rows, hash FROM {}"
             " WHERE incarnation = %(incarnation)s AND target = {}"
@@ -292,7 +293,7 @@ class PartLedger:
         return None if found is None else int(found[0])
 
     def begin(self, connection: PostgresConnection, offsets: Mapping[str, int]) -> None:
-        """Make rows for parts that have none, with the offsets they start from."""
+        """Create rows for parts that have none, with their start offsets."""
         statement = sql.SQL(
             "INSERT INTO {} (incarnation, target, part, next_offset)"
             " SELECT %(incarnation)s, {}, part, start"
@@ -302,7 +303,7 @@ class PartLedger:
         connection.execute(statement, {**self._step.key, **values})
 
     def published(self, connection: PostgresConnection, rows: Sequence[PartRow]) -> None:
-        """Write what the parts have now, all of one attempt. The caller holds their locks."""
+        """Update the rows of parts, all of one attempt. The caller holds their locks."""
         statement = sql.SQL(
             "UPDATE {} AS mine SET generation = %(generation)s, epoch = %(epoch)s, attempt = %(attempt)s,"
             " next_offset = given.next_offset, rows = given.rows, hash = given.hash, changed = now()"
@@ -323,19 +324,19 @@ class PartLedger:
 
 
 def has_ledger(connection: PostgresConnection, metadata_schema: str) -> bool:
-    """Tell whether the tables are there that all sinks of a database share."""
+    """Return whether the tables that all sinks of a database share exist."""
     return all(is_there(connection, TableName(metadata_schema, name)) for name in ("ledger", "attempts"))
 
 
 def missing_ledger_ddl(
     connection: PostgresConnection, metadata_schema: str, *, add_tokens: bool
 ) -> Sequence[sql.Composed]:
-    """Return what makes these tables; nothing when they are there.
+    """Return the statements that create these tables; none if they exist.
 
     Args:
         connection: a connection.
-        metadata_schema: where they are.
-        add_tokens: whether to add what a former release made the ledger without, if this user may.
+        metadata_schema: their schema.
+        add_tokens: whether to add the columns for tokens to a ledger of an earlier release, if this user may.
     """
     if has_ledger(connection, metadata_schema):
         may = add_tokens and find_tokens(connection, metadata_schema) == "may be added"
@@ -344,12 +345,12 @@ def missing_ledger_ddl(
         "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", (metadata_schema,)
     ).fetchone()
     statements = ledger_ddl(metadata_schema)
-    # IF NOT EXISTS asks for the right to make a schema also where there is one.
+    # IF NOT EXISTS requires the privilege to create a schema even if it exists.
     return statements[1:] if found and found[0] else statements
 
 
 def find_tokens(connection: PostgresConnection, metadata_schema: str) -> Literal["kept", "may be added", "missing"]:
-    """Tell whether a ledger that is there has columns for tokens, which former releases made it without."""
+    """Return whether an existing ledger has the columns for tokens, which earlier releases did not create."""
     names = {column.name for column in read_columns(connection, TableName(metadata_schema, "ledger"))}
     if {"token", "published_token"} <= names:
         return "kept"
@@ -362,7 +363,7 @@ def find_tokens(connection: PostgresConnection, metadata_schema: str) -> Literal
 
 
 def ledger_ddl(metadata_schema: str) -> list[sql.Composed]:
-    """Return the statements that make what all sinks of a database share. Running them again changes nothing."""
+    """Return the statements that create the tables that all sinks of a database share. They can be run again."""
     schema = sql.Identifier(metadata_schema)
     return [
         sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema),
@@ -383,7 +384,7 @@ def ledger_ddl(metadata_schema: str) -> list[sql.Composed]:
 
 
 def token_ddl(metadata_schema: str) -> list[sql.Composed]:
-    """Return the statement that adds the columns for tokens to a ledger of a former release."""
+    """Return the statement that adds the columns for tokens to a ledger of an earlier release."""
     return [
         sql.SQL(
             "ALTER TABLE {}.ledger ADD COLUMN IF NOT EXISTS token text, ADD COLUMN IF NOT EXISTS published_token text"
@@ -392,7 +393,7 @@ def token_ddl(metadata_schema: str) -> list[sql.Composed]:
 
 
 def part_ledger_ddl(metadata_schema: str) -> list[sql.Composed]:
-    """Return the statement that makes the table, after those of `ledger_ddl`."""
+    """Return the statement that creates the table of parts, after those of `ledger_ddl`."""
     schema = sql.Identifier(metadata_schema)
     return [
         sql.SQL(

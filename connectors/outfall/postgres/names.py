@@ -1,4 +1,4 @@
-"""Names of tables and columns: the user's, and those that we make beside them."""
+"""Names of tables and columns: those of the user, and those that the sink adds."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from outfall.errors import ConfigurationError
 
 _PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')
 LONGEST = 63
-"""Bytes of an identifier; PostgreSQL cuts longer ones without a word."""
+"""Bytes of an identifier; PostgreSQL silently truncates longer ones."""
 
 STAGE = "_outfall_stage"
-"""The column of staging that holds the attempt's number."""
+"""The column of staging with the attempt's number."""
 
 ROW = "_outfall_row"
-"""The column of staging that numbers the rows of an attempt, for upserts: which of one key was written last. Addresses
-do not tell, since a vacuum in the middle of a COPY frees pages before them."""
+"""The column of staging that numbers the rows of an attempt, to find the last row of a key for upserts. Addresses are
+not in write order, because a vacuum during a COPY frees earlier pages."""
 
 MARKER = "_outfall_delete"
-"""The column of staging that holds the delete marker, which the target does not have."""
+"""The column of staging with the delete marker, which the target does not have."""
 
 GONE = "_outfall_gone"
-"""Whether a row of an upsert is one that removes, as a statement carries it along."""
+"""A column within statements: whether a row of an upsert is a removal."""
 
 NUMBER = "_outfall_number"
-"""Which row of its key it is, from the last one on, as a statement carries it along."""
+"""A column within statements: the number of a row within its key, from the last row on."""
 
 
 @dataclass(frozen=True)
 class TableName:
-    """A table, perhaps with its schema. Without one the server's `search_path` finds it."""
+    """A table with an optional schema. Without a schema, the server resolves it along the `search_path`."""
 
     schema: str | None
     name: str
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Read `name`, `schema.name` or either part in double quotes. Unquoted text is lower-cased, as SQL does it.
+        """Parse `name`, `schema.name` or quoted parts. Like in SQL, unquoted names are converted to lower case.
 
         Raises:
             ConfigurationError: it is none of these, or too long.
@@ -58,20 +58,17 @@ class TableName:
         return cls(names[0] if len(names) == 2 else None, names[-1])
 
     def found_in(self, schema: str | None) -> TableName:
-        """Tell a table that the `search_path` found in a schema from those of its name in others.
-
-        In `public`, where most are, it keeps its plain name.
-        """
+        """Return the name with the schema that the `search_path` found, or without schema for `public`."""
         return self if self.schema is not None or schema in (None, "public") else TableName(schema, self.name)
 
     def ledger_names(self, schema: str | None, step: str) -> list[tuple[str, str]]:
-        """Return what a ledger calls a step's table, whatever its spelling, and the step; new rows get the first one.
+        """Return the names of a table and a step in the ledger, for any spelling. New rows use the first pair.
 
-        The others are of former releases. These wrote the table as it was spelled, and behind the step the schema, if a
-        search path had found it in another one than `public`.
+        The other pairs are those of earlier releases, which wrote the table as it was spelled, and appended the schema
+        to the step if the search path found the table outside `public`.
 
         Args:
-            schema: where the server finds the table; `None` if nowhere.
+            schema: the schema of the table; `None` if it does not exist.
             step: the step's id.
         """
         qualified = f"{schema}.{self.name}"
@@ -94,26 +91,26 @@ class TableName:
 
 
 def escaped(*name: str) -> sql.SQL:
-    """Quote a name, of one part or several, for a statement that is executed with parameters.
+    """Quote a name of one or several parts, for a statement with parameters.
 
-    There psycopg takes % for the beginning of a placeholder, also within quotes; without parameters it does not.
+    With parameters, psycopg treats % as the beginning of a placeholder, even within quotes.
     """
     return escaped_sql(sql.Identifier(*name).as_string(None))
 
 
 def escaped_sql(text: str) -> sql.SQL:
-    """Take a piece of SQL as it is into a statement that is executed with parameters."""
+    """Return SQL text unchanged, for a statement with parameters."""
     return sql.SQL(text.replace("%", "%%"))
 
 
 def staging_name(metadata_schema: str, table: TableName, step_id: str, extra: Sequence[str] = ()) -> TableName:
-    """Name the staging table of a step and a table: known beforehand, so that a DBA can make it.
+    """Return the name of the staging table of a step and a table. It is deterministic, so that a DBA can create it.
 
     Args:
-        metadata_schema: where it lies.
-        table: the target, as `found_in` gives it.
+        metadata_schema: its schema.
+        table: the target, as returned by `found_in`.
         step_id: the step.
-        extra: its columns that not every sink needs; queries with different ones would drop each other's table.
+        extra: optional columns. Queries with different ones would otherwise drop each other's table.
     """
     text = "/".join([f"{table.schema or ''}.{table.name}", step_id, *extra])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]

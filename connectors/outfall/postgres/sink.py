@@ -1,4 +1,4 @@
-"""`PostgresSink`: rows in a table, each in it once."""
+"""`PostgresSink`: rows in a table, each written exactly once."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from outfall.row_logging import LogRows
 
 
 class PostgresSink(DelegatingSink):
-    """Writes rows into a PostgreSQL table: appends, upserts or deletes them, each in it once.
+    """Writes rows into a PostgreSQL table: appends, upserts or deletes them exactly once.
 
-    Item type: rows (dicts or Arrow batches), whose columns are the table's by name.
+    Item type: rows (dicts or Arrow batches), whose columns match those of the table by name.
 
-    What must exist: the table, unless `create_table="if_missing"`; the right to make the schema `outfall`, or what
-    `ddl()` prints; for upserts a unique index on the keys. No extension, no superuser; pgbouncer may stand between.
+    Requirements: the table, unless `create_table="if_missing"`; the privilege to create the schema `outfall`, or the
+    tables that `ddl()` prints; for upserts, a unique index on the keys. No extension and no superuser are needed.
+    pgbouncer is supported.
 
-    Unit of parallelism: by default each Spark task copies its rows into a staging table, on a connection of its own,
-    and the driver publishes them in one transaction, together with the epoch's number in a ledger: an epoch is in the
-    table as a whole or not at all. With `delivery="offset"` each task publishes its own rows in one transaction of its
-    own, under keys that tell a second copy of them from the first: `offset_columns` names columns of the row that the
-    source numbered it by; `parts=N` routes rows by key to N parts, each of which counts its rows.
+    Parallelism: by default, each Spark task copies its rows into a staging table over its own connection. The driver
+    publishes them together with the epoch's number in one transaction, so readers see either all or none of an epoch.
+    With `delivery="offset"`, each task publishes its own rows in one transaction, with keys that identify duplicates:
+    `offset_columns` names columns with the offsets of the source; `parts=N` routes rows by key to N parts, each of
+    which numbers its rows.
 
-    Guarantee: exactly once, whatever is retried, killed or woken late, and whatever reply is lost; by offsets only for
-    a source that brings the same rows again, as `requires()` says.
+    Guarantee: exactly once, after retries, crashes, stale tasks and lost acknowledgments; by offsets, only for a source
+    that replays the same rows, see `requires()`.
 
     Args:
         dsn: the connection; also `env:NAME` or `file:PATH`. See `PostgresOptions`, as for all arguments.
         table: `name`, `schema.name` or quoted parts.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
+        ConfigurationError: names every option that is wrong.
     """
 
     worker: PostgresDelivery
@@ -91,16 +92,16 @@ class PostgresSink(DelegatingSink):
 
     @property
     def options(self) -> PostgresOptions:
-        """The options, checked."""
+        """The validated options."""
         return self.worker.options
 
     def ddl(self, step_id: str = "sink") -> str:
-        """Return the SQL that makes what the sink needs beside the table, for `create_staging="never"`.
+        """Return the SQL that creates the sink's own tables, for `create_staging="never"`.
 
-        Called by hand or by a DBA's script, with the table there. Running it again changes nothing but a staging table
-        whose columns are no longer the table's.
+        Call it manually or in a DBA's script, after the table was created. Running the SQL again only changes a staging
+        table whose columns no longer match the table.
 
         Raises:
-            TargetError: the server cannot be asked for the table's columns.
+            TargetError: the table's columns cannot be read.
         """
         return self.worker.ddl(step_id)

@@ -1,6 +1,6 @@
-"""The tables of one step: the target, the ledger, staging and dead letters; how they are asked, and made.
+"""The tables of one step: the target, the ledger, staging and dead letters; how they are queried and created.
 
-What is missing is made in a database that other queries write to as well, without keeping them waiting.
+Tables are created in a database to which other queries write, without blocking these.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ _MAKING = "outfall: making"
 """The name of advisory locks."""
 
 _LONGEST_WAIT = 2.0
-"""Seconds for one lock. Whoever waits for a table's lock keeps all out that come later, readers among them."""
+"""Seconds for one lock. A waiting lock request blocks all later ones, including those of readers."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Things that are made together where one of them is missing."""
+    """Objects that are created together if one of them is missing."""
 
     names: tuple[str, ...]
-    """What they are, for whoever makes the same: tables without their schemas, which not everybody names."""
+    """Their names for advisory locks: tables without schemas, because not every query names the schema."""
     missing: Callable[[PostgresConnection], Sequence[sql.Composed]]
-    """Looks, and returns the statements that make what is missing."""
+    """Returns the statements that create the missing objects."""
 
 
 @dataclass(frozen=True)
 class StepTables:
-    """The tables of one step, and the way to them."""
+    """The tables of one step, and their database."""
 
     step_id: str
     database: PostgresDatabase
     target: TableName
     ledger: StepLedger
     staging: Staging
-    """Made only where tasks stage rows."""
+    """Created only if tasks stage rows."""
     letters: DeadLetterTable | None
-    """`None` where a row that is refused fails the query."""
+    """`None` if a rejected row fails the query."""
 
     @property
     def options(self) -> PostgresOptions:
-        """How rows are written."""
+        """The options of the sink."""
         return self.database.options
 
     def run(self, doing: str, work: Callable[[PostgresConnection], T], *, starting: bool = False) -> T:
@@ -65,37 +65,37 @@ class StepTables:
         return self.database.run(doing, work, step=self.step_id, starting=starting)
 
     def explained(self, doing: str) -> AbstractContextManager[None]:
-        """Explain the driver's errors in what a task does."""
+        """Translate psycopg's errors in an operation of a task."""
         return explained(self.database, f"{doing} {self.target}", self.step_id)
 
     def make(self, wanted: Wanted) -> None:
-        """Make what is missing, in a transaction of its own. Nothing is locked where nothing is.
+        """Create missing objects in a separate transaction. If nothing is missing, nothing is locked.
 
-        Called by drivers of several queries at once. A lock that another session keeps is waited for in short tries,
-        until `retry_deadline`; between them everything is let go.
+        Drivers of several queries may call this at once. If another session holds a lock, this waits in short attempts
+        until `retry_deadline`, and releases all its own locks between them.
 
         Raises:
             TransientError: the deadline has passed.
-            OutfallError: an error that will not pass.
+            OutfallError: a permanent error.
         """
-        if not self.run("looking at", wanted.missing):
+        if not self.run("checking", wanted.missing):
             return
         try:
-            self.run("making what is missing for", lambda connection: _make(connection, wanted))
+            self.run("creating missing tables for", lambda connection: _make(connection, wanted))
         except TransientError as error:
             if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise
             raise TransientError(
-                f"making what is missing for {self.target} in {self.database.name()} waited in vain for a lock",
-                why=f"another session holds {' or '.join(wanted.names)}",
-                do="see in pg_locks and pg_stat_activity who does; nothing was changed, and the next run of the query"
-                " goes on; for longer waits raise the option retry_deadline",
+                f"creating missing tables for {self.target} in {self.database.name()} timed out waiting for a lock",
+                why=f"another session has locked {' or '.join(wanted.names)}",
+                do="find that session in pg_locks and pg_stat_activity; nothing was changed, and the next run of the"
+                " query continues; for longer waits, raise the option retry_deadline",
             ) from error
 
 
 def _make(connection: PostgresConnection, wanted: Wanted) -> None:
     connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(_LONGEST_WAIT * 1000)}ms",))
-    # IF NOT EXISTS is no lock: of two that make the same at once one fails.
+    # IF NOT EXISTS does not lock: if two sessions create the same table at once, one fails.
     for name in sorted(wanted.names):
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))", (_MAKING, name))
     for statement in wanted.missing(connection):

@@ -1,4 +1,4 @@
-"""The table as the recovery data knows it: checked before an epoch begins, and opened once it has."""
+"""The table of a step: compared with the recovery log before an epoch begins, and opened afterwards."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class PostgresTarget:
     """One step's table in one epoch. Used on the driver.
 
     Args:
-        tables: the step's; their options are those that the table is made by.
-        context: what the recovery data says.
-        schema: the columns of the rows, where they are known.
+        tables: the tables of the step, with the options by which the target is created.
+        context: the state of the recovery log.
+        schema: the columns of the rows, if they are known.
     """
 
     stages = True
@@ -44,13 +44,16 @@ class PostgresTarget:
         self._schema = schema
 
     def check(self, connection: PostgresConnection) -> Mapping[str, Any]:
-        """Refuse a table that is not what the recovery data says, and change nothing. In the caller's transaction.
+        """Reject a table that does not match the recovery log. Changes nothing. Runs in the caller's transaction.
 
         Returns:
-            Where parts begin that have no state yet.
+            The start states of new parts.
 
         Raises:
-            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError.
+            TargetNotEmptyError: on the first run, the table has rows that `on_existing` does not allow.
+            TargetLostError: the table or the ledger is behind the recovery log.
+            TargetAheadError: the table is ahead of the recovery log.
+            TargetError: the table is missing or does not fit.
         """
         if self._tables.letters is not None:
             self._tables.letters.check(connection, self._name)
@@ -62,18 +65,21 @@ class PostgresTarget:
                 self._check_there(connection)
             return {}
         if self._context.completed is not None:
-            what = f"knows of no epoch that this query wrote to {self._name}, and it wrote {self._context.completed}"
+            what = (
+                f"has no epoch of this query for {self._name}, but the query has completed epoch"
+                f" {self._context.completed}"
+            )
             raise self._ledger.lost(what, self._context.epoch)
         others = self._published_by_others(connection) if with_ledger else None
         self._check_rows(connection, others)
         return {}
 
     def open(self) -> None:
-        """Make what the tasks need, and tell the ledger who writes from now on.
+        """Create the tables that the tasks need, and record this driver in the ledger.
 
         Raises:
-            FencedError: another driver has told it so already.
-            TargetError: something is missing and may not be made.
+            FencedError: another driver has opened the table.
+            TargetError: a table is missing and must not be created.
         """
         if self._tables.run("opening", self._begin_if_complete):
             return
@@ -83,7 +89,7 @@ class PostgresTarget:
         self._tables.run("opening", self._begin)
 
     def _begin_if_complete(self, connection: PostgresConnection) -> bool:
-        """Begin, unless something is missing."""
+        """Begin, unless a table or a column is missing; return whether it began."""
         if any(wanted.missing(connection) for wanted in [*self._rows_need(), *self._beside()]):
             return False
         self._begin(connection)
@@ -94,14 +100,14 @@ class PostgresTarget:
         self._ledger.begin(connection, self._context)
 
     def _rows_need(self) -> list[Wanted]:
-        """The table itself, with the columns of the rows."""
+        """Return the target itself, with the columns of the rows."""
         schema = self._schema
         if schema is None:
             return []
         return [Wanted((self._name.name,), lambda connection: self._table.missing_ddl(connection, schema))]
 
     def _beside(self) -> list[Wanted]:
-        """What is made beside the table."""
+        """Return the sink's own tables."""
         schema, add_tokens = self._options.metadata_schema, self._options.create_staging == "if_missing"
         wanted = [
             Wanted((schema,), lambda connection: missing_ledger_ddl(connection, schema, add_tokens=add_tokens)),
@@ -118,40 +124,40 @@ class PostgresTarget:
             for wanted in self._beside():
                 self._tables.make(wanted)
             return
-        if not any(self._tables.run("looking at", wanted.missing) for wanted in self._beside()):
+        if not any(self._tables.run("checking", wanted.missing) for wanted in self._beside()):
             return
         names = [f"{self._options.metadata_schema}.ledger"]
         names += [str(self._tables.staging.table)] if self.stages else []
         names += [] if self._tables.letters is None else ["a table for dead letters"]
         raise TargetError(
-            f"{' or '.join(names)} is missing or not as the table is",
+            f"{' or '.join(names)} is missing or does not match the table",
             step=self._context.step_id,
             why="create_staging is 'never'",
-            do="have a DBA run what PostgresSink.ddl() prints",
+            do="have a DBA run the output of PostgresSink.ddl()",
         )
 
     def _published_by_others(self, connection: PostgresConnection) -> int | None:
-        """The newest epoch that this step wrote under a checkpoint that is not this one."""
+        """Return the newest epoch that this step wrote under another checkpoint."""
         return self._ledger.published_by_others(connection)
 
     def _has_written(self, connection: PostgresConnection, found: LedgerRow) -> bool:
-        """Tell whether rows of this query are in the table, as the ledger knows it."""
+        """Return whether the table has rows of this query, according to the ledger."""
         return found.epoch is not None
 
     def _check_there(self, connection: PostgresConnection) -> None:
-        """Refuse to make a table anew whose rows are recorded."""
+        """Reject a missing table whose rows are recorded, instead of creating it again."""
         if not is_there(connection, self._name):
             raise TargetLostError(
-                f"there is no table {self._name} any more, and this query wrote to it",
+                f"the table {self._name} is missing, but this query has written to it",
                 step=self._context.step_id,
-                why="it was dropped or renamed, or the search_path is another one",
+                why="it was dropped or renamed, or the search_path changed",
                 do="restore the table, or start the query with a new checkpoint",
             )
 
     def _check_rows(self, connection: PostgresConnection, others: int | None) -> None:
-        """Refuse rows that are not to be mixed with ours."""
+        """Reject existing rows that `on_existing` does not allow."""
         choice = self._options.on_existing
-        # Who may only insert is not to be asked for the right to look where nothing would follow from it.
+        # A user who may only insert must not need SELECT if the result does not matter.
         looks = choice == "error" or (choice == "check" and others is not None)
         if not looks or not self._table.holds_rows(connection):
             return
@@ -160,10 +166,10 @@ class PostgresTarget:
                 f"{self._name} holds rows that step {self._context.step_id!r} wrote under another checkpoint, up to"
                 f" epoch {others}",
                 step=self._context.step_id,
-                why="that checkpoint is lost, or a run of a batch job was killed after it had published, or another"
-                " query uses the same step_id; this one would write rows again that are there",
-                do="restore the checkpoint; or give the query a step_id of its own; or, knowing what is there, set"
-                ' on_existing="resume" to add to it or "overwrite" to delete it',
+                why="that checkpoint is lost, a batch job was killed after it had published, or another query uses the"
+                " same step_id; this query could write the same rows again",
+                do="restore the checkpoint; or give the query its own step_id; or, after checking the rows, set"
+                ' on_existing="resume" to add to them or "overwrite" to delete them',
             )
         if choice == "error":
             raise TargetNotEmptyError(
@@ -178,20 +184,20 @@ class PostgresTarget:
             str(self._name),
             found.record(),
             self._context,
-            ahead="see that no other run of the query is active, and restore the newest recovery data. If that is lost,"
-            " compare the table with the source, take out by hand what will come again, and start with a new"
-            " checkpoint",
+            ahead="make sure that no other run of the query is active, and restore the newest recovery log. If it is"
+            " lost, compare the table with the source, remove manually the rows that will be replayed, and start with a"
+            " new checkpoint",
         )
 
 
 class OffsetTarget(PostgresTarget):
-    """As `PostgresTarget`, for tasks that publish: what `on_existing="overwrite"` deletes goes before the first task.
+    """Like `PostgresTarget`, for tasks that publish: `on_existing="overwrite"` deletes rows before the first task.
 
-    Later it is too late: no transaction of a task is the first one of all.
+    The tasks cannot do so, because none of their transactions is known to be the first one.
     """
 
     def _begin(self, connection: PostgresConnection) -> None:
-        # Before looking: of two drivers of this query that begin at once one is the first.
+        # Lock before reading, so that of two concurrent drivers of this query only one is the first.
         connection.execute(
             "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))",
             (_BEGINNING, f"{self._context.incarnation} {self._name}"),

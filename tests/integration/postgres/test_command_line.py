@@ -30,13 +30,13 @@ def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str, role: 
     theirs = make_conninfo(dsn, user=role, password="geheim")
     target.run(f"GRANT SELECT ON t TO {role}")
     text = failed("doctor", *options(theirs))
-    assert "the right is missing: INSERT on t" in text
+    assert "the privilege is missing: INSERT on t" in text
     assert "GRANT INSERT" in text
     assert "geheim" not in text
     target.run(f"GRANT INSERT ON t TO {role}")
-    assert "the right is missing: CREATE on the database" in failed("doctor", *options(theirs))
+    assert "the privilege is missing: CREATE on the database" in failed("doctor", *options(theirs))
     target.run("CREATE SCHEMA outfall")
-    assert "the right is missing: USAGE on schema outfall" in failed("doctor", *options(theirs))
+    assert "the privilege is missing: USAGE on schema outfall" in failed("doctor", *options(theirs))
     target.run(f"GRANT USAGE, CREATE ON SCHEMA outfall TO {role}")
     assert "CREATE on schema outfall granted" in done("doctor", *options(theirs))
 
@@ -64,7 +64,7 @@ def test_all_rights_that_the_options_need_are_asked_for(
     sink: Any = PostgresSink(make_conninfo(dsn, user=role), "s.t", **options, **dead)
 
     def missing(what: str) -> None:
-        with pytest.raises(TargetError, match=f"the right is missing: {what}"):
+        with pytest.raises(TargetError, match=f"the privilege is missing: {what}"):
             sink.check_connection()
 
     missing("USAGE on schema s")

@@ -307,7 +307,7 @@ def test_a_server_that_stays_away_is_named_after_the_deadline(mortal_postgres: S
     with crash_at("after COMMITTING"):
         run(sink, recovery, 1, rows(2))
     mortal_postgres.kill()
-    with pytest.raises(TransientError, match=r"(?s)failed for 0.3 s.*finished by the next run"):
+    with pytest.raises(TransientError, match=r"(?s)failed for 0.3 s.*the next run of the query finishes"):
         run(sink, recovery, 1, rows(2))
 
 

@@ -264,7 +264,7 @@ def test_two_names_of_one_table_are_one_place(target: Target, recovery: str) -> 
     both: Any = FanOutSink(one=target.sink(), other=PostgresSink(target.dsn, "public.t"))
     with pytest.raises(ConfigurationError, match="one and other"):
         run(both, recovery, 0, rows(1))
-    with pytest.raises(ConfigurationError, match="dead_letter_table is the table itself"):
+    with pytest.raises(ConfigurationError, match="dead_letter_table is the target table"):
         run(target.sink(dead_letter_table="public.t"), recovery, 0, rows(1))
 
 

@@ -211,7 +211,7 @@ def test_a_look_at_staging_without_the_right_to_it_is_explained(target: Target, 
     name = f"reader_{target.dsn.rsplit('_', 1)[-1][:12]}"
     target.run(f"CREATE ROLE {name} LOGIN")
     try:
-        with pytest.raises(TargetError, match=r"(?s)looking into staging of t.*42501.*grant the right"):
+        with pytest.raises(TargetError, match=r"(?s)reading staging of t.*42501.*grant the privilege"):
             run(target.sink(dsn=f"{target.dsn} user={name}"), recovery, 0, rows(1))
     finally:
         target.run(f"DROP ROLE {name}")

@@ -94,7 +94,7 @@ def test_a_table_that_was_dropped_in_the_middle_of_an_epoch_is_not_made_anew(tar
     with crash_at("after collect"):
         run(sink, recovery, 0, *range(20))
     target.run("DROP TABLE t")
-    with pytest.raises(TargetLostError, match="there is no table t any more"):
+    with pytest.raises(TargetLostError, match="the table t is missing"):
         run(parts_sink(target, create_table="if_missing"), recovery, 0, *range(20))
 
 
@@ -181,7 +181,7 @@ def test_the_flush_of_the_last_part_publishes_and_a_state_is_given_only_then(tar
     second.write_batch([{"id": 2, "name": "b"}, {"id": 3, "name": "c"}])
     first.flush(True)
     assert target.ids() == []
-    with pytest.raises(TerminalError, match="not published"):
+    with pytest.raises(TerminalError, match="before its rows for t were published"):
         first.snapshot()
     second.flush(True)
     assert target.ids() == [1, 2, 3]
@@ -250,13 +250,13 @@ def test_a_ledger_that_is_behind_the_log_is_found(target: Target, recovery: str)
     for epoch in range(3):
         run(sink, recovery, epoch, epoch)
     target.run("UPDATE outfall.parts SET next_offset = 2, epoch = 1")
-    with pytest.raises(TargetLostError, match=r"part 0 ends at offset 2, and 3 is recorded"):
+    with pytest.raises(TargetLostError, match=r"part 0 ends at offset 2, but 3 is recorded"):
         run(sink, recovery, 3, 3)
     target.run("DELETE FROM outfall.parts")
     with pytest.raises(TargetLostError, match="no part 0"):
         run(sink, recovery, 3, 3)
     target.run("DELETE FROM outfall.ledger")
-    with pytest.raises(TargetLostError, match="knows of no epoch"):
+    with pytest.raises(TargetLostError, match="has no epoch"):
         run(sink, recovery, 3, 3)
 
 
@@ -267,7 +267,7 @@ def test_a_ledger_that_is_ahead_of_the_log_is_found(target: Target, recovery: st
     with pytest.raises(TargetAheadError, match="part 0 holds epoch 2, but epoch 1 must be next"):
         run(sink, recovery, 1, 1)
     target.run("UPDATE outfall.parts SET next_offset = 2, rows = 1, epoch = 0")
-    with pytest.raises(TargetAheadError, match="part 0 ends at offset 2, and 1 is recorded"):
+    with pytest.raises(TargetAheadError, match="part 0 ends at offset 2, but 1 is recorded"):
         run(sink, recovery, 1, 1)
     target.run("UPDATE outfall.parts SET next_offset = 1; UPDATE outfall.ledger SET generation = 100")
     with pytest.raises(TargetAheadError, match="generation 100"):
@@ -278,7 +278,7 @@ def test_parts_are_not_added_in_the_middle_of_an_epoch(target: Target, recovery:
     run(parts_sink(target), recovery, 0, 100)
     with crash_at("after collect"):
         run(parts_sink(target), recovery, 1, *range(20))
-    with pytest.raises(PartsChangedError, match=r"2 new parts.*epoch 1"):
+    with pytest.raises(PartsChangedError, match=r"2 parts were added while epoch 1"):
         run(parts_sink(target, 5), recovery, 1, *range(20))
     run(parts_sink(target), recovery, 1, *range(20))
     run(parts_sink(target, 5), recovery, 2, *range(20, 40))

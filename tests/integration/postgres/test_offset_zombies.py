@@ -46,7 +46,7 @@ def test_an_attempt_that_was_overtaken_by_half_is_tried_again(target: Target, re
             overtaken.append(1)
             one_task(driver, ticket, 0, {"0": [1]})
 
-    with listening(overtake), pytest.raises(TransientError, match="wrote some of its parts"):
+    with listening(overtake), pytest.raises(TransientError, match="has written some of its parts"):
         one_task(driver, ticket, 0, {"0": [1], "1": [2]})
     assert target.ids() == [1]
     one_task(driver, ticket, 0, {"0": [1], "1": [2]}, retries=1)

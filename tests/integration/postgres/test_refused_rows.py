@@ -50,14 +50,14 @@ class Case:
 CASES = [
     Case("a NUL in text", "text", "ok", "a\0b", pa.string(), None, "NUL character"),
     Case("a NUL in JSON", "jsonb", "{}", '"\\u0000"', pa.string(), None, "NUL character"),
-    Case("an integer out of range", "integer", 1, 2**31, pa.int64(), None, "not in the range of int32"),
+    Case("an integer out of range", "integer", 1, 2**31, pa.int64(), None, "outside the range of int32"),
     Case("a number out of range", "integer", "1", "2147483648", pa.string(), "22003", "out of range for type integer"),
     Case("infinity in numeric(p,s)", "numeric(9,2)", 1.0, float("inf"), pa.float64(), "22003", "field overflow"),
     Case("NaN as an integer", "integer", "1", "NaN", pa.string(), "22P02", "invalid input syntax"),
     Case("digits beyond the scale", "numeric(38,10)", Decimal("1.5"), Decimal(1).scaleb(-18), pa.decimal128(38, 18),
          None, "does not fit numeric"),
     Case("a string too long", "varchar(3)", "abc", "abcd", pa.string(), None, "more than 3 characters"),
-    Case("an invalid UUID", "uuid", "a0eebc999c0b4ef8bb6d6bb9bd380a11", "x", pa.string(), None, "no UUID"),
+    Case("an invalid UUID", "uuid", "a0eebc999c0b4ef8bb6d6bb9bd380a11", "x", pa.string(), None, "not a UUID"),
     Case("invalid JSON", "jsonb", "{}", "{", pa.string(), "22P02", "invalid input syntax"),
     Case("a date that is none", "date", "2020-02-28", "2020-02-30", pa.string(), "22008", "out of range"),
     Case("NOT NULL", "text NOT NULL", "x", None, pa.string(), "23502", "not-null"),
@@ -366,7 +366,7 @@ def test_a_table_that_takes_no_letters_is_explained_also_for_a_recorded_epoch(ds
     target.run('CREATE TABLE dead ("row" jsonb)')
     with crash_at("after PREPARED"):
         run(target.sink(), recovery, 0, rows(1, 2))
-    with pytest.raises(ConfigurationError, match="cannot take dead letters: column 'row' is jsonb"):
+    with pytest.raises(ConfigurationError, match="cannot store dead letters: column 'row' is jsonb"):
         run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1, 2))
 
 
@@ -375,7 +375,7 @@ def test_letters_that_wait_are_not_dropped_with_the_option(dsn: str, recovery: s
     values = [{"id": 1, "name": "1"}, {"id": 3, "name": "{"}]
     with crash_at("after PREPARED"):
         run(target.sink(dead_letter_table="dead"), recovery, 0, values)
-    with pytest.raises(CommitRefusedError, match=r"1 rows of this epoch were set aside.*set dead_letter_table again"):
+    with pytest.raises(CommitRefusedError, match=r"1 rows of this epoch are dead letters.*set dead_letter_table again"):
         run(target.sink(), recovery, 0, values)
     run(target.sink(dead_letter_table="dead"), recovery, 0, values)
     assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1], [(1,)])
@@ -507,7 +507,7 @@ def test_a_driver_that_dies_leaves_each_letter_once(dsn: str, recovery: str, ste
 def test_a_table_that_cannot_take_letters_is_refused_before_the_epoch_begins(dsn: str, recovery: str) -> None:
     target = Target(dsn)
     target.run("CREATE TABLE dead (row jsonb, reason text, more bigint NOT NULL)")
-    with pytest.raises(OutfallError, match=r"'row' is jsonb and must be text.*'code' is missing.*'more' is NOT NULL"):
+    with pytest.raises(OutfallError, match=r"'row' is jsonb, but must be text.*'code' is missing.*'more' is NOT NULL"):
         run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1))
 
 

@@ -50,7 +50,7 @@ def test_a_server_without_tls_is_told_with_the_way_out(dsn: str, tmp_path: Path)
     target = Target(dsn)
     with pgbouncer(dsn, ELSEWHERE) as through:
         sink = target.sink(dsn=through, retry_deadline="0.5 seconds")
-        with pytest.raises(TransientError, match=r"(?s)does not support SSL.*names no sslmode.*sslmode=prefer"):
+        with pytest.raises(TransientError, match=r"(?s)does not support SSL.*has no sslmode.*sslmode=prefer"):
             run(sink, str(tmp_path / "recovery"), 0, rows(1))
         run(target.sink(dsn=make_conninfo(through, sslmode="prefer")), str(tmp_path / "recovery"), 0, rows(1))
     assert target.ids() == [1]

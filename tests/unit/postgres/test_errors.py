@@ -51,7 +51,7 @@ def test_an_error_without_a_code_may_pass_unless_it_is_a_mistake_of_ours() -> No
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("42501", "grant the right"),
+        ("42501", "grant the privilege"),
         ("57014", "raise the option statement_timeout"),
         ("42P01", "correct the table"),
         ("23505", "correct or leave out the row"),

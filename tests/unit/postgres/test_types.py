@@ -101,7 +101,7 @@ def test_what_no_column_carries_is_refused_by_name(kind: pa.DataType) -> None:
     ids=str,
 )
 def test_what_does_not_fit_is_told_with_a_way_out(kind: pa.DataType, type: str, way_out: str) -> None:
-    assert re.search(rf"does not go into {re.escape(type)}: .*{way_out}", why_not(kind, column(type)) or "fits")
+    assert re.search(rf"cannot be stored in {re.escape(type)}: .*{way_out}", why_not(kind, column(type)) or "fits")
 
 
 def test_an_element_that_fits_makes_its_list_fit() -> None:
@@ -152,7 +152,7 @@ CATALOGUE = {
     "json": "json",
     "jsonb": "jsonb",
     "uuid": "uuid",
-    "an array of the element's": "int4[]",
+    "an array of the element type": "int4[]",
 }
 
 

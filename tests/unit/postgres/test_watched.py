@@ -44,8 +44,8 @@ def wait(moments: Sequence[tuple[float, int]], *, patience: float = 10) -> tuple
         ([(1, 0), (9, READ), (18, 0), (19, READ)], "the reply", []),
         ([(100, READ), (200, READ)], "the reply", []),
         ([(9, 0), (10, 0)], "waiting", []),
-        ([(9, 0), (11, 0)], "the server has said nothing for 10 s (None)", ["closed"]),
-        ([(9, READ), (18, 0), (20, 0)], "the server has said nothing for 10 s (None)", ["closed"]),
+        ([(9, 0), (11, 0)], "the server has sent nothing for 10 s (None)", ["closed"]),
+        ([(9, READ), (18, 0), (20, 0)], "the server has sent nothing for 10 s (None)", ["closed"]),
     ],
 )
 def test_silence_is_borne_from_one_sign_of_life_to_the_next(

@@ -1,1 +1,1 @@
-"""What the server says of tables: their columns, what goes into them, and who may write there."""
+"""The server's catalog: columns of tables, type compatibility, and privileges."""

@@ -1,4 +1,4 @@
-"""The columns of a table, as the server's catalogue has them."""
+"""The columns of a table, from the server's catalog."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ ORDER BY a.attnum
 
 @dataclass(frozen=True)
 class Kind:
-    """What values of a column are made of, once domains are taken away.
+    """The base type of a column, after domains are resolved.
 
     Args:
-        name: the type's name in the catalogue, as `int4`; outside PostgreSQL's own with its schema, as `public.mood`.
+        name: the type's name in the catalog, for example `int4`; for other schemas qualified, as `public.mood`.
         receive: the name of the server's function that reads its binary form.
-        typmod: what stands in brackets behind the type's name, in the server's form; -1 for nothing.
-        element: of an array, what its elements are made of.
+        typmod: the type modifier (such as a length) in the server's form; -1 for none.
+        element: the element type of an array.
     """
 
     name: str
@@ -60,13 +60,13 @@ class TableColumn:
     """One column.
 
     Args:
-        type: the type as SQL, as `numeric(38,18)` or `"My Schema".mood`.
-        kind: what its values are made of.
-        not_null: whether it refuses NULL.
+        type: the type as SQL, for example `numeric(38,18)` or `"My Schema".mood`.
+        kind: its base type.
+        not_null: whether it rejects NULL.
         generated: whether the server computes it from other columns.
-        identity: whether the server numbers it: `always`, `by default` or, mostly, not.
-        has_default: whether a row may leave it out although it is not NULL.
-        collation: how its text is compared, as SQL; `None` for its type's own way.
+        identity: `always`, `by default`, or empty for a column without identity.
+        has_default: whether a row may omit it although it is NOT NULL.
+        collation: its collation as SQL; `None` for that of its type.
     """
 
     name: str
@@ -85,12 +85,12 @@ class TableColumn:
 
     @property
     def writable(self) -> bool:
-        """Whether rows may hold a value for it."""
+        """Whether rows may have a value for it."""
         return not self.generated and self.identity != "always"
 
     @property
     def needed(self) -> bool:
-        """Whether a row that is inserted must hold a value for it."""
+        """Whether an inserted row must have a value for it."""
         return self.writable and self.not_null and not self.has_default
 
 
@@ -98,20 +98,20 @@ def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[
     """Read the columns of a table, partitioned table, view or foreign table, in their order.
 
     Returns:
-        Nothing when there is no such table.
+        The columns; empty if the table does not exist.
 
     Raises:
-        psycopg.Error: the server's.
+        psycopg.Error: an error of the server.
     """
-    # to_regclass() reads a name as SQL, and looks along the search path: so it is given a quoted one.
+    # to_regclass() parses a name as SQL and resolves it along the search path, so pass a quoted name.
     named = table.identifier().as_string(connection)
     return [_column(row) for row in connection.execute(_QUERY, {"table": named}).fetchall()]
 
 
 def is_there(connection: psycopg.Connection[Any], table: TableName) -> bool:
-    """Tell whether there is such a table."""
+    """Return whether a table exists."""
     named = table.identifier().as_string(connection)
-    # Not to_regclass() alone: it locks nothing, and may not know what was made since this session looked last.
+    # Not to_regclass() alone: it takes no lock, and may not find a table that another session has just created.
     found = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))", (named,)
     ).fetchone()
@@ -119,7 +119,7 @@ def is_there(connection: psycopg.Connection[Any], table: TableName) -> bool:
 
 
 def schema_of(connection: psycopg.Connection[Any], table: TableName) -> str | None:
-    """Return the schema in which a table lies, or in which it would be made; `None` where the search path has none."""
+    """Return the schema of a table, or the one in which it would be created; `None` if the search path has none."""
     if table.schema is not None:
         return table.schema
     named = table.identifier().as_string(connection)
@@ -132,7 +132,7 @@ def schema_of(connection: psycopg.Connection[Any], table: TableName) -> str | No
 
 
 def read_primary_key(connection: psycopg.Connection[Any], table: TableName) -> tuple[str, ...]:
-    """Return the columns of a table's primary key; none when it has no such key."""
+    """Return the columns of a table's primary key; empty if it has none."""
     named = table.identifier().as_string(connection)
     found = connection.execute(
         "SELECT a.attname FROM pg_catalog.pg_index AS i"

@@ -1,4 +1,4 @@
-"""Whether the rights of a connection suffice, asked beforehand."""
+"""Checks the privileges of a connection before rows are written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 
 _NEEDED = {"append": ["INSERT"], "upsert": ["INSERT", "UPDATE", "SELECT"], "delete": ["DELETE", "SELECT"]}
-"""What is needed on the table, by `write_mode`."""
+"""The privileges needed on the table, by `write_mode`."""
 
 
 def needed_rights(options: PostgresOptions) -> list[str]:
-    """Return what is needed on a table that is there; `on_existing="check"` reads it only to refuse to start."""
+    """Return the privileges needed on an existing table, without SELECT for `on_existing="check"`."""
     found = list(_NEEDED[options.write_mode])
     numbered = options.parts is not None and options.offset_keys == "columns"
     # ON CONFLICT reads the columns of its index (manual, INSERT).
@@ -31,20 +31,20 @@ def needed_rights(options: PostgresOptions) -> list[str]:
 def check_rights(
     connection: PostgresConnection, database: PostgresDatabase, table: TableName, letters: TableName | None
 ) -> Sequence[str]:
-    """Say which server answers as whom, and what may be done there.
+    """Return one sentence each about the server, the user and the granted privileges.
 
     Args:
         connection: a connection.
-        database: where it leads.
+        database: its database.
         table: the target.
-        letters: where dead letters go, if they go anywhere.
+        letters: the dead-letter table, if there is one.
 
     Raises:
-        TargetError: a right is missing that will be needed.
+        TargetError: a required privilege is missing.
     """
     version, user = connection.execute("SELECT current_setting('server_version'), current_user").fetchone() or ("", "")
     options = database.options
-    found = [f"{database.name()} answers, PostgreSQL {version}, as {user}"]
+    found = [f"{database.name()} responds: PostgreSQL {version}, user {user}"]
     found += _on_table(connection, table, needed_rights(options), user)
     if letters is not None:
         found += _on_table(connection, letters, ["INSERT"], user)
@@ -57,8 +57,8 @@ def check_rights(
         tokens = find_tokens(connection, schema)
         if tokens == "missing" or (tokens == "may be added" and made_by_others):
             found.append(
-                f"{schema}.ledger is of a former release and has no columns for tokens: drivers on copies of a log are"
-                " not told apart; let its owner run what PostgresSink.ddl() prints"
+                f"{schema}.ledger was created by an earlier release and has no columns for tokens, so drivers on copies"
+                " of a log are not distinguished; its owner must run the output of PostgresSink.ddl()"
             )
     return found
 
@@ -85,18 +85,18 @@ def _check_schema_right(connection: PostgresConnection, schema: str, user: str, 
 
 def _on_schema(connection: PostgresConnection, schema: str, user: str, made_by_others: bool) -> str:
     if made_by_others:
-        return f"what is in schema {schema} is made by others (create_staging)"
+        return f"the tables in schema {schema} are not created by the sink (create_staging)"
     if _ask(connection, "EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", schema):
         for right in ("USAGE", "CREATE"):
             _check_schema_right(connection, schema, user, right)
         return f"CREATE on schema {schema} granted"
     if not _ask(connection, "has_database_privilege(current_database(), %s)", "CREATE"):
-        raise _missing(f"CREATE on the database, to make schema {schema}", f"have a DBA run CREATE SCHEMA {schema}")
-    return f"schema {schema} can be made"
+        raise _missing(f"CREATE on the database, to create schema {schema}", f"have a DBA run CREATE SCHEMA {schema}")
+    return f"schema {schema} can be created"
 
 
 def _temporary(connection: PostgresConnection, database: str, user: str) -> str:
-    """What finds the rows that an upsert is refused for keeps the last of each key in a temporary table."""
+    """Check TEMPORARY: the search for rejected rows of an upsert uses a temporary table."""
     if not _ask(connection, "has_database_privilege(current_database(), %s)", "TEMPORARY"):
         quoted = sql.Identifier(database).as_string(connection)
         raise _missing("TEMPORARY on the database", f"GRANT TEMPORARY ON DATABASE {quoted} TO {user}")
@@ -104,7 +104,7 @@ def _temporary(connection: PostgresConnection, database: str, user: str) -> str:
 
 
 def _has_on_table(connection: PostgresConnection, table: str, right: str) -> bool:
-    # Grants on columns will do, where there are such.
+    # Column privileges are sufficient, where they exist.
     function = "has_table_privilege" if right == "DELETE" else "has_any_column_privilege"
     return _ask(connection, f"{function}(%s, %s)", table, right)
 
@@ -115,4 +115,4 @@ def _ask(connection: PostgresConnection, condition: str, *given: str) -> bool:
 
 
 def _missing(what: str, do: str) -> TargetError:
-    return TargetError(f"the right is missing: {what}", do=do)
+    return TargetError(f"the privilege is missing: {what}", do=do)

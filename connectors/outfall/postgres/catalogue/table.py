@@ -1,7 +1,7 @@
-"""The user's table: whether rows fit it and can be written to it, and what is made or changed for them.
+"""The user's table: checks that rows fit, and the statements that create or change it.
 
-An upsert and a source's offsets stand on a unique index, and COPY straight into the table on one without rules: the
-catalogue tells, so that a wrong table is refused before the first row.
+Upserts and source offsets require a unique index, and COPY into the table requires that it has no rules. The catalog
+has this information, so an unsuitable table is rejected before the first row.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Table:
         self._name = name
 
     def check(self, connection: PostgresConnection, schema: pa.Schema) -> None:
-        """Refuse rows that the table cannot take, column by column. Changes nothing.
+        """Reject rows that the table cannot store, with a reason for each column. Changes nothing.
 
         Raises:
-            ConfigurationError: naming every column that does not fit.
-            TargetError: there is no such table, or no index that an upsert's keys are of.
+            ConfigurationError: names every column that does not fit.
+            TargetError: the table does not exist, or has no unique index on the keys of an upsert.
         """
         columns = {column.name: column for column in read_columns(connection, self._name)}
         if not columns:
@@ -56,7 +56,7 @@ class Table:
         self._check_conflict(connection)
 
     def missing_ddl(self, connection: PostgresConnection, schema: pa.Schema) -> list[sql.Composed]:
-        """Return what creates the table, or adds columns to it, as the options allow; nothing when rows fit it."""
+        """Return the statements that create the table or add columns, as the options allow; none if rows fit."""
         columns = {column.name for column in read_columns(connection, self._name)}
         if not columns:
             return [self._create(schema)]
@@ -70,7 +70,7 @@ class Table:
         ]
 
     def holds_rows(self, connection: PostgresConnection) -> bool:
-        """Tell whether the table exists and has rows."""
+        """Return whether the table exists and has rows."""
         if not read_columns(connection, self._name):
             return False
         found = connection.execute(
@@ -85,7 +85,7 @@ class Table:
         if options.conflict_constraint:
             check_constraint(connection, self._name, options.conflict_constraint, options.key_columns)
         else:
-            why = "an upsert finds the row of a key by it"
+            why = "an upsert needs it to find the row of a key"
             check_unique(connection, self._name, options.key_columns, why=why, where=options.conflict_where)
 
     def _fields(self, schema: pa.Schema) -> list[pa.Field]:
@@ -100,10 +100,11 @@ class Table:
         problems = [*filter(None, names), *self._missing_names(schema), *self._taken_names(schema.names)]
         named = self._options.conflict_constraint
         if named and named != f"{self._name.name}_pkey":
-            problems.append(f"the table that is made would have no constraint {named!r}, only its primary key")
+            problems.append(f"the new table would have no constraint {named!r}, only its primary key")
         if problems:
             raise ConfigurationError(
-                f"the table {self._name} cannot be made: {'; '.join(problems)}", do="correct the columns or the options"
+                f"the table {self._name} cannot be created: {'; '.join(problems)}",
+                do="correct the columns or the options",
             )
 
     def _problem(self, field: pa.Field, columns: dict[str, TableColumn]) -> str | None:
@@ -115,12 +116,12 @@ class Table:
             near = difflib.get_close_matches(field.name, columns, n=1)
             return f"the table has no column {field.name!r}" + (f", did you mean {near[0]!r}?" if near else "")
         if not column.writable:
-            return f"{field.name!r} is a column that the server fills itself"
+            return f"{field.name!r} is a column that the server fills"
         reason = why_not(field.type, column, json=field.name == self._options.payload_column)
         return f"{field.name!r}: {reason}" if reason else None
 
     def _differ_in_case(self, schema: pa.Schema, columns: Iterable[str]) -> list[str]:
-        """New columns that SQL without quotes, and Spark, would confuse with another column."""
+        """Return problems of new columns that unquoted SQL and Spark would confuse with another column."""
         if self._options.schema_evolution != "add_columns":
             return []
         known = {name.lower(): name for name in columns}
@@ -142,19 +143,19 @@ class Table:
             kind = schema.field(options.delete_marker).type
             if not pa.types.is_boolean(kind):
                 problems.append(
-                    f"the delete marker {options.delete_marker!r} is {spark_type(kind)}, and must be boolean"
+                    f"the delete marker {options.delete_marker!r} is {spark_type(kind)}, but must be boolean"
                 )
         return problems
 
     def _taken_names(self, names: Sequence[str]) -> list[str]:
-        """Columns whose names staging needs for its own, or the statement that publishes."""
+        """Return problems of columns whose names are reserved for staging or for the publishing statement."""
         if self._options.parts is not None:
             return []
         own = self._options.reserved_columns()
-        return [f"the name {name!r} is the sink's own" for name in dict.fromkeys(names) if name in own]
+        return [f"the name {name!r} is reserved for the sink" for name in dict.fromkeys(names) if name in own]
 
     def _not_given(self, schema: pa.Schema, columns: dict[str, TableColumn]) -> list[str]:
-        """Columns that every row must have, and none does."""
+        """Return problems of required columns that the rows lack."""
         if self._options.write_mode == "delete":
             return []
         return [
@@ -173,7 +174,7 @@ class Table:
 
 def _why_no_name(name: str) -> str | None:
     fits = 0 < len(name.encode()) <= LONGEST and "\0" not in name
-    return None if fits else f"{name!r} can name no column: the server takes 1 to {LONGEST} bytes"
+    return None if fits else f"{name!r} cannot be a column name: the server allows 1 to {LONGEST} bytes"
 
 
 def _definition(field: pa.Field) -> sql.Composed:
@@ -206,17 +207,17 @@ FROM pg_catalog.pg_constraint AS c WHERE c.conrelid = to_regclass(%s) AND c.conn
 def check_unique(
     connection: PostgresConnection, table: TableName, columns: Sequence[str], *, why: str, where: str | None = None
 ) -> None:
-    """Refuse a table without a unique index on exactly these columns. One that does not exist passes.
+    """Reject a table without a unique index on exactly these columns. A missing table passes.
 
     Args:
-        connection: in a transaction.
+        connection: a connection in a transaction.
         table: the table.
-        columns: in any order.
-        why: what the index is for.
-        where: the predicate that a partial one may have, as SQL.
+        columns: the columns, in any order.
+        why: the purpose of the index.
+        where: the predicate of a partial index, as SQL.
 
     Raises:
-        TargetError: with the statement that makes the index.
+        TargetError: contains the statement that creates the index.
     """
     if not read_columns(connection, table):
         return
@@ -238,32 +239,32 @@ def check_unique(
 
 
 def check_constraint(connection: PostgresConnection, table: TableName, name: str, columns: Sequence[str]) -> None:
-    """Refuse a constraint that is missing, or is not a unique one on exactly these columns.
+    """Reject a constraint that is missing or is not unique on exactly these columns.
 
     Raises:
-        TargetError: saying which.
+        TargetError: states the reason.
     """
     named = table.identifier().as_string(connection)
     found = connection.execute(_CONSTRAINT, (named, name)).fetchone()
     if found is None:
         what = f"{table} has no constraint {name!r}"
     elif not found[0]:
-        what = f"the constraint {name!r} of {table} is none that a conflict can be decided by"
+        what = f"the constraint {name!r} of {table} cannot decide conflicts"
     elif sorted(found[1]) != sorted(columns):
         what = (
-            f"the constraint {name!r} of {table} is on {', '.join(found[1])}, and key_columns are {', '.join(columns)}"
+            f"the constraint {name!r} of {table} is on {', '.join(found[1])}, but key_columns are {', '.join(columns)}"
         )
     else:
         return
     raise TargetError(
         what,
-        why="an upsert finds the row of a key by it",
-        do="name a unique constraint, not deferrable, on the key columns; or leave conflict_constraint out",
+        why="an upsert needs it to find the row of a key",
+        do="use a unique, non-deferrable constraint on the key columns, or leave conflict_constraint out",
     )
 
 
 def _check_predicate(connection: PostgresConnection, table: TableName, columns: Sequence[str], where: str) -> None:
-    """Let the server plan a statement with the predicate: it alone knows which index that implies."""
+    """Let the server plan a statement with the predicate, because only the planner can match it with an index."""
     planned = sql.SQL(
         "EXPLAIN INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM {table} WHERE false"
         " ON CONFLICT ({columns}) WHERE ({where}) DO NOTHING"
@@ -275,9 +276,9 @@ def _check_predicate(connection: PostgresConnection, table: TableName, columns: 
         if lacks_right(error):
             raise
         raise TargetError(
-            f"no unique index of {table} on {', '.join(columns)} fits conflict_where",
+            f"no unique index of {table} on {', '.join(columns)} matches conflict_where",
             why=describe(error),
-            do="give the predicate of a partial unique index as it was created",
+            do="set conflict_where to the predicate with which the partial unique index was created",
         ) from error
 
 
@@ -292,10 +293,10 @@ FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%s)
 
 
 def check_copied_into(connection: PostgresConnection, table: TableName) -> None:
-    """Refuse a target that COPY does not write as an INSERT would (manual, COPY). One that does not exist passes.
+    """Reject a target for which COPY differs from INSERT (manual, COPY). A missing table passes.
 
     Raises:
-        ConfigurationError: it is a view without an INSTEAD OF trigger, has row security for this user, or a rule.
+        ConfigurationError: it is a view without an INSTEAD OF trigger, has row security for this user, or has a rule.
     """
     found = connection.execute(_QUERY, (table.identifier().as_string(connection),)).fetchone()
     if found is None:
@@ -304,13 +305,13 @@ def check_copied_into(connection: PostgresConnection, table: TableName) -> None:
     if is_view and not has_trigger:
         what = f"{table} is a view without an INSTEAD OF INSERT trigger"
     elif is_secured:
-        what = f"{table} has row security, which this user is subject to"
+        what = f"{table} has row security that applies to this user"
     elif has_rule:
         what = f"{table} has a rule for INSERT"
     else:
         return
     raise ConfigurationError(
         what,
-        why="by parts rows go into the table by COPY, which writes no such view or table and runs no rule",
-        do='set delivery="epoch", which inserts them; or write the table behind it, as a user who may',
+        why="by parts, rows are written with COPY, which cannot write such a view or table and runs no rules",
+        do='set delivery="epoch", which inserts rows; or write to the underlying table as a user with access',
     )

@@ -1,4 +1,4 @@
-"""Which Arrow types go into which columns, and what a new column is made of.
+"""Type compatibility between Arrow and PostgreSQL, and the types of new columns.
 
 | Spark | new column | existing columns |
 | --- | --- | --- |
@@ -9,7 +9,7 @@
 | float | real | real, double precision, numeric |
 | double | double precision | double precision, numeric |
 | decimal(p,s) | numeric(p,s) | numeric, smallint, integer, bigint |
-| string | text | any but bytea: other types read it as they read text in SQL |
+| string | text | any but bytea; the server parses the string as in SQL |
 | binary | bytea | bytea |
 | date | date | date |
 | timestamp | timestamp with time zone | timestamp with time zone |
@@ -17,14 +17,14 @@
 | time | time without time zone | time without time zone |
 | interval day to second | interval | interval |
 | void | text | any |
-| array of one of these | an array of the element's | an array of the element's, json, jsonb |
+| array of one of these | an array of the element type | an array of the element type, json, jsonb |
 | struct, map, array of these or of arrays | jsonb | json, jsonb |
 
-A map's keys are strings, and what is in jsonb holds no times and no intervals, which JSON has not.
+Map keys must be strings. Values in jsonb must not contain times or intervals, because JSON has no such types.
 
-A domain is as its base type. Values that a column cannot hold are refused before they are sent, never cut or rounded.
-There are two exceptions, which the server rounds for every writer: times in a column of fewer than six digits, such as
-timestamp(3), and floats, doubles and strings in a numeric(p,s).
+A domain is treated as its base type. Values that a column cannot hold are rejected before they are sent, and never
+truncated or rounded. There are two exceptions, which the server rounds for every writer: times in a column of fewer
+than six digits, such as timestamp(3), and floats, doubles and strings in a numeric(p,s).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _AS_JSON = Kind("json", None)
 
 @dataclass(frozen=True)
 class _Rule:
-    """What becomes of one Arrow type that has no children."""
+    """The column types for one scalar Arrow type."""
 
     matches: Callable[[pa.DataType], bool]
     new: str
     into: frozenset[str]
     otherwise: str
-    """What to do when the column is of another type."""
+    """The remedy for a column of another type."""
 
 
 _RULES = [
@@ -61,7 +61,7 @@ _RULES = [
         lambda kind: pa.types.is_int8(kind) or pa.types.is_int16(kind),
         "smallint",
         _INTEGERS | {"numeric", "float4", "float8"},
-        "cast it to a string, whose text other types read",
+        "cast it to a string, which other types parse",
     ),
     _Rule(pa.types.is_int32, "integer", _INTEGERS | {"numeric", "float8"}, "cast it, which may lose digits"),
     _Rule(pa.types.is_int64, "bigint", _INTEGERS | {"numeric"}, "cast it, which may lose digits"),
@@ -74,13 +74,13 @@ _RULES = [
         lambda kind: _is_timestamp(kind) and kind.tz is not None,
         "timestamp with time zone",
         frozenset({"timestamptz"}),
-        "cast it to timestamp_ntz, which takes the session's time zone",
+        "cast it to timestamp_ntz, which uses the session time zone",
     ),
     _Rule(
         lambda kind: _is_timestamp(kind) and kind.tz is None,
         "timestamp without time zone",
         frozenset({"timestamp"}),
-        "cast it to timestamp, which takes the session's time zone",
+        "cast it to timestamp, which uses the session time zone",
     ),
     _Rule(pa.types.is_time64, "time without time zone", frozenset({"time"}), "cast it to a string"),
     _Rule(
@@ -93,10 +93,10 @@ _RULES = [
 
 
 def new_column_type(kind: pa.DataType, name: str) -> str:
-    """Choose the type of a new column, as SQL.
+    """Return the type of a new column, as SQL.
 
     Raises:
-        ConfigurationError: no type carries the values unchanged.
+        ConfigurationError: no type preserves the values.
     """
     if _is_text(kind) or pa.types.is_null(kind):
         return "text"
@@ -109,8 +109,8 @@ def new_column_type(kind: pa.DataType, name: str) -> str:
         check_json_type(kind, name)
         return "jsonb"
     raise ConfigurationError(
-        f"PostgreSQL does not carry column {name!r} of type {spark_type(kind)}",
-        why="no type of column takes its values unchanged",
+        f"PostgreSQL does not support column {name!r} of type {spark_type(kind)}",
+        why="no column type preserves its values",
         do="cast it to a string",
     )
 
@@ -127,32 +127,32 @@ _ARROW = {
 
 
 def arrow_type(kind: Kind) -> pa.DataType:
-    """Return a type whose values a column takes unchanged; a string where it reads them as SQL reads text."""
+    """Return a type whose values a column stores unchanged; a string if the server parses the values."""
     if kind.element is not None:
         return pa.list_(arrow_type(kind.element))
     return _ARROW.get(kind.name, pa.string())
 
 
 def why_not(kind: pa.DataType, column: TableColumn, *, json: bool = False) -> str | None:
-    """Tell why values of a type cannot go into a column, and what to do; `None` when they can.
+    """Return why values of a type cannot be stored in a column, with the remedy; `None` if they can.
 
     Args:
-        kind: their type.
+        kind: the type of the values.
         column: the column.
-        json: whether they are to be JSON, in a column of text too.
+        json: whether the values are written as JSON, even into a column of type text.
     """
     target = _AS_JSON if json and column.kind.name == "text" else column.kind
     problem = _why_not(kind, target, column.name)
-    return None if problem is None else f"{spark_type(kind)} does not go into {column.type}: {problem}"
+    return None if problem is None else f"{spark_type(kind)} cannot be stored in {column.type}: {problem}"
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Tell whether a type is Spark's array."""
+    """Return whether a type is Spark's array type."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def is_json(target: Kind) -> bool:
-    """Tell whether a column holds JSON."""
+    """Return whether a column stores JSON."""
     return target.name in _JSON
 
 
@@ -167,7 +167,7 @@ def _why_not(kind: pa.DataType, target: Kind, name: str) -> str | None:
     if is_list(kind) and target.element is not None and not pa.types.is_nested(kind.value_type):
         return _why_not(kind.value_type, target.element, f"{name}.element")
     if not pa.types.is_nested(kind):
-        return "no type of column takes its values unchanged; cast it to a string"
+        return "no column type preserves its values; cast it to a string"
     if not is_json(target):
         return "write it into a column of type jsonb, or as text with to_json()"
     try:
@@ -186,5 +186,5 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_timestamp(kind: pa.DataType) -> bool:
-    # Spark has microseconds; PostgreSQL would cut nanoseconds.
+    # Spark has microseconds, and PostgreSQL would truncate nanoseconds.
     return bool(pa.types.is_timestamp(kind) and kind.unit != "ns")

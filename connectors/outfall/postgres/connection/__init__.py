@@ -1,1 +1,1 @@
-"""How the server is reached: one connection per process and target, transactions tried again, errors explained."""
+"""Access to the server: one connection per process and target, transactions with retries, translated errors."""

@@ -1,4 +1,4 @@
-"""Connections: one per process and target, kept between epochs; and transactions that are tried again."""
+"""Connections, one per process and target, kept between epochs; and transactions with retries."""
 
 from __future__ import annotations
 
@@ -40,43 +40,43 @@ _retries = RetryLog(_log)
 _LONGEST_PAUSE = 15.0
 _LONGEST_SILENCE = 60.0
 _SLACK = 60.0
-"""How much later than the server's own bound the client takes it for lost."""
+"""Seconds after the server's own timeout at which the client gives up."""
 
 _KEEPALIVES = {"keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 90_000}
-"""By these a host that vanished is noticed after a minute and a half, where else that takes hours (manual, 32.1.2)."""
+"""These detect a vanished host after a minute and a half, which otherwise takes hours (manual, 32.1.2)."""
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class PostgresDatabase:
-    """How a sink reaches its database. Holds no connection of its own; picklable."""
+    """The database of a sink. Has no connection of its own; picklable."""
 
     options: PostgresOptions
     allowed: int | None = None
-    """The server's `max_connections`, where it is known."""
+    """The server's `max_connections`, if it is known."""
     tasks: int = 0
-    """How many tasks an epoch has, where it is known."""
+    """The number of tasks of an epoch; 0 if it is not known."""
 
     def connections_wanted(self) -> str:
-        """Say how many connections the sink asks for, and how many the server has."""
+        """Describe how many connections the sink needs, and how many the server has."""
         tasks = f"running task (the epoch has {self.tasks})" if self.tasks else "running task"
         has = f"; the server's max_connections is {self.allowed}" if self.allowed else ""
         return f"one connection per {tasks} and one for the driver{has}"
 
     def name(self) -> str:
-        """Return where it is, free of secrets."""
+        """Return host, port and database, without secrets."""
         given = self._parameters()
         host = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "localhost"
         port = given.get("port") or os.environ.get("PGPORT") or 5432
         return f"{host}:{port}/{_database_of(given)}"
 
     def database_name(self) -> str:
-        """Return the database's own name, wherever its server is."""
+        """Return the name of the database, without the server."""
         return _database_of(self._parameters())
 
     def server(self) -> str:
-        """Return which server it is, free of secrets; this machine has one name, however it is reached."""
+        """Return the name of the server, without secrets. All addresses of this machine have the same name."""
         given = self._parameters()
         service = given.get("service") or os.environ.get("PGSERVICE") or ""
         host = str(given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "")
@@ -84,21 +84,20 @@ class PostgresDatabase:
         return f"{service} {'localhost' if _is_here(host) else host.lower()}:{port}"
 
     def tls_advice(self) -> str:
-        """Say what verifies the server's certificate where the dsn does not ask for it; nothing where it does."""
+        """Return advice about TLS if the certificate is verified by default; otherwise an empty string."""
         if not self._verified():
             return ""
         return (
-            "; since the dsn names no sslmode, the server must have a certificate that is verified"
-            " (sslmode=verify-full): give sslrootcert=FILE for an authority of your own, and for a server without TLS"
-            " sslmode=prefer"
+            "; the dsn has no sslmode, so the server's certificate is verified (sslmode=verify-full): set"
+            " sslrootcert=FILE for a private authority, or sslmode=prefer for a server without TLS"
         )
 
     @contextmanager
     def connection(self) -> Iterator[PostgresConnection]:
-        """Lend this process's connection, or a new one while that is lent. After an error it is closed.
+        """Lend this process's connection, or a new one if that is in use. After an error, it is closed.
 
         Raises:
-            psycopg.OperationalError: no connection could be made.
+            psycopg.OperationalError: no connection could be established.
         """
         conninfo = self._conninfo()
         key = (os.getpid(), conninfo)
@@ -118,35 +117,35 @@ class PostgresDatabase:
     def run(
         self, doing: str, work: Callable[[PostgresConnection], T], *, step: str | None = None, starting: bool = False
     ) -> T:
-        """Run a transaction, and again after errors that may pass, until it has committed.
+        """Run a transaction, with retries after transient errors, until it has committed.
 
-        `work` must look first at what an earlier try has done: the reply to a COMMIT may have been lost.
+        `work` must first check what an earlier attempt has done, because the acknowledgment of a COMMIT may be lost.
 
         Args:
-            doing: for texts, as `"publishing to"`.
-            work: is given a connection with an open transaction.
-            step: the step, for texts.
+            doing: the operation for messages, for example `"publishing to"`.
+            work: a function that receives a connection with an open transaction.
+            step: the step, for messages.
             starting: see `run_raw`.
 
         Raises:
             TransientError: the deadline has passed.
-            OutfallError: an error that will not pass, explained.
+            OutfallError: a permanent error, translated.
         """
         with explained(self, f"{doing} {self.options.table}", step):
             return self.run_raw(doing, work, starting=starting)
 
     def run_raw(self, doing: str, work: Callable[[PostgresConnection], T], *, starting: bool = False) -> T:
-        """As `run`, with the driver's own errors, for a caller who tells them apart.
+        """Run a transaction like `run`, but raise psycopg's own errors.
 
         Args:
             doing: see `run`.
             work: see `run`.
-            starting: whether a server that answers, and refuses the connection, is not waited for: at the start of a
-                query that is a wrong dsn, more often than a lack of connections.
+            starting: whether to fail at once if a running server rejects the connection. At the start of a query, the
+                reason is more often a wrong DSN than a lack of connections.
 
         Raises:
             TransientError: the deadline has passed.
-            psycopg.Error: an error that will not pass.
+            psycopg.Error: a permanent error.
         """
         seconds = self.options.retry_deadline.total_seconds()
         retrying = Retrying(
@@ -164,17 +163,16 @@ class PostgresDatabase:
             raise TransientError(
                 f"{doing} {self.options.table} in {self.name()} failed for {seconds:g} s",
                 why=describe(error),
-                do="see why the server does not answer, or has no connection left: the sink asks for"
-                f" {self.connections_wanted()}{self.tls_advice()}; what is recorded is finished by the next run of the"
-                " query",
+                do="check why the server does not respond or has no connection left: the sink needs"
+                f" {self.connections_wanted()}{self.tls_advice()}; the next run of the query finishes recorded epochs",
             ) from error
         return result
 
     def run_once(self, work: Callable[[PostgresConnection], T]) -> T:
-        """Run a transaction, and not again.
+        """Run a transaction without retries.
 
         Raises:
-            psycopg.Error: it failed, or whether it has committed is unknown.
+            psycopg.Error: it failed, or it is unknown whether it has committed.
         """
         with self.connection() as connection:
             self._watch(connection)
@@ -186,10 +184,10 @@ class PostgresDatabase:
             return result
 
     def limit(self, connection: PostgresConnection) -> None:
-        """Bound the time of this transaction's statements; not of the session's, which a pooler shares.
+        """Set the timeouts of this transaction, not those of the session, which a pooler shares.
 
-        And of the pauses between them: a driver that is stopped in the middle would keep the ledger's row to itself. A
-        server that keeps none of these bounds has fallen silent, and the connection is closed.
+        The timeout between statements releases the ledger's row if the driver is stopped. If the server does not
+        enforce the timeouts, the client closes the connection.
         """
         self._watch(connection)
         statement = self.options.statement_milliseconds
@@ -207,7 +205,7 @@ class PostgresDatabase:
     def _warn(self, doing: str, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         why = describe(error) if isinstance(error, psycopg.Error) else str(error)
-        # A server without TLS is told from one that is away by the client's words only.
+        # Only the client's message distinguishes a server without TLS from an unavailable one.
         advice = self.tls_advice() if isinstance(error, psycopg.Error) and error.sqlstate is None else ""
         _retries.retry(
             self.name(),
@@ -219,14 +217,14 @@ class PostgresDatabase:
 
     def _connect(self, conninfo: str) -> PostgresConnection:
         try:
-            # Prepared statements live in a session, and a pooler gives each transaction another one.
+            # Prepared statements belong to a session, and a pooler may use another one for each transaction.
             return PostgresConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.OperationalError as error:
-            # Whoever answers there has been told the password, and may say it back.
+            # The server has received the password, and its message may repeat it.
             given = conninfo_to_dict(conninfo)
             hidden = Redaction(str(given.get(name) or "") for name in ("password", "sslpassword"))
             error.args = tuple(hidden.hide(str(said)) for said in error.args)
-            # The client gives no code for what it is told while connecting; a ping tells who is there (manual, PQping).
+            # libpq reports no code for errors while connecting. A ping shows whether a server runs (manual, PQping).
             if psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK:
                 refused = ConnectionRefusedByServerError(*error.args)
                 refused.sqlstate = _refusal(conninfo, self.options.connect_timeout.total_seconds())
@@ -240,9 +238,9 @@ class PostgresDatabase:
         except psycopg.ProgrammingError:
             given = None
         if given is None or _is_misread(dsn, given):
-            # Nothing is quoted, nor a cause kept, since what could not be read may be a password.
+            # Without a quote and without a cause, because the unreadable text may be a password.
             raise ConfigurationError(
-                "the dsn cannot be read",
+                "the dsn cannot be parsed",
                 do="write postgresql://user@host:5432/database, with user and password percent-encoded (@ as %40, / as"
                 " %2F, % as %25), or key=value pairs",
             )
@@ -253,17 +251,17 @@ class PostgresDatabase:
         fixed: dict[str, Any] = {
             "connect_timeout": max(1, int(self.options.connect_timeout.total_seconds())),
             "application_name": given.get("application_name") or "outfall",
-            "client_encoding": "UTF8",  # what COPY is given
+            "client_encoding": "UTF8",  # the encoding of COPY data
         }
         if self._verified():
             rooted = "sslrootcert" in given or os.environ.get("PGSSLROOTCERT")
             fixed |= {"sslmode": "verify-full"} | ({} if rooted else {"sslrootcert": "system"})
-        # What a service file says would have to give way to what is said here.
+        # Parameters here would take precedence over those of a service file.
         named = "service" in given or os.environ.get("PGSERVICE")
         return make_conninfo(**(({} if named else _KEEPALIVES) | given | fixed))
 
     def _verified(self) -> bool:
-        """Whether the certificate is verified without being asked for."""
+        """Return whether the certificate is verified by default."""
         given = self._parameters()
         hosts = (given.get(name) or os.environ.get(f"PG{name.upper()}") for name in ("host", "hostaddr"))
         host = next((str(found) for found in hosts if found), "")
@@ -272,33 +270,33 @@ class PostgresDatabase:
 
 
 class TaskTransaction:
-    """A transaction that lasts as long as its task has rows. Nothing outlives its connection unless it commits.
+    """A transaction that lasts as long as its task has rows. Without a commit, nothing outlives its connection.
 
-    It takes a connection with the first row, so that tasks without rows cost the server nothing.
+    It connects with the first row, so a task without rows needs no connection.
     """
 
     def __init__(self, database: PostgresDatabase) -> None:
         self.connection: PostgresConnection | None = None
-        """The connection, once `connect` was called."""
+        """The connection, after `connect` was called."""
         self._database = database
         self._lent = ExitStack()
 
     def connect(self) -> PostgresConnection:
-        """Return the connection, taken when first asked for."""
+        """Return the connection; the first call establishes it."""
         if self.connection is None:
             self.connection = self._lent.enter_context(self._database.connection())
         return self.connection
 
     def begin(self) -> PostgresConnection:
-        """Begin on the connection, and return it."""
+        """Begin the transaction, and return the connection."""
         connection = self.connect()
         connection.execute("BEGIN")
-        # A COPY lasts as long as its task has rows, whatever the server allows other statements.
+        # A COPY lasts as long as its task has rows, regardless of the server's timeout.
         connection.execute("SET LOCAL statement_timeout = 0")
         return connection
 
     def close(self) -> None:
-        """Give the connection back, or close it in the middle of its transaction: then nothing of it stays."""
+        """Return the connection, or close it if its transaction is open, which rolls back all changes."""
         connection, self.connection = self.connection, None
         if connection is not None and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             connection.close()
@@ -306,23 +304,23 @@ class TaskTransaction:
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
-    """Closes itself when the server has said nothing for longer than `patience` while it was waited for.
+    """A connection that closes itself if the server sends nothing for longer than `patience`.
 
-    A host that vanishes sends no reset, and a proxy may swallow what it should pass: then a reply never comes, and
-    nobody keeps the bounds that are the server's.
+    A vanished host sends no reset, and a proxy may drop messages. Then no response arrives, and no server enforces the
+    timeouts.
     """
 
     patience: float | None = None
-    """In seconds; `None` to wait for ever."""
+    """Seconds; `None` to wait forever."""
 
     now: Callable[[], float] = staticmethod(time.monotonic)
     """The clock."""
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
-        """Wait for the server, as psycopg does in slices of a tenth of a second.
+        """Wait for the server, like psycopg in intervals of a tenth of a second.
 
         Raises:
-            psycopg.OperationalError: the server said nothing; whether it has done its work is unknown.
+            psycopg.OperationalError: the server sent nothing. It is unknown whether it has executed the statement.
         """
         if self.patience is not None:
             gen = watched(gen, self.patience, self.close, self.now)
@@ -335,11 +333,11 @@ def watched(
     give_up: Callable[[], None],
     now: Callable[[], float],
 ) -> Generator[Any, Any, T]:
-    """Pass one of psycopg's waits on, unless nothing is ready for longer than `patience`.
+    """Forward one of psycopg's waits, unless nothing is ready for longer than `patience`.
 
     Args:
-        waiting: yields what it waits for, and is sent what is ready: 0 for nothing yet.
-        patience: in seconds.
+        waiting: a generator that yields the events to wait for and receives those that are ready (0 for none).
+        patience: the timeout in seconds.
         give_up: called before the error is raised.
         now: the clock.
     """
@@ -352,7 +350,7 @@ def watched(
                 heard = now()
             elif now() - heard > patience:
                 give_up()
-                raise psycopg.OperationalError(f"the server has said nothing for {patience:g} s")
+                raise psycopg.OperationalError(f"the server has sent nothing for {patience:g} s")
             wanted = waiting.send(ready)
     except StopIteration as end:
         result: T = end.value
@@ -360,11 +358,11 @@ def watched(
 
 
 MOST_IDLE = 4
-"""How many targets a process keeps a connection to while it does not use it: those that it used last."""
+"""The number of idle connections of a process, for the targets that it used last."""
 
 
 class _Idle:
-    """At most one idle connection per process and target, and not to many targets."""
+    """The idle connections: at most one per process and target, and only for the last few targets."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -376,7 +374,7 @@ class _Idle:
         if connection is None or connection.closed:
             return None
         try:
-            # The server may have gone since the last epoch; better seen here than in the middle of a task.
+            # The server may have stopped since the last epoch. Detect that here instead of in the middle of a task.
             connection.patience = patience
             connection.execute("SELECT 1")
         except psycopg.Error:
@@ -389,7 +387,7 @@ class _Idle:
             spare = [connection] if key in self._connections else []
             if not spare:
                 self._connections[key] = connection
-                # A dict keeps the order of what came in, and `take` takes out.
+                # A dict keeps its insertion order, and `take` removes entries.
                 oldest = list(self._connections)[:-MOST_IDLE]
                 spare = [self._connections.pop(other) for other in oldest]
         for each in spare:
@@ -400,10 +398,10 @@ _idle = _Idle()
 
 
 def _refusal(conninfo: str, seconds: float) -> str | None:
-    """Return the SQLSTATE with which a server refuses a connection; `None` if it does not, or that cannot be seen.
+    """Return the SQLSTATE with which a server rejects a connection; `None` if it does not, or if it is not available.
 
-    libpq does not give the code, and its words are the server's, in a language of the server's. What it writes down of
-    the protocol has both (manual, PQtrace). That may hold a password, so it never leaves the memory.
+    libpq does not report the code, and the server's message may be localized. The protocol trace has the code (manual,
+    PQtrace). The trace may contain a password, so it never leaves the memory.
     """
     if not hasattr(os, "memfd_create"):
         return None
@@ -424,7 +422,7 @@ def _refusal(conninfo: str, seconds: float) -> str | None:
 
 
 def _connect_until(client: psycopg.pq.abc.PGconn, deadline: float) -> None:
-    """Go on until a connection is made, is refused or takes too long."""
+    """Poll until the connection is established, is rejected or times out."""
     events = {PollingStatus.READING: select.POLLIN, PollingStatus.WRITING: select.POLLOUT}
     while (left := deadline - time.monotonic()) > 0 and (event := events.get(PollingStatus(client.connect_poll()))):
         waiting = select.poll()
@@ -433,7 +431,7 @@ def _connect_until(client: psycopg.pq.abc.PGconn, deadline: float) -> None:
 
 
 def max_connections(connection: PostgresConnection) -> int:
-    """Return how many connections the server has."""
+    """Return the server's `max_connections`."""
     found = connection.execute("SELECT current_setting('max_connections')::int").fetchone()
     return int(found[0]) if found else 0
 
@@ -444,7 +442,7 @@ def _try_again(error: BaseException, *, starting: bool) -> bool:
 
 
 def _database_of(given: dict[str, Any]) -> str:
-    """Find the database's name as libpq does (manual, 32.1.2 and 32.15), but for what a service file says."""
+    """Return the database's name like libpq (manual, 32.1.2 and 32.15), but without reading a service file."""
     environment = os.environ.get("PGDATABASE")
     if "service" in given or os.environ.get("PGSERVICE"):
         return str(given.get("dbname") or given.get("user") or environment or "")
@@ -452,15 +450,15 @@ def _database_of(given: dict[str, Any]) -> str:
 
 
 def _default_user() -> str:
-    """Whom libpq connects as when nobody says it: as PGUSER, or as the operating system's user."""
+    """Return libpq's default user: PGUSER, or the user of the operating system."""
     defaults = {option.keyword: option.val for option in psycopg.pq.Conninfo.get_defaults()}
     return (defaults.get(b"user") or b"").decode()
 
 
 def _is_misread(dsn: str, given: dict[str, Any]) -> bool:
-    """Whether a password with @ or / in it was taken for a host, a port or a database: these are printed.
+    """Return whether a password with @ or / was parsed as a host, port or database, which would be printed.
 
-    Blanks are refused as libpq 17 does; older ones take them as they are.
+    Blanks are rejected as by libpq 17; older versions accept them.
     """
     scheme, found, rest = dsn.partition("://")
     if found and scheme in ("postgresql", "postgres"):

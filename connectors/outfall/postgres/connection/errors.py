@@ -1,4 +1,4 @@
-"""PostgreSQL's errors: what their codes mean for a retry (manual, appendix A), and what Outfall raises for them."""
+"""Classifies PostgreSQL's errors (manual, appendix A), and translates them to Outfall's errors."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from outfall.postgres.connection.database import PostgresDatabase
 
 _MAY_PASS = ("08", "57P", "40001", "40P01", "53", "55P03", "25006", "25P03")
-"""Connection lost, server stopping or starting, serialization failure, deadlock, out of connections or memory, a lock
-that is not to be had, a server that is read-only since a failover, and a transaction that was silent for too long."""
+"""Connection lost, server stopping or starting, serialization failure, deadlock, out of connections or memory, lock not
+available, read-only server after a failover, and transaction idle for too long."""
 
 
 class ConnectionRefusedByServerError(psycopg.OperationalError):
-    """A server that takes connections refused this one: the dsn is wrong, or it has no connection to spare.
+    """A running server rejected this connection: the DSN is wrong, or no connection is available.
 
-    Its `sqlstate` says which, where it could be found out.
+    Its `sqlstate` has the reason, if it could be determined.
     """
 
 
 def describe(error: psycopg.Error, *, full: bool = False) -> str:
-    """Return what the server said: code, message and detail; see `told`."""
+    """Return the server's message, detail and code; see `told`."""
     diagnosis = error.diag
     message = diagnosis.message_primary or str(error).strip()
     return told(message, error.sqlstate, diagnosis.message_detail, full=full)
 
 
 def told(message: str, code: str | None, detail: str | None, *, full: bool, column: str | None = None) -> str:
-    """Return the server's words about an error.
+    """Return the server's message about an error, without values of rows unless `full`.
 
     The detail of a rejected row quotes the row ("Failing row contains …", "Key (id)=(…)"), and so does the message of
     class 22 ("invalid input syntax for type integer: …"), in the language of the server. Unless `full`, the name of the
@@ -50,7 +50,7 @@ def told(message: str, code: str | None, detail: str | None, *, full: bool, colu
 
 
 def quotes_rows(code: str | None) -> bool:
-    """Tell whether the texts of an error may quote a row: a value, a constraint, a view's check, or a trigger's own."""
+    """Return whether the message of an error may quote a row: of a value, a constraint, a view's check or a trigger."""
     return (code or "")[:2] in ("22", "23", "44", "P0")
 
 
@@ -63,9 +63,9 @@ def _name(code: str) -> str:
 
 
 def may_pass(error: psycopg.Error) -> bool:
-    """Tell whether the same transaction may succeed later.
+    """Return whether the same transaction may succeed later.
 
-    An error without a code comes from the client: the connection broke, or none could be made.
+    An error without a code comes from the client: the connection broke, or could not be established.
     """
     code = error.sqlstate
     if code is None:
@@ -74,38 +74,38 @@ def may_pass(error: psycopg.Error) -> bool:
 
 
 def is_rows_fault(error: psycopg.Error) -> bool:
-    """Tell whether rows are to blame: a value, a constraint, or a view's WITH CHECK OPTION."""
+    """Return whether rows caused the error: a value, a constraint, or a view's WITH CHECK OPTION."""
     return (error.sqlstate or "")[:2] in ("22", "23", "44")
 
 
 def may_go_later(code: str | None) -> bool:
-    """Tell whether a refused row may be taken once others are there: the one that its foreign key names."""
+    """Return whether a rejected row may be accepted after others, such as the one that its foreign key names."""
     return code == "23503"
 
 
 def may_be_misfit(error: psycopg.Error) -> bool:
-    """Tell whether a table may have other columns than the statement was made for, or is missing."""
+    """Return whether the table may be missing or have other columns than those of the statement."""
     return error.sqlstate in ("42P01", "42703", "42804", "42883", "428C9", "23502")
 
 
 def timed_out(error: psycopg.Error) -> bool:
-    """Tell whether the statement was ended for the time it took."""
+    """Return whether the statement timed out."""
     return error.sqlstate == "57014"
 
 
 def lacks_right(error: psycopg.Error) -> bool:
-    """Tell whether a right is missing."""
+    """Return whether a privilege is missing."""
     return error.sqlstate == "42501"
 
 
 @contextmanager
 def explained(database: PostgresDatabase, doing: str, step: str | None = None) -> Iterator[None]:
-    """Turn the driver's errors into ours.
+    """Translate psycopg's errors.
 
     Raises:
-        TransientError: it may pass.
-        ValueRefusedError: a row's value or a constraint; the server's text names it.
-        TargetError: everything else, a missing right among them.
+        TransientError: a retry may succeed.
+        ValueRefusedError: a value or a constraint; the server's message names it.
+        TargetError: any other error, such as a missing privilege.
     """
     try:
         yield
@@ -115,7 +115,7 @@ def explained(database: PostgresDatabase, doing: str, step: str | None = None) -
 
 
 def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
-    """Make our error of the driver's."""
+    """Return Outfall's error for one of psycopg's."""
     kind, do = _meaning(database, error)
     return kind(
         f"{doing} in {database.name()} failed",
@@ -126,28 +126,28 @@ def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, ste
 
 
 def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[OutfallError], str]:
-    """What kind of error it is, and what to do."""
+    """Return the kind of an error, and its remedy."""
     refused = isinstance(error, ConnectionRefusedByServerError)
     if may_pass(error):
-        do = "nothing, if it passes: the task or the query is tried again"
+        do = "nothing, if it passes: the task or the query is retried"
         if refused or error.sqlstate is None:
-            # Poolers answer a wrong dsn with codes of a connection that broke, and what is no server gives none at all.
+            # For a wrong DSN, poolers return codes of a broken connection, and hosts without a server return none.
             do += (
-                "; else correct the dsn, or give the server max_connections for what the sink asks for:"
+                "; otherwise correct the dsn, or raise max_connections of the server to what the sink needs:"
                 f" {database.connections_wanted()}{database.tls_advice()}"
             )
         return TransientError, do
     if is_rows_fault(error):
         return ValueRefusedError, "correct or leave out the row, or change the table"
     if lacks_right(error):
-        do = "grant the right to the sink's user; PostgresSink.ddl() prints what a DBA can make beforehand"
+        do = "grant the privilege to the sink's user; PostgresSink.ddl() prints SQL that a DBA can run beforehand"
     elif refused:
         do = (
-            "correct user, password and database in the dsn, or let the user in (pg_hba.conf, CREATE ROLE, CREATE"
+            "correct user, password and database in the dsn, or give the user access (pg_hba.conf, CREATE ROLE, CREATE"
             " DATABASE)"
         )
     elif timed_out(error):
-        do = "see what holds a lock on the table; for large epochs raise the option statement_timeout"
+        do = "find the session that locks the table; for large epochs, raise the option statement_timeout"
     else:
         do = "correct the table, the options or the server"
     return TargetError, do

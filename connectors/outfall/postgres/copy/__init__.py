@@ -1,1 +1,1 @@
-"""COPY: values made fit for columns, and their bytes on the way."""
+"""COPY: converts values to column types, and encodes and sends them."""

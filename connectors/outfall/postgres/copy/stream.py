@@ -1,6 +1,6 @@
-"""One COPY: its command, record batches as its bytes, and the stream that is under way.
+"""One COPY: its command, the encoding of record batches, and the running stream.
 
-Columns that PostgreSQL's binary format has a form for go in it, by pgpq; a COPY with any other column is text.
+A COPY uses PostgreSQL's binary format (encoded by pgpq) if all columns support it; otherwise it uses text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from outfall.postgres.names import TableName
 from outfall.trace_points import reached
 
 _AS_TEXT = frozenset({"textrecv", "varcharrecv", "bpcharrecv", "citextrecv", "enum_recv", "json_recv", "jsonb_recv"})
-"""Functions of the server that read text as the binary form; it is what tells citext, wherever it was installed."""
+"""Functions of the server whose binary form is text. They also identify citext in any schema."""
 
 _IN_ARRAYS = frozenset(
     {
@@ -46,7 +46,7 @@ _IN_ARRAYS = frozenset(
         "interval",
     }
 )
-"""Elements whose type pgpq names to the server, which compares it."""
+"""Element types for which pgpq writes the type that the server expects."""
 
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _IN_ARRAY = {"\\": "\\\\", '"': '\\"'}
@@ -54,14 +54,14 @@ _HOUR = 3_600_000_000
 _DAY = 24 * _HOUR
 _FIRST_YEAR = -719_162
 _AFTER_LAST_YEAR = 2_932_897
-"""The days of the years 1 to 9999, which Arrow writes as the server reads them."""
+"""The days of the years 1 to 9999, for which Arrow's text is valid for the server."""
 
 
 class CopyEncoder:
-    """Encodes the rows of one COPY: in PostgreSQL's binary format, or as text when a column is only read as text.
+    """Encodes the rows of one COPY in PostgreSQL's binary format, or as text if a column requires text.
 
     Args:
-        schema: of every batch; its types are those that `why_not` lets into the columns.
+        schema: the schema of every batch, with types that `why_not` accepts for the columns.
         columns: the table's columns, in the order of the schema.
     """
 
@@ -74,21 +74,21 @@ class CopyEncoder:
 
     @property
     def format(self) -> Literal["binary", "text"]:
-        """The FORMAT to give to COPY. The connection's `client_encoding` must be UTF8."""
+        """The FORMAT of the COPY. The connection's `client_encoding` must be UTF8."""
         return "text" if self._pgpq is None else "binary"
 
     def header(self) -> bytes:
-        """Return what comes before the first batch. Called once."""
+        """Return the bytes before the first batch. Called once."""
         return b"" if self._pgpq is None else self._pgpq.write_header()
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
         """Encode the rows of a batch.
 
         Returns:
-            Bytes to send; those of the last rows may follow with a later batch or the trailer.
+            Bytes to send. The bytes of the last rows may follow with a later batch or the trailer.
 
         Raises:
-            ValueRefusedError: a column cannot hold a value, naming column and row. None of the batch is encoded then.
+            ValueRefusedError: a column cannot hold a value; names column and row. No row of the batch is encoded.
         """
         arrays = self._fitted(batch.columns)
         if self._pgpq is None:
@@ -96,18 +96,18 @@ class CopyEncoder:
         return self._pgpq.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def trailer(self) -> bytes:
-        """Return what comes after the last batch. Called once."""
+        """Return the bytes after the last batch. Called once."""
         return b"" if self._pgpq is None else self._pgpq.finish()
 
     def again(self) -> CopyEncoder:
-        """Make an encoder for another COPY into the same columns."""
+        """Return an encoder for another COPY into the same columns."""
         return CopyEncoder(*self._given)
 
     def whole(self, batch: pa.RecordBatch) -> bytes:
-        """Return all the bytes of a COPY of this batch alone; changes nothing.
+        """Return all bytes of a COPY of only this batch. Changes nothing.
 
         Raises:
-            ValueRefusedError: as `encode`.
+            ValueRefusedError: as for `encode`.
         """
         other = self.again()
         return b"".join([other.header(), other.encode(batch), other.trailer()])
@@ -119,12 +119,12 @@ class CopyEncoder:
 
 
 class RunningCopy:
-    """One COPY under way: header, batches, trailer. Until it is finished nobody knows whether the server takes it.
+    """One running COPY: header, batches, trailer. The server accepts or rejects it when it is finished.
 
     Args:
-        connection: in a transaction.
-        command: as `copy_command` makes it.
-        encoder: for this COPY alone.
+        connection: a connection in a transaction.
+        command: a command of `copy_command`.
+        encoder: an encoder for only this COPY.
     """
 
     def __init__(self, connection: PostgresConnection, command: sql.Composed, encoder: CopyEncoder) -> None:
@@ -137,8 +137,8 @@ class RunningCopy:
         """Send rows; return the number of bytes.
 
         Raises:
-            ValueRefusedError: as `CopyEncoder.encode`; the COPY can go on.
-            psycopg.Error: the server's.
+            ValueRefusedError: as for `CopyEncoder.encode`. The COPY can continue.
+            psycopg.Error: an error of the server.
         """
         data = self._encoder.encode(batch)
         reached("postgres: copying")
@@ -146,13 +146,13 @@ class RunningCopy:
         return len(data)
 
     def finish(self) -> None:
-        """Wait until the server has all that was sent."""
+        """Wait until the server has received all rows."""
         self._copy.write(self._encoder.trailer())
         self._stack.close()
 
     def abort(self, error: BaseException | None = None) -> None:
-        """Let go of it, after an error or once its connection is closed; nothing happens to a COPY that is finished."""
-        # What is under way on a connection that is closed complains.
+        """Abort the COPY after an error or after its connection was closed. A finished COPY is not affected."""
+        # A running COPY on a closed connection raises an error.
         with suppress(psycopg.Error):
             self._stack.__exit__(None if error is None else type(error), error, None)
 
@@ -165,21 +165,21 @@ def copy_command(table: TableName, columns: Sequence[str], encoder: CopyEncoder)
 
 
 def check_same_columns(former: pa.Schema, schema: pa.Schema) -> None:
-    """Refuse a batch with other columns than those before it.
+    """Reject a batch with other columns than those before it.
 
     Raises:
-        ValueRefusedError: saying both.
+        ValueRefusedError: names both.
     """
     if not schema.equals(former):
         raise ValueRefusedError(
             f"the columns change from {former} to {schema}",
-            why="all rows of an epoch go into the same columns",
+            why="all rows of an epoch must have the same columns",
             do="give all rows the same columns",
         )
 
 
 def _binary_encoder(schema: pa.Schema, kinds: list[Kind]) -> pgpq.ArrowToPostgresBinaryEncoder | None:
-    """Make pgpq's encoder; nothing when a column has no binary form that it writes."""
+    """Return pgpq's encoder; `None` if it does not support the binary form of a column."""
     if not all(_has_binary(kind, target) for kind, target in zip(schema.types, kinds, strict=True)):
         return None
     builders = {
@@ -201,9 +201,9 @@ def _has_binary(kind: pa.DataType, target: Kind) -> bool:
 
 
 def _lines(columns: list[pa.Array]) -> pa.Array:
-    """Make one line per row from columns as `fitted` returns them."""
+    """Build one line per row from columns that `fitted` has returned."""
     texts = [_escaped(_text(column), _ESCAPES) for column in columns]
-    # A value that looks like the sign of NULL has its backslash doubled by now.
+    # A value equal to the marker of NULL has its backslash doubled already.
     joined = pc.binary_join_element_wise(*texts, literal("\t"), null_handling="replace", null_replacement="\\N")
     return concat(joined, literal("\n"))
 
@@ -241,7 +241,7 @@ def _arrays(array: pa.Array) -> pa.Array:
 
 
 def _hexadecimal(array: pa.Array) -> pa.Array:
-    """The digits of all values come from one call; each has two per byte."""
+    """Convert all values to hexadecimal digits with one call."""
     given = array
     array = array.cast(pa.large_binary()).fill_null(b"")  # the bytes behind a NULL would shift all others
     digits = pa.py_buffer(binascii.hexlify(data_of(array.view(TEXT))))
@@ -273,7 +273,7 @@ def _timestamps(array: pa.Array) -> pa.Array:
 
 
 def _julian(days: pa.Array) -> pa.Array:
-    """The server reads days since 4714 BC too, which has neither eras nor years of five digits."""
+    """Return days as Julian days, which need neither eras nor years of five digits."""
     return concat(literal("J"), pc.add(days, EPOCH).cast(TEXT))
 
 
@@ -283,7 +283,7 @@ def _floor_days(counts: pa.Array) -> pa.Array:
 
 
 def _durations(array: pa.Array) -> pa.Array:
-    # With units, and a sign for each: the server reads the smallest interval in no shorter form.
+    # With units and a sign for each, because the server parses the smallest interval in no shorter form.
     counts = array.view(pa.int64())
     sign = pc.if_else(pc.less(counts, 0), literal("-"), literal(""))
     hours = pc.divide(counts, _HOUR)
@@ -295,7 +295,7 @@ def _durations(array: pa.Array) -> pa.Array:
 
 
 def _clock(microseconds: pa.Array) -> pa.Array:
-    """Hours, minutes, seconds and microseconds of less than a day."""
+    """Return the time of day as text."""
     return microseconds.cast(pa.time64("us")).cast(TEXT)
 
 

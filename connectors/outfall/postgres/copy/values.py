@@ -1,4 +1,4 @@
-"""Values made fit for a column, or refused before they are sent."""
+"""Converts values to the type of a column, or rejects them before they are sent."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from outfall.postgres.catalogue.types import is_json, is_list
 UUID = pa.binary(16)
 _BYTES = pa.large_binary()
 _HEADER = 4
-"""What the server adds to the length in a type modifier."""
+"""The server's offset of the length in a type modifier."""
 
 _LONGEST_NAME = 63
-"""Bytes; the server cuts longer values of type name without a word."""
+"""Bytes. The server silently truncates longer values of type name."""
 
 _FIXED = {
     "bool": pa.bool_(),
@@ -40,7 +40,7 @@ _FIXED = {
     "bytea": _BYTES,
     "uuid": UUID,
 }
-"""The one Arrow type that each column's values take, by the type's name in the catalogue."""
+"""The Arrow type of a column's values, by the type's name in the catalog."""
 
 EPOCH = 2_440_588
 """1970-01-01 as a Julian day; the server counts from 4714-11-24 BC, day 0."""
@@ -51,16 +51,16 @@ _FIRST_MICROSECOND = _FIRST_DAY * 86_400_000_000
 _UUID_TEXT = r"^(?:[0-9A-Fa-f]{4}-?){7}[0-9A-Fa-f]{4}$|^\{(?:[0-9A-Fa-f]{4}-?){7}[0-9A-Fa-f]{4}\}$"
 _NUL_IN_JSON = r"(^|[^\\])(\\\\)*\\u0000"
 _JSON = JsonlEncoder(FormatOptions(ignore_null_fields=False), pa.schema([]))
-"""A struct keeps all its fields, so that a key that is missing is never taken for one that is NULL."""
+"""A struct keeps its NULL fields, so that a missing key differs from NULL."""
 
 _BYTES_IN_JSON = (
     "a string that is not UTF-8",
-    "JSON is UTF-8, and the bytes would not come back",
-    "decode the field with the encoding it has, or make it binary, which is written as base64",
+    "JSON is UTF-8, so the bytes could not be read back",
+    "decode the field with its encoding, or cast it to binary, which is written as Base64",
 )
 _YEAR_IN_JSON = (
     "a date or timestamp outside the years 1 to 9999",
-    "JSON has it as text of four digits for the year, and it would not come back",
+    "JSON text has four digits for the year, so it could not be read back",
     "correct the value, or cast the field to a string",
 )
 
@@ -69,55 +69,62 @@ class RefusedRowError(ValueRefusedError):
     """A column cannot hold a value of one row of a batch."""
 
     def __init__(self, problem: str, row: int, *, why: str, do: str) -> None:
-        """Say what is wrong with which row."""
+        """Create the error of one row.
+
+        Args:
+            problem: the problem, without the row.
+            row: the index of the row in its batch.
+            why: the reason.
+            do: the remedy.
+        """
         super().__init__(f"{problem}, in row {row} of the batch", why=why, do=do)
         self.row = row
         self.reason = f"{problem}: {why}"
-        """What is wrong, without the row."""
+        """The problem and the reason, without the row."""
         self.do = do
 
 
 @dataclass(frozen=True)
 class ValuePlace:
-    """Where values stand in their batch, for errors.
+    """The position of values in their batch, for errors.
 
     Args:
         column: the column's name.
-        rows: of elements of lists, the row that each stands in.
+        rows: for elements of lists, the row of each element.
     """
 
     column: str
     rows: pa.Array | None = None
 
     def refuse_any(self, mask: pa.Array, what: str, why: str, do: str) -> None:
-        """Refuse the first value where the mask is true.
+        """Reject the first value where the mask is true.
 
         Raises:
-            RefusedRowError: if there is one.
+            RefusedRowError: there is such a value.
         """
         first = first_row(mask)
         if first >= 0:
             raise self.refused(first, what, why, do)
 
     def refused(self, index: int, what: str, why: str, do: str) -> RefusedRowError:
-        """Make the error for a value."""
+        """Return the error of a value."""
         row = index if self.rows is None else self.rows[index].as_py()
-        return RefusedRowError(f"column {self.column!r} holds {what}", row, why=why, do=do)
+        return RefusedRowError(f"column {self.column!r} contains {what}", row, why=why, do=do)
 
 
 def fitted(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
-    """Give values the Arrow type that stands for a column's type.
+    """Convert values to the Arrow type of a column.
 
     Args:
-        array: values of a type that `why_not` lets into the column.
-        target: what the column's values are made of.
-        place: where the values stand.
+        array: values of a type that `why_not` accepts for the column.
+        target: the base type of the column.
+        place: the position of the values.
 
     Returns:
-        Values of a type that depends on the types alone, `TEXT` where the column is of text or reads text.
+        Values of a type that depends only on the types; `TEXT` if the server stores or parses text.
 
     Raises:
-        ValueRefusedError: the column cannot hold a value as it is.
+        ValueRefusedError: the column cannot hold a value unchanged.
     """
     kind = array.type
     if is_list(kind) and not is_json(target):
@@ -134,7 +141,7 @@ def fitted(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     if pa.types.is_date(wanted):
         _refuse_outside(array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, "a date", place)
     elif pa.types.is_timestamp(wanted):
-        # Arrow's last timestamp lies before the server's.
+        # Arrow's last timestamp is before the server's.
         _refuse_outside(array.view(pa.int64()), _FIRST_MICROSECOND, 2**63 - 1, "a timestamp", place)
     return array
 
@@ -143,7 +150,7 @@ def _cast(array: pa.Array, wanted: pa.DataType, place: ValuePlace) -> pa.Array:
     return _tried(
         array,
         lambda some: some.cast(wanted),
-        f"a value that is not in the range of {wanted}",
+        f"a value outside the range of {wanted}",
         "the column is of that type",
         "correct the value, or widen the column",
         place,
@@ -171,7 +178,7 @@ def _is_utf8(array: pa.Array) -> bool:
 
 
 def _tried(array: pa.Array, change: Callable[[pa.Array], Any], what: str, why: str, do: str, place: ValuePlace) -> Any:
-    """Change values by a call that says that one of them cannot be changed, but not which."""
+    """Convert values with a function that reports that one of them is invalid, but not which one."""
     try:
         return change(array)
     except pa.ArrowInvalid as error:
@@ -183,15 +190,15 @@ def _refuse_outside(counts: pa.Array, first: int, last: int, what: str, place: V
     if bounds["min"].is_valid and (bounds["min"].as_py() < first or bounds["max"].as_py() > last):
         place.refuse_any(
             pc.or_(pc.less(counts, first), pc.greater(counts, last)),
-            f"{what} that PostgreSQL does not have",
-            "it has the years from 4714 BC on, in dates until 5874897 and in timestamps until 294276",
+            f"{what} outside PostgreSQL's range",
+            "the range begins in 4714 BC and ends in 5874897 for dates, and in 294276 for timestamps",
             "correct the value, or filter the row out",
         )
 
 
 def _numeric(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     if pa.types.is_floating(array.type):
-        # As text: it has the fewest digits that are this number, which is how the server itself turns it into numeric.
+        # As text with the fewest digits that identify the number, like the server's own cast to numeric.
         return array
     if pa.types.is_null(array.type):
         return array.cast(pa.decimal128(1, 0))
@@ -205,7 +212,7 @@ def _numeric(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
                 array,
                 lambda some: some.cast(pa.decimal256(min(precision, 76), min(scale, 76))),
                 f"a number that does not fit numeric({precision},{scale})",
-                "it would have to be rounded or is too large",
+                "it is too large or would be rounded",
                 "round it, or widen the column",
                 place,
             )
@@ -232,8 +239,8 @@ def _checked_text(text: pa.Array, place: ValuePlace) -> pa.Array:
         text,
         lambda some: some.validate(full=True),
         "a string that is not UTF-8",
-        "PostgreSQL refuses it, and the bytes would not come back",
-        "decode the column with the encoding it has, or write it as binary into bytea",
+        "PostgreSQL rejects it",
+        "decode the column with its encoding, or write it as binary into bytea",
         place,
     )
     data = data_of(text)
@@ -241,7 +248,7 @@ def _checked_text(text: pa.Array, place: ValuePlace) -> pa.Array:
         place.refuse_any(
             pc.match_substring(text, "\0"),
             "a NUL character",
-            "PostgreSQL's text cannot hold it",
+            "PostgreSQL's text types cannot store it",
             "replace it, or write the column as binary into bytea",
         )
     return text
@@ -251,13 +258,13 @@ def _refuse_long(text: pa.Array, target: Kind, place: ValuePlace) -> None:
     if target.name == "name":
         most, unit, sizes = _LONGEST_NAME, "bytes", pc.binary_length(text)
     else:
-        # Blanks at the end of char(n) mean nothing; at the end of varchar(n) the server would drop them without a word.
+        # Trailing blanks are insignificant in char(n), but the server would silently drop them in varchar(n).
         counted = pc.utf8_rtrim(text, " ") if target.name == "bpchar" else text
         most, unit, sizes = target.typmod - _HEADER, "characters", pc.utf8_length(counted)
     place.refuse_any(
         pc.greater(sizes, most),
         f"a string of more than {most} {unit}",
-        "the column is no longer than that",
+        "the column is not longer",
         "shorten it, or widen the column",
     )
 
@@ -265,7 +272,7 @@ def _refuse_long(text: pa.Array, target: Kind, place: ValuePlace) -> None:
 def _uuids(text: pa.Array, place: ValuePlace) -> pa.Array:
     place.refuse_any(
         pc.invert(pc.match_substring_regex(text, _UUID_TEXT)),
-        "a string that is no UUID",
+        "a string that is not a UUID",
         "the column is of type uuid",
         "correct the value, or write it into a column of text",
     )
@@ -280,7 +287,7 @@ def _jsonb(text: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
         place.refuse_any(
             pc.match_substring_regex(text, _NUL_IN_JSON),
             "a NUL character",
-            "PostgreSQL's jsonb cannot hold it",
+            "PostgreSQL's jsonb cannot store it",
             "replace it, or write into a column of type json",
         )
     return text

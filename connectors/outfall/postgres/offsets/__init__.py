@@ -1,1 +1,1 @@
-"""`delivery="offset"`: tasks publish by themselves, under keys that tell a second copy of a row from the first."""
+"""`delivery="offset"`: tasks publish independently, with keys that identify duplicate rows."""

@@ -1,4 +1,4 @@
-"""All parts that one task writes: one connection, one COPY straight into the table, one transaction."""
+"""The parts of one task: one connection, one COPY directly into the table, one transaction."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from outfall.sinks import StatefulSinkPartition
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
-ALTERNATIVE = '; or set delivery="epoch", which takes any source, with a new checkpoint'
-"""What can be done where a source does not bring the same rows again."""
+ALTERNATIVE = '; or set delivery="epoch", which accepts any source, with a new checkpoint'
+"""The remedy for a source that does not replay the same rows."""
 
 _INTEGERS = frozenset({"int2", "int4", "int8"})
 
 
 class PartState(BaseModel):
-    """How far a part counts."""
+    """The recorded position of a part."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,10 +42,10 @@ class PartState(BaseModel):
 
 
 class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
-    """Writes a part's rows by its task's COPY.
+    """Writes a part's rows with the COPY of its task.
 
-    The flush of the last part of a task publishes all of them: then each has its rows, since a task flushes all its
-    parts before it takes the state of the first. So what `snapshot` returns is in the table, and it writes nothing.
+    A task flushes all its parts before it takes the state of the first. The flush of the last part publishes the rows
+    of all parts, so the state that `snapshot` returns is in the table, and `snapshot` writes nothing.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
         self._task.write(self._count, batch)
 
     def flush(self, end_of_input: bool) -> None:
-        """Publish what the task has, if this is the last of its parts."""
+        """Publish the rows of the task, if this is the last of its parts."""
         self._task.flush(self._part)
 
     def snapshot(self) -> PartState:
@@ -85,12 +85,12 @@ class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
 
 
 class PartTask:
-    """One attempt of one task. Nothing of it outlives its connection until the last part is flushed.
+    """One attempt of one task. Its rows do not outlive its connection until the last part is flushed.
 
-    Rows of a part whose ledger row has the epoch already are counted and hashed, and not sent.
+    Rows of a part whose ledger row already has the epoch are counted and hashed, but not sent.
 
-    A part that is opened once the others are published, as one for dead letters may be, is published by a transaction
-    of its own: each part has its own row in the ledger.
+    A part that is opened after the others are published is published by a separate transaction, because each part has
+    its own row in the ledger.
     """
 
     def __init__(self, tables: StepTables, context: WriterInitContext) -> None:
@@ -104,7 +104,7 @@ class PartTask:
         self._schema: pa.Schema | None = None
         self._present: frozenset[str] = frozenset()
         self._counts: dict[str, PartCount] = {}
-        """What came for the parts that are not published."""
+        """The rows so far of the parts that are not published."""
         self._unflushed: set[str] = set()
         self._published: set[str] = set()
 
@@ -115,16 +115,16 @@ class PartTask:
         return count
 
     def write(self, count: PartCount, batch: pa.RecordBatch) -> None:
-        """Send a part's rows, unless the table has them."""
+        """Send a part's rows, unless they are in the table."""
         if batch.num_rows == 0:
             return
         if count.part in self._published:
             raise TerminalError(
-                f"rows came for {self._table} after their part was flushed",
+                f"rows for {self._table} were written after their part was flushed",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 part=count.part,
-                why="the part's rows are in the table by then, and an epoch's are published once",
+                why="the rows of a part and an epoch are published only once, by flush",
                 do='write all rows of an epoch before flush; or use delivery="epoch"',
             )
         with self._tables.explained("copying rows into"):
@@ -136,11 +136,14 @@ class PartTask:
         count.hash.add(batch)
 
     def flush(self, part: str) -> None:
-        """Commit the rows of all parts with their ledger's rows, if no other part is to be flushed.
+        """Commit the rows of all parts together with their ledger rows, if this is the last part to be flushed.
 
         Raises:
-            FencedError, ReplayDiffersError, TargetLostError, TargetAheadError: see `missing_parts`.
-            TransientError: it may succeed in another attempt.
+            FencedError: see `missing_parts`.
+            ReplayDiffersError: see `missing_parts`.
+            TargetLostError: see `missing_parts`.
+            TargetAheadError: see `missing_parts`.
+            TransientError: another attempt may succeed.
         """
         self._unflushed.discard(part)
         if self._unflushed:
@@ -153,14 +156,14 @@ class PartTask:
         self._counts = {}
 
     def check_published(self, count: PartCount) -> None:
-        """Refuse a state for rows that are not in the table.
+        """Reject a state whose rows are not in the table.
 
         Raises:
             TerminalError: not all parts were flushed.
         """
         if count.hash.rows and count.part not in self._published:
             raise TerminalError(
-                f"rows for {self._table} are not published, and the part's state is asked for",
+                f"the state of a part was requested before its rows for {self._table} were published",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 part=count.part,
@@ -168,7 +171,7 @@ class PartTask:
             )
 
     def close(self) -> None:
-        """Give the connection back, or close it in the middle of its transaction: then nothing of it stays."""
+        """Return the connection, or close it if its transaction is open, which rolls back all changes."""
         self._transaction.close()
         if self._copy is not None:
             self._copy.abort()
@@ -196,7 +199,7 @@ class PartTask:
             )
         encoder = CopyEncoder(written, [found[name] for name in written.names])
         self._transaction.begin()
-        # Only for the keys of another attempt, which may be stopped, a COPY does not wait for ever.
+        # A COPY may wait for the keys of another attempt that is stopped, so limit the wait for locks.
         longest = self._tables.options.statement_milliseconds
         connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{longest}ms",))
         self._copy = RunningCopy(connection, copy_command(self._table, written.names, encoder), encoder)
@@ -235,14 +238,14 @@ class PartTask:
         return True
 
     def _give_up(self, connection: PostgresConnection, missing: frozenset[str]) -> None:
-        """Write nothing: all is there; or some of it, by a faster attempt, and COPY takes back all rows or none."""
+        """Roll back: another attempt has written all parts, or some of them, which one COPY cannot separate."""
         connection.execute("ROLLBACK")
         if missing:
             raise TransientError(
-                "another attempt of this task wrote some of its parts meanwhile",
+                "another attempt of this task has written some of its parts",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
-                do="nothing: the task is tried again, and finds them there",
+                do="nothing: the task is retried and finds them in the table",
             )
 
     def _commit(self, connection: PostgresConnection, wanted: dict[str, PartRow]) -> None:
@@ -255,15 +258,15 @@ class PartTask:
             self._context.metrics.add("commits_settled")
 
     def _committed(self, wanted: dict[str, PartRow]) -> bool:
-        """Whether a COMMIT without an answer took place: who holds the locks knows that it is over."""
+        """Return whether a COMMIT without acknowledgment succeeded. Holding the locks shows that it has ended."""
         found = self._tables.run(
-            "settling a commit to", lambda connection: self._ledger.read(connection, wanted, lock=True)
+            "checking a commit to", lambda connection: self._ledger.read(connection, wanted, lock=True)
         )
         return all(part in found and found[part].same_rows(row) for part, row in wanted.items())
 
 
 class PartTasks:
-    """The open tasks of a sink: parts of one attempt find each other here. Travels empty, from driver to task."""
+    """The open tasks of a sink, shared by the parts of one attempt. Pickled without its tasks."""
 
     def __init__(self) -> None:
         """Start without tasks."""
@@ -274,7 +277,7 @@ class PartTasks:
         return PartTasks, ()
 
     def join(self, key: Hashable, part: str, make: Callable[[], PartTask]) -> PartTask:
-        """Return the task of this key, made if it is the first of its parts."""
+        """Return the task of a key; the first part creates it."""
         with self._lock:
             if key not in self._open:
                 self._open[key] = (make(), set())
@@ -283,7 +286,7 @@ class PartTasks:
             return task
 
     def leave(self, key: Hashable, part: str) -> None:
-        """Close the task with its first part that closes: all is published then, or nothing of it will be."""
+        """Close the task with the first part that closes: its rows are published by then, or never will be."""
         with self._lock:
             task, parts = self._open[key]
             parts.discard(part)
@@ -294,11 +297,11 @@ class PartTasks:
 
 @dataclass(frozen=True)
 class PartRows:
-    """How rows are written, for the columns that the table has.
+    """Converts rows to the columns of the table.
 
     Args:
-        options: the sink's.
-        text: whether the part's column takes text, not integers.
+        options: the options of the sink.
+        text: whether the column of the part is a string instead of an integer.
     """
 
     options: PostgresOptions
@@ -306,15 +309,15 @@ class PartRows:
 
     @classmethod
     def into(cls, options: PostgresOptions, columns: Sequence[TableColumn]) -> PartRows:
-        """Look what the part's column is, if there is a table."""
+        """Return the conversion for the columns of the table, if there is one."""
         found = next((column for column in columns if column.name == options.part_column), None)
         return cls(options, found is not None and found.kind.name not in _INTEGERS)
 
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns that are written of rows with these columns.
+        """Return the columns that are written for rows with a schema.
 
         Raises:
-            ConfigurationError: a column of the rows has the name of one of ours.
+            ConfigurationError: a column of the rows has the name of a column of the sink.
         """
         own = self._own_fields()
         payload = self.options.payload_column
@@ -324,13 +327,13 @@ class PartRows:
             if field.name in given.names:
                 option = "part_column" if field.name == self.options.part_column else "part_offset_column"
                 raise ConfigurationError(
-                    f"the rows have a column {field.name!r}, which is where {option} puts a value of its own",
-                    do=f'choose another {option}, drop the column, or set offset_keys="ledger"',
+                    f"the rows have a column {field.name!r}, which {option} reserves for the sink",
+                    do=f'set another {option}, drop the column, or set offset_keys="ledger"',
                 )
         return pa.schema([*own, *given])
 
     def batch(self, given: pa.RecordBatch, part: str, start: int) -> pa.RecordBatch:
-        """Return rows as they are written, numbered from `start`."""
+        """Return the rows to write, numbered from `start`."""
         rows = given.num_rows
         columns: list[pa.Array] = []
         if self.options.offset_keys == "columns":
@@ -344,7 +347,7 @@ class PartRows:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema(given.schema))
 
     def keys(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the options that `create_table` makes the primary key of."""
+        """Return the options from which `create_table` derives the primary key."""
         if self.options.key_columns or self.options.offset_keys == "ledger":
             return {}
         return {"key_columns": (self.options.part_column, self.options.part_offset_column)}

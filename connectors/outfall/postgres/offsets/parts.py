@@ -1,4 +1,4 @@
-"""`delivery="offset", parts=N`: rows are routed by key to parts, each of which counts its rows."""
+"""`delivery="offset", parts=N`: rows are routed by key to parts, each of which numbers its rows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from outfall.trace_points import reached
 class PartDelivery(
     PostgresDelivery, FixedPartitionedSink[Any, PartState], SupportsSeal[PartState], SupportsStateSerializer[PartState]
 ):
-    """A part's rows of an epoch are in the table once, by count and hash in the ledger. Lost attempts leave nothing.
+    """Writes a part's rows of an epoch exactly once, by their count and hash in the ledger. Failed attempts leave none.
 
-    A task's rows go straight into the table by one COPY, in one transaction with a row of the ledger for each of its
-    parts: epoch, count and hash. Whoever brings the epoch again finds it there. An older driver's task is refused by
-    the step's generation, which its transaction reads under a lock that the newer driver waits for; one of the same
-    generation finds its epoch there, or writes what nobody else has written yet.
+    A task writes its rows directly into the table with one COPY, in one transaction with a ledger row for each of its
+    parts: epoch, count and hash. A replay finds the epoch in the ledger. The step's generation rejects tasks of older
+    drivers: their transactions read it under a lock for which a newer driver waits. A stale task of the same generation
+    finds its epoch, or writes rows that no other attempt has written.
     """
 
     def __init__(self, options: PostgresOptions) -> None:
@@ -54,7 +54,7 @@ class PartDelivery(
     def requires(self) -> Sequence[str]:
         return (
             *super().requires(),
-            "a source that brings the same rows of an epoch again",
+            "a source that replays the same rows of an epoch",
             "the same key= after a restart",
         )
 
@@ -73,10 +73,12 @@ class PartDelivery(
         return ModelSerializer(PartState)
 
     def seal(self, context: SealContext, parts: Sequence[PartSeal[PartState]]) -> None:
-        """Close the epoch against every writer, once each part is what its state says. Idempotent.
+        """Compare each part with its state, and close the epoch to all writers. Idempotent.
 
         Raises:
-            FencedError, ReplayDiffersError, TargetLostError: see `check_step` and `check_sealed`.
+            FencedError: see `check_step`.
+            ReplayDiffersError: see `check_sealed`.
+            TargetLostError: see `check_step` and `check_sealed`.
         """
         tables = self._tables(context)
         ledger = PartLedger(tables.ledger)
@@ -126,13 +128,18 @@ class PartTarget(OffsetTarget):
         self._part_ledger = PartLedger(tables.ledger)
 
     def check(self, connection: PostgresConnection) -> Mapping[str, PartState]:
-        """Refuse a table or parts that are not what the recovery data says, and change nothing.
+        """Reject a table or parts that do not match the recovery log. Changes nothing.
 
         Returns:
-            Where parts begin that have no state: after what the table holds of them, if its rows say so.
+            The start states of new parts: after their rows in the table, if the rows have part and number.
 
         Raises:
-            TargetNotEmptyError, TargetLostError, TargetAheadError, TargetError, PartsChangedError, ConfigurationError.
+            TargetNotEmptyError: see `PostgresTarget.check`.
+            TargetLostError: see `PostgresTarget.check` and `check_states`.
+            TargetAheadError: see `PostgresTarget.check` and `check_states`.
+            TargetError: see `PostgresTarget.check`.
+            PartsChangedError: parts were added while an epoch is partly in the table.
+            ConfigurationError: see `check_copied_into`.
         """
         super().check(connection)
         check_copied_into(connection, self._name)
@@ -156,29 +163,29 @@ class PartTarget(OffsetTarget):
     def _begin(self, connection: PostgresConnection) -> None:
         super()._begin(connection)
         found = self._part_ledger.read(connection)
-        # Again: a task of an older driver may have published after this one looked.
+        # Again, because a task of an older driver may have published since the check.
         self._refuse_new(found)
         new = {part: state.next_offset for part, state in self._context.states.items() if part not in found}
         if new:
             self._part_ledger.begin(connection, new)
 
     def _refuse_new(self, found: Mapping[str, PartRow]) -> None:
-        """Refuse new parts while an epoch is in the table in part: its rows would go to other parts, and be doubled."""
+        """Reject new parts while an epoch is partly in the table, which would duplicate its rows in other parts."""
         completed = -1 if self._context.completed is None else self._context.completed
         unfinished = [row.epoch for row in found.values() if row.epoch is not None and row.epoch > completed]
         new = [part for part in self._parts if part not in found]
         if new and unfinished:
             raise PartsChangedError(
-                f"there are {len(new)} new parts, and epoch {unfinished[0]} is in {self._name} in part",
+                f"{len(new)} parts were added while epoch {unfinished[0]} is partly in {self._name}",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 part=new[0],
                 why="its rows were routed to the former parts",
-                do="run the query with the former parts until the epoch is completed, then change them",
+                do="run the query with the former parts until the epoch is completed, then add parts",
             )
 
     def _published_by_others(self, connection: PostgresConnection) -> int | None:
-        # Parts are in the table before their epoch is closed: a job that was killed in between has written too.
+        # Parts are in the table before their epoch is closed, so a job that was killed in between has written rows.
         found = super()._published_by_others(connection)
         if found is not None or not is_there(connection, self._part_ledger.table):
             return found
@@ -197,7 +204,7 @@ class PartTarget(OffsetTarget):
         return [*super()._beside(), made]
 
     def _check_row(self, found: LedgerRow) -> None:
-        # A driver that died between seal and record has closed the epoch that begins now: it is written again.
+        # If a driver died between seal and record, the epoch that begins now is closed but must be written again.
         closed = found.epoch
         super()._check_row(replace(found, epoch=None if closed == self._context.epoch else closed))
 

@@ -1,4 +1,4 @@
-"""`delivery="offset", offset_columns=…`: rows carry the numbers that their source gave them."""
+"""`delivery="offset", offset_columns=…`: rows have the offsets of their source."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from outfall.trace_points import reached
 
 
 class SourceDelivery(StagedDelivery):
-    """A row is in the table once, by the unique index on its offsets.
+    """Writes each row exactly once, by the unique index on its offsets.
 
-    Nobody needs to be fenced. A row is named by its offsets, and the unique index lets each name in once. An attempt
-    that wakes late, of whatever generation and epoch, can only bring rows of names that its source gave it; what is in
-    the table under such a name is that row, since the source gives a name to one row only. So it inserts what its
-    successor has not inserted yet, and would have, or nothing.
+    No fencing is needed. The offsets identify a row, and the unique index rejects duplicates. A stale task of any
+    generation and epoch has only rows with offsets of its source, and the source assigns each offset to one row. It
+    therefore inserts rows that its successor would insert, or none.
 
-    The rows are in the table before anything is committed. What the driver commits is that they are: it finds each
-    attempt registered, and writes the epoch into the ledger. A server that loses transactions loses the last ones, so
-    that none of a task can go while that one stays.
+    The rows are in the table before the commit. The driver checks that each attempt is registered, and writes the epoch
+    to the ledger. A server that loses transactions loses the latest ones, so if the ledger has the epoch, the table has
+    its rows.
     """
 
     def kind(self) -> str:
@@ -42,8 +41,8 @@ class SourceDelivery(StagedDelivery):
         names = ", ".join(self.options.offset_columns)
         return (
             *super().requires(),
-            f"a source that brings all rows of an epoch again, and whose offsets ({names}) always name the same row",
-            "no one who deletes rows that the query may still bring again",
+            f"a source that replays all rows of an epoch, and whose offsets ({names}) always identify the same row",
+            "rows that the query may replay are not deleted",
         )
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> SourceWriter:
@@ -54,7 +53,7 @@ class SourceDelivery(StagedDelivery):
 
     def _check_columns(self, connection: PostgresConnection, schema: pa.Schema) -> None:
         super()._check_columns(connection, schema)
-        why = "nothing else tells a row that comes again from a new one"
+        why = "without it, a replayed row cannot be distinguished from a new one"
         check_unique(connection, self.table, self.options.offset_columns, why=why)
 
     @property
@@ -66,14 +65,14 @@ class SourceDelivery(StagedDelivery):
 
 
 class SourceTarget(OffsetTarget):
-    """As `OffsetTarget`, for rows that carry their source's offsets."""
+    """Like `OffsetTarget`, for rows with the offsets of their source."""
 
     def _published_by_others(self, connection: PostgresConnection) -> None:
-        """Nothing: rows that come again under another checkpoint find themselves there."""
+        """Return `None`: rows that are replayed under another checkpoint are already in the table."""
 
 
 class SourceCommitter(StagedCommitter):
-    """Writes into the ledger that an epoch's rows are in the table, if they still are."""
+    """Records in the ledger that an epoch's rows are in the table, after checking that they are."""
 
     def commit(self, requests: Sequence[Request]) -> None:
         def settle(connection: PostgresConnection) -> None:
@@ -87,17 +86,17 @@ class SourceCommitter(StagedCommitter):
             for request in requests:
                 request.signal_committed()
 
-        self._tables.run("settling rows of", settle)
+        self._tables.run("committing rows of", settle)
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         def find(connection: PostgresConnection) -> None:
             if not self._row(connection, requests).holds(self._context.epoch):
                 self._signal_lost(connection, requests)
 
-        self._tables.run("looking for rows of", find)
+        self._tables.run("checking rows of", find)
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
-        """Rows that are there may be written again: they find themselves there."""
+        """Return true: rows that are already in the table can be written again."""
         return True
 
     def revoke(self, requests: Sequence[Request]) -> None:
@@ -112,26 +111,26 @@ class SourceCommitter(StagedCommitter):
             request.signal_lost(
                 f"the server lost attempt {staged.stage} with its {staged.rows} rows, although it had confirmed them"
             )
-        # Who writes the epoch anew is not to find those registered that are given up with them.
+        # The other attempts are lost as well, so that a rewrite of the epoch does not find them registered.
         for request in requests if lost else ():
             if request not in lost:
-                request.signal_lost("given up with another attempt of its epoch")
+                request.signal_lost("discarded with another attempt of its epoch")
         return bool(lost)
 
 
 class SourceWriter(StagingWriter):
-    """Copies rows into staging and from there into the table, in one transaction, which also registers the attempt.
+    """Copies rows to staging and from there into the table, in one transaction that also registers the attempt.
 
-    Staging is cleared with the clean-up after its epoch: a temporary table would be a row of the catalogue
-    per task and epoch, or stay in a session that poolers share. That the reply to COMMIT is lost is an error like any
-    other: the rows may be sent again.
+    Staging is cleared by the clean-up after its epoch. A temporary table would add catalog rows for each task and
+    epoch, or remain in a session that a pooler shares. A lost acknowledgment of COMMIT is an ordinary error, because
+    the rows can be sent again.
     """
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch.
 
         Raises:
-            ValueRefusedError: an offset is NULL, which no index takes for the same as another.
+            ValueRefusedError: an offset is NULL, and NULLs are never equal in an index.
         """
         for name in self._tables.options.offset_columns:
             if batch.column(name).null_count:
@@ -139,20 +138,20 @@ class SourceWriter(StagingWriter):
                     f"the offset column {name!r} is NULL in a row",
                     step=self._context.step_id,
                     epoch=self._context.epoch,
-                    why="such a row could not be told from another when it comes again",
-                    do="leave such rows out, or choose other offset_columns",
+                    why="a replay of such a row could not be detected",
+                    do="filter such rows, or use other offset_columns",
                 )
         super().write_record_batch(batch)
 
     def _add_to_transaction(self, connection: PostgresConnection, staged: StagedRows) -> None:
-        """Insert the rows that the table has not."""
+        """Insert the rows that are not in the table."""
         self._context.metrics.add("rows_changed", self._insert(connection, staged.columns))
 
     def _insert(self, connection: PostgresConnection, columns: tuple[str, ...]) -> int:
         self._tables.database.limit(connection)
         listed = sql.SQL(", ").join(map(escaped, columns))
         offsets = sql.SQL(", ").join(map(escaped, self._tables.options.offset_columns))
-        # In the order of the keys, so that two attempts that bring the same rows wait for each other one way only.
+        # In key order, so that two attempts with the same rows cannot deadlock.
         statement = sql.SQL(
             "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {stage} = %s ORDER BY {offsets}"
             " ON CONFLICT ({offsets}) DO NOTHING"

@@ -1,1 +1,1 @@
-"""`delivery="epoch"`: tasks stage rows, the driver publishes them an epoch at a time."""
+"""`delivery="epoch"`: tasks stage rows, and the driver publishes them one epoch at a time."""

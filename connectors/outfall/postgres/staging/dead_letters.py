@@ -1,12 +1,12 @@
-"""Rows that the target refuses: found among many, named in errors, and kept as dead letters in a table.
+"""Rejected rows: finds them among many, names them in errors, and stores them as dead letters in a table.
 
-A statement or a COPY tells that one of its rows is refused, not which, nor whether there are others. They are found by
-halves; each try runs in a savepoint (manual, SQL SAVEPOINT), so that what a refused one did is undone and what the
-others did stays.
+A statement or a COPY reports that one of its rows was rejected, but not which one, nor whether there are others. They
+are found by bisection. Each attempt runs in a savepoint (manual, SQL SAVEPOINT), so a failed one is undone without the
+others.
 
-A dead letter's `row` is text, since `jsonb` refuses the NUL that a refused string may hold, and does not give numbers
-back as they came; cast it where a row is good: `"row"::jsonb`. What a task finds lies in `refused` beside the ledger
-until its attempt has won, as unlogged as staging is, and counted as staging is.
+A dead letter's `row` is text, because `jsonb` rejects the NUL that a rejected string may contain, and does not preserve
+numbers. Cast it where the row is valid: `"row"::jsonb`. Dead letters of tasks are in `refused`, next to the ledger,
+until their attempt has won. This table is unlogged and counted like staging.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _COLUMNS = {field.name: new_column_type(field.type, field.name) for field in DEA
 _NAMES = sql.SQL(", ").join(map(sql.Identifier, _COLUMNS))
 
 _COPIED = re.compile(r"^COPY .+?, line \d+, column ([^:\n]+)", re.MULTILINE)
-"""What the server says of the place of an error in a COPY; a value may follow."""
+"""The server's message about the position of an error in a COPY; a value may follow."""
 
 
 @dataclass(frozen=True)
 class RowRefusal:
-    """Why a row is refused."""
+    """The reason why a row was rejected."""
 
     reason: str
     code: str | None = None
-    """The SQLSTATE, where the server told."""
+    """The SQLSTATE, if the server rejected the row."""
     detail: str | None = None
     do: str = "correct or leave out the row, or change the table"
     column: str | None = None
-    """The column, where the server names it."""
+    """The column, if the server names it."""
 
     @classmethod
     def of(cls, error: psycopg.Error | RefusedRowError) -> RowRefusal:
-        """Take what the server or the encoder said."""
+        """Return the reason from an error of the server or the encoder."""
         if isinstance(error, RefusedRowError):
             return cls(error.reason, do=error.do or cls.do)
         diagnosis = error.diag
@@ -63,22 +63,22 @@ class RowRefusal:
         )  # fmt: skip
 
     def told(self, log: RowLog) -> str:
-        """Return reason, detail and code in one sentence, with as much of the row as may be shown."""
+        """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
         return told(self.reason, self.code, self.detail, full=log.full, column=self.column)
 
 
 def isolate(
     first: int, after: int, attempt: Callable[[int, int], RowRefusal | None]
 ) -> Iterator[tuple[int, RowRefusal]]:
-    """Apply all rows but those that are refused, and yield these one by one, lowest first.
+    """Apply all accepted rows, and yield the rejected ones, lowest position first.
 
-    Takes about 2 · log2(after - first) attempts for each row that is refused, and one if none is. The same rows in the
-    same order give the same result.
+    Takes about 2 · log2(after - first) attempts for each rejected row, and one attempt if none is rejected. The same
+    rows in the same order give the same result.
 
     Args:
         first: the position of the first row.
-        after: the one behind the last.
-        attempt: applies the rows from a position to another, exclusive, or none of them, and tells why.
+        after: the position after the last row.
+        attempt: applies the rows from a position to another (exclusive); or applies none and returns the reason.
     """
     spans = [(first, after)] if first < after else []
     while spans:
@@ -96,42 +96,42 @@ def isolate(
 def too_many(
     most: int, name: str, refusal: RowRefusal, log: RowLog, *, step: str | None = None, epoch: int | None = None
 ) -> OutfallError:
-    """Make the error for an epoch with more refused rows than may become dead letters."""
+    """Return the error of an epoch with more rejected rows than `max_dead_letters` allows."""
     return ValueRefusedError(
-        f"more than {most} rows of this epoch are refused, among them {name}",
+        f"more than {most} rows of this epoch were rejected, among them {name}",
         step=step,
         epoch=epoch,
         why=refusal.told(log),
-        do="correct the rows or the table; or raise max_dead_letters, if so many are meant to be set aside",
+        do="correct the rows or the table; or raise max_dead_letters, if that many dead letters are intended",
     )
 
 
 def row_log(connection: PostgresConnection, options: PostgresOptions) -> RowLog:
-    """Return how rows are called: by the columns of the options that identify them, else by the primary key."""
+    """Return how messages describe rows: by the columns of the options that identify them, or by the primary key."""
     keys = options.key_columns or options.offset_columns
     return RowLog(options.log_rows, keys or read_primary_key(connection, TableName.parse(options.table)))
 
 
 def batch_row_name(batch: pa.RecordBatch, row: int, log: RowLog, position: int) -> str:
-    """Name a row of a batch.
+    """Return a description of a row of a batch.
 
     Args:
         batch: the rows.
-        row: which of them.
-        log: how rows are called.
-        position: which of its task's rows it is.
+        row: the index of the row in the batch.
+        log: how messages describe rows.
+        position: the index of the row among those of its task.
     """
     return log.name(f"row {position} of its task", row_texts(batch.slice(row, 1))[0])
 
 
 class DeadLetterTable:
-    """The dead letter table of a sink, and where letters wait for their attempt. In the caller's transaction.
+    """The dead-letter table of a sink, and the table of unpublished dead letters. Runs in the caller's transaction.
 
     Args:
-        table: where letters go.
-        metadata_schema: where the ledger is.
-        most: how many letters an epoch may have.
-        log: how rows are called in errors.
+        table: the dead-letter table.
+        metadata_schema: the schema of the ledger.
+        most: the maximum number of dead letters per epoch.
+        log: how errors describe rows.
     """
 
     def __init__(self, table: TableName, metadata_schema: str, most: int, log: RowLog) -> None:
@@ -142,7 +142,7 @@ class DeadLetterTable:
         self._attempts = TableName(metadata_schema, "attempts")
 
     def stage(self, connection: PostgresConnection, stage: int, letters: Sequence[DeadLetter]) -> None:
-        """Write what an attempt found, in the transaction that writes its rows."""
+        """Write the dead letters of an attempt, in the transaction that writes its rows."""
         if not letters:
             return
         statement = sql.SQL("INSERT INTO {} ({}, {}) VALUES ({})").format(
@@ -157,7 +157,7 @@ class DeadLetterTable:
             )
 
     def counts(self, connection: PostgresConnection, stages: Collection[int]) -> dict[int, int]:
-        """Return how many letters of each attempt wait; none where their table is missing."""
+        """Return the number of unpublished dead letters of each attempt; 0 if their table is missing."""
         if not is_there(connection, self._waiting):
             return dict.fromkeys(stages, 0)
         query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
@@ -169,16 +169,16 @@ class DeadLetterTable:
     def check_bound(
         self, connection: PostgresConnection, waiting: Mapping[int, int], *, epoch: int, step: str | None
     ) -> None:
-        """Refuse an epoch whose tasks have set aside more rows together than it may have.
+        """Reject an epoch whose tasks together have more dead letters than allowed.
 
         Args:
             connection: a connection.
-            waiting: how many letters wait of each attempt.
-            epoch: for the text.
-            step: for the text.
+            waiting: the number of dead letters of each attempt.
+            epoch: the epoch, for the error.
+            step: the step, for the error.
 
         Raises:
-            ValueRefusedError: naming one of the rows.
+            ValueRefusedError: names one of the rows.
         """
         if sum(waiting.values()) <= self.most:
             return
@@ -186,14 +186,14 @@ class DeadLetterTable:
             self._waiting.escaped(), sql.Identifier(STAGE)
         )
         found = connection.execute(query, (list(waiting),)).fetchone()
-        # When a crash took them all, whoever counts them says so.
+        # If a crash removed them all, the check of counts reports it.
         if found is not None:
             text, *why = found
             name = self._log.name("a row", text)
             raise too_many(self.most, name, RowRefusal(*why), self._log, step=step, epoch=epoch)
 
     def publish(self, connection: PostgresConnection, stages: Collection[int]) -> int:
-        """Move the letters of attempts that have won; return how many there were."""
+        """Move the dead letters of winning attempts; return their number."""
         statement = sql.SQL("INSERT INTO {} ({names}) SELECT {names} FROM {} WHERE {} = ANY(%s)").format(
             self.table.escaped(), self._waiting.escaped(), sql.Identifier(STAGE), names=_NAMES
         )
@@ -202,12 +202,12 @@ class DeadLetterTable:
     def add(
         self, connection: PostgresConnection, row: sql.Composable, refusal: RowRefusal, *, step: str, epoch: int
     ) -> None:
-        """Write a row that publishing found.
+        """Write a row that publishing rejected.
 
         Args:
             connection: a connection.
             row: a query for the row's text.
-            refusal: why.
+            refusal: the reason.
             step: the step.
             epoch: the epoch.
         """
@@ -221,17 +221,17 @@ class DeadLetterTable:
         connection.execute(statement)
 
     def clear(self, connection: PostgresConnection) -> None:
-        """Remove the letters of all attempts that are given up or published."""
+        """Remove the dead letters of all discarded or published attempts."""
         statement = sql.SQL(
             "DELETE FROM {0} WHERE NOT EXISTS (SELECT 1 FROM {1} AS live WHERE live.stage = {0}.{2})"
         ).format(self._waiting.identifier(), self._attempts.identifier(), sql.Identifier(STAGE))
         connection.execute(statement)
 
     def check(self, connection: PostgresConnection, target: TableName) -> None:
-        """Refuse a table that is there and cannot take letters.
+        """Reject an existing table that cannot store dead letters.
 
         Raises:
-            ConfigurationError: naming each column that does not fit; or it is the target, by another name.
+            ConfigurationError: names each column that does not fit; or the table is the target.
         """
         names = [name.identifier().as_string(connection) for name in (self.table, target)]
         same = connection.execute("SELECT to_regclass(%s) = to_regclass(%s)", names).fetchone()
@@ -239,7 +239,7 @@ class DeadLetterTable:
             raise _is_the_table()
         found = {column.name: column for column in read_columns(connection, self.table)}
         problems = [
-            f"column {name!r} is {found[name].type if name in found else 'missing'} and must be {kind}"
+            f"column {name!r} is {found[name].type if name in found else 'missing'}, but must be {kind}"
             for name, kind in _COLUMNS.items()
             if found and (name not in found or found[name].type != kind)
         ]
@@ -250,12 +250,12 @@ class DeadLetterTable:
         ]
         if problems:
             raise ConfigurationError(
-                f"the table {self.table} cannot take dead letters: {'; '.join(problems)}",
-                do="name another table, which is then made, or give it the columns that PostgresSink.ddl() prints",
+                f"the table {self.table} cannot store dead letters: {'; '.join(problems)}",
+                do="use another table, which the sink then creates, or add the columns that PostgresSink.ddl() prints",
             )
 
     def missing_ddl(self, connection: PostgresConnection) -> list[sql.Composed]:
-        """Return what is to be run so that letters have their tables; nothing when these are there."""
+        """Return the statements that create the missing tables for dead letters; none if they exist."""
         fields = sql.SQL(", ").join(_definition(field) for field in DEAD_LETTER_SCHEMA)
         wanted = {
             self._waiting: sql.SQL("CREATE UNLOGGED TABLE {} ({} bigint NOT NULL, {})").format(
@@ -267,10 +267,10 @@ class DeadLetterTable:
 
 
 def dead_letters(options: PostgresOptions) -> DeadLetterTable | None:
-    """Return where a sink's dead letters go; `None` when they fail the query.
+    """Return the dead-letter table of a sink; `None` if rejected rows fail the query.
 
     Raises:
-        ConfigurationError: the name of the table cannot be read, or is the target's.
+        ConfigurationError: the name of the table is invalid, or is that of the target.
     """
     if options.dead_letter_table is None:
         return None
@@ -282,7 +282,7 @@ def dead_letters(options: PostgresOptions) -> DeadLetterTable | None:
 
 
 def _is_the_table() -> ConfigurationError:
-    return ConfigurationError("dead_letter_table is the table itself", do="name another table")
+    return ConfigurationError("dead_letter_table is the target table", do="set dead_letter_table to another table")
 
 
 def _definition(field: pa.Field) -> sql.Composed:

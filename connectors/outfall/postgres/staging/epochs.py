@@ -1,4 +1,4 @@
-"""`delivery="epoch"`: rows are staged by the tasks, and published by the driver an epoch at a time."""
+"""`delivery="epoch"`: tasks stage rows, and the driver publishes them one epoch at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outfall.sinks import DynamicSink
 
 
 class StagedDelivery(PostgresDelivery, DynamicSink[Any], SupportsCommitter[StagedRows]):
-    """For tasks that copy rows into a staging table: knows the table of a step, and clears it."""
+    """The base of deliveries whose tasks copy rows to a staging table, with its clean-up."""
 
     def committable_serializer(self) -> ModelSerializer[StagedRows]:
         return ModelSerializer(StagedRows)
@@ -47,7 +47,7 @@ class StagedDelivery(PostgresDelivery, DynamicSink[Any], SupportsCommitter[Stage
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         tables = self._tables(context, starting=True)
         return tables.run(
-            "looking into staging of", lambda connection: tables.staging.older(connection, context), starting=True
+            "reading staging of", lambda connection: tables.staging.older(connection, context), starting=True
         )
 
     def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
@@ -59,7 +59,7 @@ class StagedDelivery(PostgresDelivery, DynamicSink[Any], SupportsCommitter[Stage
 
 
 class EpochDelivery(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedRows]):
-    """An epoch is in the table as a whole or not at all."""
+    """Writes each epoch in one transaction, so readers see either all or none of it."""
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StagingWriter:
         return StagingWriter(self._tables(self._writer()), self._writer())
@@ -73,14 +73,14 @@ class EpochDelivery(StagedDelivery, SupportsPreCommitTopology[StagedRows, Staged
         self._check_letters(results)
         if results or self.options.on_existing != "overwrite":
             return results
-        # An epoch without rows, for which Spark may run no task at all, empties the table like any other first one.
+        # A first epoch without rows, for which Spark may run no task, empties the table too.
         return [CommittableMessage(StagedRows(stage=new_stage(), rows=0, columns=()), epoch=0, worker_index=0)]
 
     def write_result_serializer(self) -> ModelSerializer[StagedRows]:
         return self.committable_serializer()
 
     def _check_letters(self, results: Sequence[CommittableMessage[StagedRows]]) -> None:
-        """Refuse what is too much before it is recorded: a table that is mended then takes the rows after all."""
+        """Check the limit of dead letters before the epoch is recorded, so a repaired table can accept the rows."""
         letters = self.letters
         waiting = {message.value.stage: message.value.letters for message in results}
         if letters is None or sum(waiting.values()) <= letters.most:

@@ -1,7 +1,6 @@
-"""Publishing an epoch: one transaction that moves its rows from staging into the table, and writes the ledger's row.
+"""Publishes an epoch: one transaction moves its rows from staging into the table, and updates the ledger.
 
-All rows are moved by one statement; or, where some are refused and become dead letters, all but those. Which statement
-that is, `publish_sql` knows.
+One statement moves all rows, except those that are rejected and become dead letters. `publish_sql` has the statements.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class StagedCommitter(Committer[StagedRows]):
-    """What committers of staged attempts have in common: the step's row in the ledger, and staging."""
+    """The base of committers of staged attempts, with the step's ledger row and staging."""
 
     strict = True
 
@@ -46,7 +45,7 @@ class StagedCommitter(Committer[StagedRows]):
         return self._ledger.read_published(connection, self._context, attempts_of(requests), lock=lock)
 
     def _is_published(self, row: LedgerRow, requests: Sequence[Request]) -> bool:
-        """Tell whether the epoch is in the table; the requests are answered then."""
+        """Return whether the epoch is in the table. If it is, signal that to all requests."""
         if not row.holds(self._context.epoch):
             return False
         for request in requests:
@@ -56,17 +55,18 @@ class StagedCommitter(Committer[StagedRows]):
 
 @dataclass(frozen=True)
 class _Moved:
-    """What became of the rows of an epoch."""
+    """The result of moving the rows of an epoch."""
 
     changed: int
     letters: int = 0
-    """How many rows publishing refused; those that staging refused are counted by their tasks."""
+    """The number of rows that publishing rejected. Tasks count those that staging rejected."""
 
 
 class PostgresCommitter(StagedCommitter):
-    """Moves the rows of an epoch's winners from staging into the table, all or none, and writes the epoch beside them.
+    """Moves the rows of winning attempts from staging into the table, and records the epoch, in one transaction.
 
-    Two drivers that publish the same epoch meet at the ledger's row: whoever comes second finds the epoch there.
+    If two drivers publish the same epoch, the lock of the ledger row serializes them, and the second one finds the
+    epoch.
     """
 
     def __init__(self, tables: StepTables, context: CommitterInitContext) -> None:
@@ -103,15 +103,13 @@ class PostgresCommitter(StagedCommitter):
     def find_lost(self, requests: Sequence[Request]) -> None:
         def find(connection: PostgresConnection) -> Mapping[int, str]:
             row = self._row(connection, requests)
-            # Another driver may have published them meanwhile, and cleared staging.
+            # Another driver may have published them in the meantime, and cleared staging.
             return {} if row.holds(self._context.epoch) else self._find_lost(connection, requests)
 
-        _signal(requests, self._tables.run("looking into staging of", find))
+        _signal(requests, self._tables.run("reading staging of", find))
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
-        row = self._tables.run(
-            "looking at the ledger of", lambda connection: self._row(connection, requests, lock=True)
-        )
+        row = self._tables.run("reading the ledger of", lambda connection: self._row(connection, requests, lock=True))
         return not row.holds(self._context.epoch)
 
     def revoke(self, requests: Sequence[Request]) -> None:
@@ -119,12 +117,12 @@ class PostgresCommitter(StagedCommitter):
         reached("postgres: revoked")
 
     def _signal_lost(self, requests: Sequence[Request]) -> bool:
-        """Find what is lost of an epoch that is being published: the rest of it, then, is lost as well.
+        """Find lost attempts of an epoch that is being published. Then all other attempts of it are lost too.
 
-        Under the ledger's lock, so that a driver that wakes up late does not publish rows that this one takes for lost.
+        Runs under the ledger's lock, so that a stale driver cannot publish rows that this one reports as lost.
 
         Returns:
-            Whether something is lost, or all is published.
+            Whether an attempt is lost, or the epoch is published.
         """
 
         def find(connection: PostgresConnection) -> Mapping[int, str] | None:
@@ -137,18 +135,19 @@ class PostgresCommitter(StagedCommitter):
                 self._staging.forget(connection, _stages(requests))
             return lost
 
-        lost = self._tables.run("looking into staging of", find)
+        lost = self._tables.run("reading staging of", find)
         if lost is None:
             return True
         if lost:
-            with_them = f"given up with another of its epoch: {next(iter(lost.values()))}"
+            with_them = f"discarded with another attempt of its epoch: {next(iter(lost.values()))}"
             _signal(requests, {stage: lost.get(stage, with_them) for stage in _stages(requests)})
         return bool(lost)
 
     def _prepare_letters(self, requests: Sequence[Request]) -> None:
-        """Make the tables for dead letters.
+        """Create the tables for dead letters.
 
-        A recorded epoch is finished before the target is opened, perhaps under options that ask for letters only now.
+        A recorded epoch is finished before the target is opened, and the option may have been set after it was
+        recorded.
         """
         letters = self._letters
         if letters is None:
@@ -159,15 +158,15 @@ class PostgresCommitter(StagedCommitter):
             letters.check(connection, self._table)
             return letters.missing_ddl(connection)
 
-        if not self._tables.run("looking for the dead letters of", missing):
+        if not self._tables.run("checking the dead letters of", missing):
             return
         if self._options.create_staging == "never":
             raise TargetError(
-                f"a table for dead letters is missing: {letters.table} or what waits for it",
+                f"a table for dead letters is missing: {letters.table} or {self._options.metadata_schema}.refused",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 why="create_staging is 'never'",
-                do="have a DBA run what PostgresSink.ddl() prints",
+                do="have a DBA run the output of PostgresSink.ddl()",
             )
         self._tables.make(Wanted((self._options.metadata_schema, letters.table.name), letters.missing_ddl))
 
@@ -188,7 +187,7 @@ class PostgresCommitter(StagedCommitter):
             request.signal_committed()
 
     def _make_way(self, connection: PostgresConnection, row: LedgerRow) -> None:
-        """Delete what the table holds, where the first epoch is to do so."""
+        """Delete existing rows in the first epoch with `on_existing="overwrite"`."""
         if row.epoch is None and self._options.on_existing == "overwrite":
             connection.execute(sql.SQL("DELETE FROM {}").format(self._table.identifier()))
 
@@ -207,11 +206,11 @@ class PostgresCommitter(StagedCommitter):
         changed: int | None = None
         try:
             with connection.transaction():
-                # A constraint that waits for COMMIT could not be told from others there.
+                # A deferred constraint would fail at COMMIT, where the row could not be found.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 changed = move.whole(connection)
         except psycopg.Error as error:
-            # Where no row of the epoch can be taken as it was staged, none is a dead letter.
+            # If the table no longer fits any staged row, no row is a dead letter.
             if not is_rows_fault(error) or (may_be_misfit(error) and self._find_lost(connection, requests)):
                 raise
         if changed is None:  # not within the handler, whose error would stand in every traceback, with the row
@@ -222,7 +221,7 @@ class PostgresCommitter(StagedCommitter):
     def _move_sorting(
         self, connection: PostgresConnection, move: Move, letters: DeadLetterTable, already: int
     ) -> _Moved:
-        """Move what the table takes, and write what it refuses as dead letters."""
+        """Move the accepted rows, and write the rejected ones as dead letters."""
         self._check_all_there(connection, move, None)
         sorting = move.sorting(connection)
         for refusal in sorting.run():
@@ -240,14 +239,14 @@ class PostgresCommitter(StagedCommitter):
     def _check_no_letters(self, count: int) -> None:
         if count:
             raise CommitRefusedError(
-                f"{count} rows of this epoch were set aside as dead letters, and there is no table for them any more",
+                f"{count} rows of this epoch are dead letters, but dead_letter_table is no longer set",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 do="set dead_letter_table again, at least until this epoch is published",
             )
 
     def _check_all_there(self, connection: PostgresConnection, move: Move, changed: int | None) -> None:
-        # Appends tell by themselves that no row was lost, unless the table's triggers or rules leave rows out.
+        # For appends, the row count shows that no row was lost, unless triggers or rules of the table skip rows.
         told = self._options.write_mode == "append" and changed == sum(move.expected.values())
         if not told and self._staging.counts(connection, move.expected) != move.expected:
             raise _RowsLostError
@@ -255,16 +254,16 @@ class PostgresCommitter(StagedCommitter):
     def _refusal(self, requests: Sequence[Request], error: psycopg.Error) -> OutfallError:
         name, refusal = self._named(requests) or ("rows of this epoch", RowRefusal.of(error))
         return CommitRefusedError(
-            f"{self._table} refuses {name}",
+            f"{self._table} rejects {name}",
             step=self._context.step_id,
             epoch=self._context.epoch,
             why=refusal.told(RowLog(self._options.log_rows)),
-            do="correct the row at its source or change the table, and start the query again, or set dead_letter_table;"
+            do="correct the row at its source or change the table, and start the query again; or set dead_letter_table;"
             " nothing of the epoch is in the table",
         )
 
     def _named(self, requests: Sequence[Request]) -> tuple[str, RowRefusal] | None:
-        """Find a row that is refused, by moving the rows once more without committing; nothing when none is now."""
+        """Find a rejected row by moving the rows again without a commit; return `None` if none is rejected now."""
         move = self._moving(requests)
         try:
             with self._tables.database.connection() as connection, connection.transaction(force_rollback=True):
@@ -277,7 +276,7 @@ class PostgresCommitter(StagedCommitter):
             return None
 
     def _count(self) -> None:
-        """Count once what was committed, however often it was tried."""
+        """Count the committed rows once, regardless of retries."""
         if self._tries > 1:
             self._context.metrics.add("retries", self._tries - 1)
         if self._moved is not None:
@@ -293,10 +292,10 @@ class PostgresCommitter(StagedCommitter):
         row = self._row(connection, requests, lock=True)
         if row.holds(context.epoch):
             raise LostCommittableError(
-                f"epoch {context.epoch} is in {self._table} already and cannot be revoked",
+                f"epoch {context.epoch} is already in {self._table} and cannot be revoked",
                 step=context.step_id,
                 epoch=context.epoch,
-                do="start the query again: the ledger settles it",
+                do="start the query again, which then finds the epoch in the ledger",
             )
         self._ledger.revoke(connection, row, context.generation)
         self._staging.forget(connection, _stages(requests))
@@ -307,24 +306,24 @@ class PostgresCommitter(StagedCommitter):
     def _fenced(self) -> FencedError:
         context = self._context
         return FencedError(
-            f"the ledger of {self._table} takes no more rows of generation {context.generation}",
+            f"the ledger of {self._table} rejects rows of generation {context.generation}",
             step=context.step_id,
             epoch=context.epoch,
-            why="a newer driver found some of them lost, and writes the epoch anew",
-            do="nothing, if the newer one is meant to run",
+            why="a newer driver found that some of them were lost, and writes the epoch again",
+            do="nothing, if the newer driver is the intended one",
         )
 
 
 class _RowsLostError(Exception):
-    """Fewer rows are in staging than were recorded: the transaction must not commit."""
+    """Staging has fewer rows than were recorded, so the transaction must not commit."""
 
 
 class _RevokedError(Exception):
-    """The generation may publish no more: some of what it wrote was found to be lost."""
+    """The generation can no longer publish, because some of its rows were lost."""
 
 
 def attempts_of(requests: Sequence[Request]) -> list[StagedRows]:
-    """Return the attempts that are to be committed."""
+    """Return the attempts to commit."""
     return [request.committable for request in requests]
 
 
@@ -342,40 +341,40 @@ class Move:
     """Moves the rows of attempts from staging into the table. Every call runs in the caller's transaction.
 
     Args:
-        options: how rows are written.
+        options: the options of the sink.
         table: the target.
-        staging: where the rows are.
-        attempts: whose rows; at least one.
+        staging: the staging table.
+        attempts: at least one attempt, whose rows are moved.
     """
 
     def __init__(
         self, options: PostgresOptions, table: TableName, staging: TableName, attempts: Sequence[StagedRows]
     ) -> None:
         self.expected = {staged.stage: staged.rows for staged in attempts}
-        # On Spark those of one DataFrame; elsewhere those that any attempt has.
+        # On Spark, all attempts have the columns of one DataFrame; elsewhere, they may differ.
         self._columns = tuple(dict.fromkeys(name for staged in attempts for name in staged.columns))
         self._options = options
         self._table = table
         self._staging = staging
 
     def whole(self, connection: PostgresConnection) -> int:
-        """Move all rows by one statement and return how many rows of the table that changed."""
+        """Move all rows with one statement; return the number of changed rows of the table."""
         if not self._columns:
             return 0
         return _execute(connection, self._statements("all"), {"stages": list(self.expected)})
 
     def sorting(self, connection: PostgresConnection) -> SortingMove:
-        """Begin to move the rows that the table takes."""
-        # A savepoint gives up the locks that were taken in it.
+        """Return a move of the rows that the table accepts."""
+        # Take the lock here, because a rolled-back savepoint releases the locks that were taken in it.
         connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(self._staging.identifier()))
-        # Constraints that wait for COMMIT would fail all rows there, and name none.
+        # Deferred constraints would fail all rows at COMMIT without naming one.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         stages = list(self.expected)
         found = places(self._options, connection, self._staging, stages)
         return SortingMove(connection, found, self._statements(found.rows), self._statements(found.one), stages)
 
     def row_text(self, place: str) -> sql.Composed:
-        """Return a query for the JSON text of one staged row, as the server writes it."""
+        """Return a query for the JSON text of one staged row, encoded by the server."""
         shown: list[sql.Composable] = [sql.Identifier(name) for name in self._columns]
         if self._options.delete_marker:
             shown.append(
@@ -386,7 +385,7 @@ class Move:
         )
 
     def name(self, connection: PostgresConnection, place: str) -> str:
-        """Name a staged row as `log_rows` permits."""
+        """Return a description of a staged row, as `log_rows` permits."""
         found = connection.execute(self.row_text(place)).fetchone()
         return row_log(connection, self._options).name("a row", found[0] if found else "")
 
@@ -395,16 +394,16 @@ class Move:
 
 
 class SortingMove:
-    """Moves rows by halves, each in a savepoint, so that those which are refused are found and the others are moved.
+    """Moves rows by bisection with savepoints, which finds the rejected rows and moves all others.
 
-    Of rows with one key an upsert takes the last; when that is refused, the one before it.
+    Of several rows with one key, an upsert uses the last; if that is rejected, the one before it.
 
     Args:
-        connection: in a transaction, which holds staging.
-        places: where the rows are that are moved at first.
-        moving: the statements for some of them.
-        moving_one: the statements for any one.
-        stages: the attempts' numbers.
+        connection: a connection in a transaction, which has locked staging.
+        places: the addresses of the rows that are moved first.
+        moving: the statements for a range of rows.
+        moving_one: the statements for one row.
+        stages: the numbers of the attempts.
     """
 
     def __init__(
@@ -416,9 +415,9 @@ class SortingMove:
         stages: Sequence[int],
     ) -> None:
         self.changed = 0
-        """How many rows of the table the moves have changed."""
+        """The number of changed rows of the table."""
         self.refused: dict[str, RowRefusal] = {}
-        """The rows that are not moved, by their address."""
+        """The rejected rows, by address."""
         self._connection = connection
         self._places = places
         self._moving = moving
@@ -426,12 +425,12 @@ class SortingMove:
         self._stages = list(stages)
 
     def first(self) -> tuple[str, RowRefusal] | None:
-        """Move rows until one is refused, and return it with its address."""
+        """Move rows until one is rejected; return its address and the reason."""
         found = next(isolate(0, self._places.count, self._attempt), None)
         return None if found is None else (self._places.place(found[0]), found[1])
 
     def run(self) -> Iterator[RowRefusal]:
-        """Move all rows that are taken. Yields each refusal as it is found; `refused` has those that stay."""
+        """Move all accepted rows. Yields each rejection when it is found; `refused` has the final ones."""
         for position, refusal in isolate(0, self._places.count, self._attempt):
             self.refused[self._places.place(position)] = refusal
             yield refusal
@@ -440,7 +439,7 @@ class SortingMove:
         self._try_again()
 
     def _fall_back(self, place: str) -> Iterator[RowRefusal]:
-        """Take the row that a refused one had replaced."""
+        """Move the row that a rejected one had replaced."""
         while (found := self._places.replaced(place)) is not None:
             refusal = self._attempt_one(found)
             if refusal is None:
@@ -450,7 +449,7 @@ class SortingMove:
             place = found
 
     def _try_again(self) -> None:
-        """Rows that refer to others of the epoch are taken once these are there."""
+        """Retry rows that refer to other rows of the epoch by a foreign key."""
         progress = True
         while progress:
             progress = False
@@ -478,5 +477,5 @@ class SortingMove:
 
 
 def _execute(connection: PostgresConnection, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
-    """Run statements one after the other, and return how many rows the last of them has changed."""
+    """Run statements in order; return the number of rows that the last one changed."""
     return [connection.execute(each, given).rowcount for each in moving][-1]

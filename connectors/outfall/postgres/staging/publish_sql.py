@@ -1,8 +1,8 @@
-"""The statements that move staged rows into the target, and which rows each is about. All take parameters.
+"""The statements that move staged rows into the target, and how they select rows. All have parameters.
 
-A row is told by its address in staging (`ctid`, manual, 5.6 System Columns): it stays while a transaction holds the
-table, which a rewrite would have to lock. So rows need no number of their own, and rows that were staged before dead
-letters were asked for are found as well.
+The address of a row in staging identifies it (`ctid`, manual, 5.6 System Columns). The address is stable while a
+transaction has locked the table, because a rewrite needs a lock. Rows therefore need no number, and dead letters also
+work for rows that were staged before the option was set.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from outfall.postgres.options import PostgresOptions
 
 _PAGE_HEADER = 24
 _SMALLEST_ROW = 28
-"""Bytes of a page (storage/bufpage.h), and of a row in it with its pointer: a page has no address beyond their
-quotient, `MaxHeapTuplesPerPage`."""
+"""Bytes of a page header (storage/bufpage.h), and of the smallest row with its pointer. They give the maximum number of
+addresses in a page, `MaxHeapTuplesPerPage`."""
 
 Rows = Literal["all", "addressed", "address", "ranked", "rank"]
-"""Which staged rows a statement is about: those of all attempts; of them those from an address `low` to an address
-`high`, exclusive, or the one at address `place`; or, for upserts, the last ones of their keys from rank `low` to rank
-`high`, exclusive, or the one at `place` as if it were the last."""
+"""The staged rows that a statement selects: all rows of the attempts; those from address `low` to `high` (exclusive);
+the one at address `place`; or, for upserts, the last rows of their keys from rank `low` to `high` (exclusive), or the
+row at `place` as if it were the last."""
 
 _RANKS = sql.SQL("pg_temp._outfall_ranks")
 _CONDITIONS: dict[Rows, str] = {
@@ -43,21 +43,24 @@ _RANKED: dict[Rows, str] = {
 def statements(
     options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], rows: Rows = "all"
 ) -> list[sql.Composed]:
-    """Return what publishes rows, those of the attempts whose numbers are the parameter `stages`; the last one counts.
+    """Return the statements that publish the rows of attempts. The row count of the last one is the result.
 
-    What an upsert removes goes first, and by a statement of its own, since none can write a row twice: the key may come
-    again. It is then inserted as its first row has it, with what is updated from its last row, as if each came alone.
+    The parameter `stages` has the numbers of the attempts.
 
-    Rows of one key meet in the order of their keys, so that two queries that write the same keys cannot deadlock.
+    An upsert removes rows with a separate first statement, because one statement cannot write a row twice and a removed
+    key may occur again. The key is then inserted from its first row, with updated columns from its last row, as if each
+    row had arrived alone.
 
-    Where it is not about all rows, an upsert is given one of each key at most.
+    Rows are processed in key order, so that two queries that write the same keys cannot deadlock.
+
+    If not all rows are selected, an upsert selects at most one row per key.
 
     Args:
-        options: how rows are written.
+        options: the options of the sink.
         table: the target.
-        staging: where the rows are.
-        columns: the target's columns that they have values for.
-        rows: which of them.
+        staging: the staging table.
+        columns: the target's columns for which the rows have values.
+        rows: the selection.
     """
     match options.write_mode:
         case "append":
@@ -72,34 +75,34 @@ def statements(
 def places(
     options: PostgresOptions, connection: PostgresConnection, staging: TableName, stages: Sequence[int]
 ) -> Places:
-    """Find where the rows of attempts stand, in an order that can be halved; for upserts the last row of each key."""
+    """Return the addresses of the attempts' rows, in an order for bisection; for upserts, the last row of each key."""
     if options.write_mode == "upsert":
         return Ranks(connection, staging, options.key_columns, _order(options), _gone(options), stages)
     return Addresses(connection, staging)
 
 
 class Places(Protocol):
-    """The rows that are moved at first, by position from 0 on. In the transaction that made it."""
+    """The rows that are moved first, by position from 0. Valid in the transaction that created it."""
 
     rows: Rows
-    """What chooses those between two positions."""
+    """The selection of rows between two positions."""
     one: Rows
-    """What chooses any one by its address."""
+    """The selection of one row by address."""
     count: int
-    """How many positions there are."""
+    """The number of positions."""
 
     def between(self, low: int, high: int) -> Mapping[str, Any]:
-        """Return the parameters of what chooses those from a position to another, exclusive."""
+        """Return the parameters that select the rows from a position to another (exclusive)."""
 
     def place(self, position: int) -> str:
         """Return the address at a position."""
 
     def replaced(self, place: str) -> str | None:
-        """Return the address of the row in whose stead this one is moved."""
+        """Return the address of the row that this one replaces; `None` if there is none."""
 
 
 class Addresses:
-    """All rows, in the order of their addresses; there are positions without a row."""
+    """All rows in address order. Some positions have no row."""
 
     rows: Rows = "addressed"
     one: Rows = "address"
@@ -123,21 +126,21 @@ class Addresses:
 
 
 class Ranks:
-    """The last row of each key, in the order of their addresses.
+    """The last row of each key, in address order.
 
-    Each row knows the one of its key that came before it (`replaced`), the last one that removes, up to itself
-    (`removal`), and the first one after that (`first`), which inserts.
+    Each row has the previous row of its key (`replaced`), the last removal up to itself (`removal`), and the first row
+    after that (`first`), which inserts.
 
-    They are found once, by one sort, and kept in a temporary table that ends with the transaction: a pooler, which
-    gives the next one another session, does no harm.
+    They are determined once, by one sort, and stored in a temporary table that ends with the transaction, so connection
+    poolers are supported.
 
     Args:
-        connection: in a transaction.
-        staging: where the rows are.
-        keys: the columns that make one key.
-        order: the keys, then what puts the last row of each first.
-        gone: whether a row removes.
-        stages: the attempts' numbers.
+        connection: a connection in a transaction.
+        staging: the staging table.
+        keys: the columns of the key.
+        order: the sort order: by key, last row first.
+        gone: the expression for whether a row is a removal.
+        stages: the numbers of the attempts.
     """
 
     rows: Rows = "ranked"
@@ -157,7 +160,7 @@ class Ranks:
         create = sql.SQL("CREATE TEMPORARY TABLE {} ({}, rank bigint) ON COMMIT DROP")
         connection.execute(create.format(_RANKS, sql.SQL(tids)))
         own = [sql.Identifier(f"_outfall_key_{number}") for number in range(len(keys))]
-        # By time, rows of a key fall into stretches, each of which but the first begins with one that removes.
+        # In time order, the rows of a key form stretches. Each stretch except the first begins with a removal.
         ranking = sql.SQL(
             "INSERT INTO {ranks} (place, replaced, removal, first, rank)"
             " SELECT _outfall_place, _outfall_replaced,"
@@ -210,14 +213,14 @@ class Ranks:
 
 
 def _these(rows: Rows, column: Literal["place", "removal"] = "place") -> sql.Composed:
-    """Return the condition on staging that chooses rows, or for ranked ones what `Ranks` knows beside them."""
+    """Return the condition on staging that selects rows, or a related row in `Ranks` for ranked ones."""
     return sql.SQL(_CONDITIONS[rows]).format(
         stage=escaped(STAGE), column=sql.Identifier(column), ranks=_RANKS, ranked=_ranked(rows)
     )
 
 
 def _ranked(rows: Rows) -> sql.SQL:
-    """Return the condition on `_RANKS` that chooses rows."""
+    """Return the condition on `_RANKS` that selects rows."""
     return sql.SQL(_RANKED.get(rows, "true"))
 
 
@@ -259,7 +262,7 @@ def _upsert(
 
 
 def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
-    """The last row of each key."""
+    """Return a query for the last row of each key."""
     first = sql.SQL("DISTINCT ON ({}) ").format(_list(options.key_columns)) if rows == "all" else sql.SQL("")
     order = sql.SQL(" ORDER BY {}").format(_order(options)) if rows == "all" else sql.SQL("")
     return sql.SQL(
@@ -276,7 +279,7 @@ def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str]
 
 
 def _merged(options: PostgresOptions, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
-    """What is updated of the last row of each key, and all else of the first one after the last that removes."""
+    """Return a query for updated columns from the last row of each key, and others from the first after a removal."""
     updated = _updated(options, columns)
     if rows == "all":
         picked = [
@@ -321,12 +324,12 @@ def _merged(options: PostgresOptions, staging: TableName, columns: Sequence[str]
 
 
 def _gone(options: PostgresOptions) -> sql.Composable:
-    """Whether a staged row removes."""
+    """Return the expression for whether a staged row is a removal."""
     return sql.SQL("coalesce({}, false)").format(escaped(MARKER)) if options.delete_marker else sql.SQL("false")
 
 
 def _order(options: PostgresOptions) -> sql.Composed:
-    """The last of each key first: by the ordering column, then as they were written."""
+    """Return the sort order with the last row of each key first: by the ordering column, then by write order."""
     keys = [escaped(key) for key in options.key_columns]
     latest = [sql.SQL("{} DESC NULLS LAST").format(escaped(options.order_column))] if options.order_column else []
     written = [sql.SQL("{} DESC").format(escaped(STAGE)), sql.SQL("{} DESC").format(escaped(ROW))]
@@ -334,7 +337,10 @@ def _order(options: PostgresOptions) -> sql.Composed:
 
 
 def _removal(options: PostgresOptions, table: TableName, staging: TableName, rows: Rows) -> sql.Composed:
-    """Delete what the last row says that removes. The predicate names columns without a table: none may have these."""
+    """Return the statement for the last removal of each key.
+
+    The subquery renames its columns, because the user's predicate has unqualified column names.
+    """
     names = [name for name in dict.fromkeys([*options.key_columns, options.order_column]) if name is not None]
     own = {name: escaped(f"_outfall_{number}") for number, name in enumerate(names)}
     conditions = [sql.SQL("target.{} = gone.{}").format(escaped(key), own[key]) for key in options.key_columns]
@@ -382,14 +388,14 @@ def _action(options: PostgresOptions, columns: Sequence[str]) -> sql.Composable:
 
 
 def _updated(options: PostgresOptions, columns: Sequence[str]) -> list[str]:
-    """The columns that an existing row gets anew."""
-    # With what orders it, or the row would seem older than what it holds now.
+    """Return the columns of an existing row that are updated."""
+    # Includes the ordering column, or the row would seem older than its new values.
     wanted = [*options.update_columns, options.order_column] if options.update_columns else columns
     return [name for name in dict.fromkeys(wanted) if name is not None and name not in options.key_columns]
 
 
 def _not_newer(column: str, theirs: sql.Composable) -> sql.Composed:
-    """The condition that the table's row is not newer."""
+    """Return the condition that the table's row is not newer."""
     return sql.SQL("(target.{0} IS NULL OR target.{0} <= {1})").format(escaped(column), theirs)
 
 

@@ -1,10 +1,10 @@
-"""Staging: one unlogged table per step and target, in which each attempt's rows carry a number of their own.
+"""Staging: one unlogged table per step and target, in which each attempt's rows have their own number.
 
-The table is made once and stays. Rows whose number stands in `attempts` may still be published; all others are left
-over from attempts that were published, lost or killed, and are cleared away after an epoch.
+The table is created once and remains. Rows whose number is in `attempts` may still be published. All others are from
+attempts that were published, lost or killed, and are removed after an epoch.
 
-The name is known beforehand, so that a DBA can make the table; and what a table is called by the server, and how a
-table that was lost or altered meanwhile is told from one that is whole, is known here only.
+The name is deterministic, so that a DBA can create the table. This module also detects a staging table that was lost or
+altered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.dead_letters import DeadLetterTable
 
 _TRUNCATE_BYTES = 8 << 20
-"""A staging table of at most this size is cleared row by row; truncating costs a new file and a lock on the table."""
+"""A staging table of at most this size is cleared with DELETE. TRUNCATE creates a new file and locks the table."""
 
 
 class StagedRows(BaseModel):
@@ -35,22 +35,22 @@ class StagedRows(BaseModel):
 
     stage: int
     rows: int = Field(ge=0)
-    """How many, so that a staging table that a crash of the server emptied is seen before it is published."""
+    """The number of rows, to detect before publication that a server crash emptied the staging table."""
     columns: tuple[str, ...]
-    """The target's columns that they have values for."""
+    """The target's columns for which the rows have values."""
     letters: int = Field(default=0, ge=0)
-    """How many more rows staging refused, which are dead letters."""
+    """The number of additional rows that staging rejected, which are dead letters."""
     staging: tuple[str, str] | None = None
-    """Schema and name of the table that they lie in; `None` in records that do not say it: the sink's own."""
+    """Schema and name of their staging table; `None` in older records: the sink's own."""
 
 
 class Staging:
     """The staging table of one step and target. Every call runs in the caller's transaction.
 
     Args:
-        options: how rows are written.
-        target: the target, as the user names it.
-        found_in: the schema where the server finds it.
+        options: the options of the sink.
+        target: the target, as spelled in the options.
+        found_in: the schema of the target; `None` if it is not known.
         step_id: the step.
     """
 
@@ -64,12 +64,12 @@ class Staging:
         self._ledger = TableName(schema, "ledger").escaped()
 
     def missing_ddl(self, connection: PostgresConnection) -> list[sql.Composed]:
-        """Return what is to be run so that staging has the target's columns; nothing when it has them.
+        """Return the statements that give staging the target's columns; none if it has them.
 
         Raises:
-            TargetError: there is no target.
+            TargetError: the target does not exist.
         """
-        # With the table's collations: which keys are one must not depend on where they are compared.
+        # With the table's collations, so that keys compare equal in staging exactly if they do in the table.
         columns = read_columns(connection, self._target)
         wanted = [(column.name, column.definition) for column in columns if column.writable]
         if not wanted:
@@ -78,14 +78,14 @@ class Staging:
         found = [(column.name, column.definition) for column in read_columns(connection, self.table)]
         if found == wanted:
             return []
-        # The types come from the server's own catalogue, which writes them as SQL.
+        # The types come from the server's catalog as SQL text.
         fields = [sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in wanted]
         name = self.table.identifier()
         old = [sql.SQL("DROP TABLE {}").format(name)] if found else []
         return [*old, sql.SQL("CREATE UNLOGGED TABLE {} ({})").format(name, sql.SQL(", ").join(fields))]
 
     def register(self, connection: PostgresConnection, context: WriterInitContext, staged: StagedRows) -> None:
-        """Write whose rows these are, in the transaction that writes the rows."""
+        """Register the attempt of staged rows, in the transaction that writes them."""
         statement = sql.SQL(
             "INSERT INTO {} (stage, staging, incarnation, generation, epoch, attempt, rows)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s)"
@@ -104,7 +104,7 @@ class Staging:
         )
 
     def counts(self, connection: PostgresConnection, stages: Collection[int]) -> dict[int, int]:
-        """Return how many rows of each attempt are there."""
+        """Return the number of staged rows of each attempt."""
         query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
             sql.Identifier(STAGE), self.table.escaped()
         )
@@ -112,26 +112,26 @@ class Staging:
         return {stage: found.get(stage, 0) for stage in stages}
 
     def registered(self, connection: PostgresConnection, stages: Collection[int]) -> set[int]:
-        """Return those attempts that are registered."""
+        """Return the attempts that are registered."""
         query = sql.SQL("SELECT stage FROM {} WHERE stage = ANY(%s)").format(self._attempts.escaped())
         return {stage for (stage,) in connection.execute(query, (list(stages),))}
 
     def forget(self, connection: PostgresConnection, stages: Collection[int]) -> None:
-        """Give up attempts, whose rows are cleared away later."""
+        """Discard attempts. Their rows are removed later."""
         statement = sql.SQL("DELETE FROM {} WHERE stage = ANY(%s)").format(self._attempts.escaped())
         connection.execute(statement, (list(stages),))
 
     def forget_older(self, connection: PostgresConnection, context: CleanUpContext) -> int:
-        """Give up our attempts of older generations, which stand in no record; return how many there were.
+        """Discard unrecorded attempts of this incarnation's older generations; return their number.
 
-        And those of any incarnation that has no ledger row, which are never published: a task of a batch job may finish
-        after its job did.
+        Attempts of incarnations without a ledger row are discarded too. They are never published: a task of a batch job
+        may end after its job.
         """
         statement = sql.SQL("DELETE FROM {} AS old WHERE {}").format(self._attempts.escaped(), self._is_older())
         return connection.execute(statement, self._bounds(context)).rowcount
 
     def older(self, connection: PostgresConnection, context: CleanUpContext) -> list[str]:
-        """Name the attempts that `forget_older` would give up."""
+        """Describe the attempts that `forget_older` would discard."""
         query = sql.SQL(
             "SELECT incarnation, generation, epoch, attempt, rows FROM {} AS old WHERE {} ORDER BY 1, 2, 3, 4"
         ).format(self._attempts.escaped(), self._is_older())
@@ -154,10 +154,10 @@ class Staging:
         }
 
     def clear(self, connection: PostgresConnection) -> None:
-        """Remove the rows of all attempts that are given up.
+        """Remove the rows of all discarded attempts.
 
-        A large table is truncated if no attempt may still be published and nobody is writing; else, as a small one
-        always, it is cleared row by row.
+        A large table is truncated if no attempt may still be published and no task is writing. Otherwise, rows are
+        deleted.
         """
         size, live = connection.execute(
             sql.SQL("SELECT pg_relation_size(%s::regclass), EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(
@@ -176,7 +176,7 @@ class Staging:
     def _truncate(self, connection: PostgresConnection) -> bool:
         try:
             with connection.transaction():
-                # An attempt that is writing holds a lock until it commits; its rows are nobody's business yet.
+                # A writing attempt holds a lock until it commits.
                 connection.execute(
                     sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(self.table.identifier())
                 )
@@ -194,16 +194,16 @@ class Staging:
     def find_lost(
         self, connection: PostgresConnection, attempts: Sequence[StagedRows], letters: DeadLetterTable | None
     ) -> Mapping[int, str]:
-        """Return the attempts whose recorded rows can no longer be published, by number, and why.
+        """Return the attempts whose recorded rows can no longer be published, by number, with the reason.
 
-        Staging has them no more, or is no longer made for them or the table. A table that was altered since then never
-        takes them; it may take those that a query writes anew which was changed to match. A table that is gone is no
-        such case: its other rows are gone with it.
+        Their rows are missing in staging, or staging no longer matches the attempt or the table. An altered table can
+        only accept rows that the changed query writes again. A missing table does not count here, because all its other
+        rows are lost too.
 
         Args:
             connection: a connection.
-            attempts: what is recorded of them.
-            letters: where their dead letters wait.
+            attempts: the recorded attempts.
+            letters: the tables of their dead letters.
         """
         staged = {column.name: column.type for column in read_columns(connection, self.table)}
         wanted = {column.name: column for column in read_columns(connection, self._target)}
@@ -217,17 +217,17 @@ class Staging:
         table = self.table
         if attempt.staging not in (None, (table.schema, table.name)):
             former = ".".join(attempt.staging or ())
-            return f"attempt {attempt.stage} was staged in {former}, and by the sink's options of now that is {table}"
+            return f"attempt {attempt.stage} was staged in {former}, but the sink's current options use {table}"
         if not staged:
-            return f"the staging table {table} is gone, and the {attempt.rows} rows of attempt {attempt.stage} with it"
+            return f"the staging table {table} with the {attempt.rows} rows of attempt {attempt.stage} is missing"
         own = [name for name, _ in self._options.staging_columns()]
         missing = [name for name in (*own, *attempt.columns) if name not in staged]
         if missing:
-            return f"{table} has no column {missing[0]!r} any more, which attempt {attempt.stage} was staged with"
+            return f"{table} no longer has the column {missing[0]!r}, with which attempt {attempt.stage} was staged"
         return self._misfit(attempt, staged, wanted)
 
     def _misfit(self, attempt: StagedRows, staged: Mapping[str, str], wanted: Mapping[str, TableColumn]) -> str | None:
-        """Say why the table of now, if there is one, or the options of now cannot take what is in staging."""
+        """Return why the current table or the current options cannot accept the staged rows."""
         if not attempt.columns:
             return None
         options = self._options
@@ -235,14 +235,14 @@ class Staging:
         for name in attempt.columns if not deletes else options.key_columns:
             column = wanted.get(name)
             if wanted and (column is None or not (column.writable or deletes)):
-                return f"attempt {attempt.stage} was staged with column {name!r}, and {self._target} takes none by now"
+                return f"attempt {attempt.stage} was staged with column {name!r}, which {self._target} no longer has"
             if column is not None and name in staged and staged[name] != column.type:
-                return f"column {name!r} is {staged[name]} in {self.table} and {column.type} in {self._target}"
+                return f"column {name!r} is {staged[name]} in {self.table} but {column.type} in {self._target}"
         named = [name for name in options.columns_named() if name not in (*attempt.columns, options.delete_marker)]
         needed = [] if deletes else [name for name, column in wanted.items() if column.needed]
         given = [*named, *(name for name in needed if name not in attempt.columns)]
         if given:
-            return f"attempt {attempt.stage} was staged without column {given[0]!r}, which is needed by now"
+            return f"attempt {attempt.stage} was staged without column {given[0]!r}, which is required now"
         return None
 
     def _miscounted(
@@ -253,13 +253,13 @@ class Staging:
         waiting = {} if letters is None else letters.counts(connection, stages)
         return {
             attempt.stage: f"{self.table} holds {rows[attempt.stage]} of the {attempt.rows} rows of attempt"
-            f" {attempt.stage}, and {waiting.get(attempt.stage, attempt.letters)} of its {attempt.letters} dead letters"
-            " are there: the server empties both when it crashes"
+            f" {attempt.stage} and {waiting.get(attempt.stage, attempt.letters)} of its {attempt.letters} dead letters:"
+            " a server crash empties both tables"
             for attempt in attempts
             if (rows[attempt.stage], waiting.get(attempt.stage, attempt.letters)) != (attempt.rows, attempt.letters)
         }
 
 
 def new_stage() -> int:
-    """Draw the number of an attempt: two never meet."""
+    """Return a random number for an attempt, which is unique."""
     return secrets.randbits(63)

@@ -1,6 +1,6 @@
-"""One attempt: its rows go into staging by COPY, in one transaction.
+"""One attempt: copies its rows to staging in one transaction.
 
-All rows go by as few COPYs as will do; or, where rows that are refused are to be set aside, by one for each batch.
+It uses as few COPYs as possible, or one per batch if rejected rows become dead letters.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
 COPY_BYTES = 4 << 20
-"""How much one COPY is given, as Arrow has it. Smaller ones wait more often for the server, larger ones hold more."""
+"""The Arrow size of one COPY. Smaller ones wait for the server more often, larger ones need more memory."""
 
 
 class StagingWriter(StatelessSinkPartition[Any]):
-    """Copies rows into the staging table. Until `prepare_commit` nothing of them outlives the connection."""
+    """Copies rows to the staging table. Until `prepare_commit`, no row outlives the connection."""
 
     def __init__(self, tables: StepTables, context: WriterInitContext) -> None:
         self._tables = tables
@@ -65,7 +65,7 @@ class StagingWriter(StatelessSinkPartition[Any]):
         self._context.metrics.add("bytes", size)
 
     def prepare_commit(self) -> list[StagedRows]:
-        """Commit the rows to staging and hand them over."""
+        """Commit the rows to staging, and return them as a committable."""
         connection, copy = self._transaction.connection, self._copy
         if connection is None or copy is None or self._schema is None:
             return []
@@ -96,7 +96,7 @@ class StagingWriter(StatelessSinkPartition[Any]):
             self._copy.close()
 
     def _add_to_transaction(self, connection: PostgresConnection, staged: StagedRows) -> None:
-        """Do nothing: whoever commits publishes the rows."""
+        """Do nothing: the committer publishes the rows."""
 
     def _open(self, schema: pa.Schema) -> StagingCopy:
         if self._copy is not None:
@@ -113,17 +113,17 @@ class StagingWriter(StatelessSinkPartition[Any]):
 
 
 class StagingCopy(ABC):
-    """The way of one attempt's rows into staging, in the caller's transaction; our own columns go before the rows'.
+    """Copies one attempt's rows to staging, in the caller's transaction. The sink's columns precede those of the rows.
 
     Args:
-        connection: in a transaction.
-        tables: the step's.
-        schema: of every batch.
+        connection: a connection in a transaction.
+        tables: the tables of the step.
+        schema: the schema of every batch.
         stage: the attempt's number.
         context: the attempt.
 
     Raises:
-        TerminalError: staging is gone or has not these columns.
+        TerminalError: staging is missing or lacks a column.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ class StagingCopy(ABC):
         context: WriterInitContext,
     ) -> None:
         self.rows = 0
-        """How many are in staging."""
+        """The number of rows in staging."""
         self.letters: list[DeadLetter] = []
-        """What staging refused."""
+        """The rows that staging rejected."""
         self._bytes = 0
-        """How many were sent by COPYs of their own."""
+        """The number of bytes sent by separate COPYs."""
         self._connection = connection
         self._context = context
         self._options = tables.options
@@ -155,25 +155,25 @@ class StagingCopy(ABC):
         """Send rows; return the number of bytes.
 
         Raises:
-            ValueRefusedError: naming the row that is refused.
-            psycopg.Error: everything else.
+            ValueRefusedError: names the rejected row.
+            psycopg.Error: any other error.
         """
 
     def finish(self) -> None:
-        """Wait until all that was sent is in staging. Raises as `write`."""
+        """Wait until all sent rows are in staging. Raises like `write`."""
 
     def close(self) -> None:
-        """Let go of what is under way."""
+        """Abort a running COPY."""
 
     def _staged(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-        """Put our columns before those of a batch, whose rows are numbered behind `first`."""
+        """Add the sink's columns before those of a batch, with rows numbered after `first`."""
         own = [pa.repeat(pa.scalar(self._stage, pa.int64()), batch.num_rows)]
         if len(self._schema) > batch.num_columns + 1:
             own.append(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows), start=first))
         return pa.RecordBatch.from_arrays([*own, *batch.columns], schema=self._schema)
 
     def _isolate(self, staged: pa.RecordBatch) -> Iterator[tuple[int, RowRefusal]]:
-        """Send all rows but those that are refused, and yield these."""
+        """Send all accepted rows, and yield the rejected ones."""
 
         def attempt(low: int, high: int) -> RowRefusal | None:
             whole = high - low == staged.num_rows
@@ -182,7 +182,7 @@ class StagingCopy(ABC):
         return isolate(0, staged.num_rows, attempt)
 
     def _attempt(self, staged: pa.RecordBatch) -> RowRefusal | None:
-        """Send rows by a COPY of their own, all or none, and tell why none."""
+        """Send rows with a separate COPY; return the reason if they are rejected."""
         try:
             data = self._encoder.whole(staged)
             with self._connection.transaction(), self._connection.cursor().copy(self._command) as copy:
@@ -198,10 +198,10 @@ class StagingCopy(ABC):
 
 
 class StreamingCopy(StagingCopy):
-    """COPY of many batches, which are waited for together. A row that is refused ends it.
+    """One COPY for many batches. A rejected row ends it.
 
-    The server tells of it when a COPY ends, and not before (libpq reads no answer while it sends): so a COPY ends once
-    what it was given, and what a refused row is looked for in, has a size.
+    The server reports a rejected row only when a COPY ends (libpq reads no response while it sends). The size of a COPY
+    is therefore limited, which also limits the rows in which a rejected one is searched.
     """
 
     def __init__(
@@ -255,10 +255,10 @@ class StreamingCopy(StagingCopy):
         if found is None:
             return error
         name, why, do = found
-        return ValueRefusedError(f"{self._options.table} refuses {name}", why=why, do=do)
+        return ValueRefusedError(f"{self._options.table} rejects {name}", why=why, do=do)
 
     def _find(self, error: RefusedRowError | psycopg.Error) -> tuple[str, str, str] | None:
-        """Send again what was sent last, by halves, until a row is refused; nothing of it stays."""
+        """Send the rows of the last COPY again by bisection, until one is rejected; then roll back."""
         connection = self._connection
         if self._copy is not None:
             self._copy.abort(error)
@@ -276,7 +276,7 @@ class StreamingCopy(StagingCopy):
 
 
 class SortingCopy(StagingCopy):
-    """One COPY for each batch, in a savepoint. Rows that are refused become dead letters, up to a number."""
+    """One COPY for each batch, in a savepoint. Rejected rows become dead letters, up to a limit."""
 
     def write(self, batch: pa.RecordBatch) -> int:
         reached("postgres: copying")
@@ -312,8 +312,8 @@ def _staging_columns(connection: PostgresConnection, staging: Staging, wanted: l
         raise TerminalError(
             f"the staging table {staging.table} has no column {missing[0]!r}"
             if found
-            else f"there is no staging table {staging.table}",
+            else f"the staging table {staging.table} does not exist",
             why="the table changed, or staging was dropped, after this epoch began",
-            do="start the query again; with create_staging='never' run what PostgresSink.ddl() prints",
+            do="start the query again; with create_staging='never', run the output of PostgresSink.ddl()",
         )
     return [found[name] for name in wanted]
