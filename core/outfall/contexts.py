@@ -91,7 +91,8 @@ class WriterInitContext:
     part: str | None
     """The name of the part; `None` for a dynamic sink."""
     attempt: int
-    """Unique and increasing among the attempts of one generation (Spark's task attempt id)."""
+    """Unique and increasing among the attempts of all tasks of one generation: Spark's task attempt id, which is unique
+    within one SparkContext. Attempts of different generations may have the same number."""
     worker_index: int = 0
     worker_count: int = 0
     value: str | None = None
@@ -124,26 +125,37 @@ class BufferedRows:
 
 @dataclass(frozen=True)
 class CommitterInitContext:
-    """Origin of the committables. Passed to `SupportsCommitter.create_committer`."""
+    """Origin of the committables. Passed to `SupportsCommitter.create_committer`.
+
+    The same values are passed if a later run resolves the epoch, because that run commits before it writes its BEGIN.
+    """
 
     step_id: str
     incarnation: str
     generation: int
-    """The generation that wrote the committables, which may be older than that of the committing driver."""
+    """The generation in the PREPARED of the epoch: its tasks wrote the committables."""
     epoch: int
     metrics: Metrics = field(default_factory=Metrics, compare=False)
+    """The counters of the epoch. Counts that the committer adds are recorded in COMPLETED."""
     token: str = ""
-    """The token of the BEGIN of that generation."""
+    """The token of the BEGIN of `generation`."""
     begun: Mapping[int, str] = field(default_factory=dict)
-    """Generation → token of the last completed epoch's BEGIN and of each BEGIN since."""
+    """Generation → token of the last completed epoch's BEGIN and of each BEGIN since, which includes `generation`. For
+    `outfall.target_record.check_publishing`."""
 
 
 @dataclass(frozen=True)
 class TargetContext(Generic[S]):
-    """The state of the recovery data when an epoch begins."""
+    """The state of the recovery data when an epoch begins.
+
+    Passed to `SupportsTarget.check_target` before BEGIN, and to `SupportsTarget.open_target` after it. Only
+    `incarnation`, `generation`, `token`, `begun` and `states` can differ between the two calls. Recorded epochs of
+    earlier runs are completed or discarded before the first call.
+    """
 
     step_id: str
     incarnation: str
+    """Random id of the step's recovery data. Empty in `check_target` if no BEGIN was ever written."""
     epoch: int | None
     """The epoch that begins; `None` if the API learns it only in the tasks."""
     completed: int | None
@@ -151,27 +163,30 @@ class TargetContext(Generic[S]):
     first_contact: bool
     """Whether no BEGIN was ever written: existing data in the target belongs to another writer."""
     states: Mapping[str, S]
-    """The recorded state of each part that has one."""
+    """The recorded state of each part that has one. Empty for a dynamic sink. In `open_target`, with the states that
+    `check_target` returned."""
     last_generation: int = 0
-    """The newest generation in the recovery data before this epoch. A target with a higher one is ahead."""
+    """The generation of the newest BEGIN before this epoch's, in both calls; 0 if there is none. A target with a higher
+    one is ahead."""
     generation: int = 0
-    """The generation that begins; 0 while the target is being checked."""
+    """The generation that begins; 0 in `check_target`."""
     known_children: Mapping[str, int] = field(default_factory=dict)
     """For a composite sink: the children in the recovery data, and the first epoch that each could receive."""
     token: str = ""
-    """The token of the BEGIN of `generation`; empty while the target is being checked."""
+    """The token of the BEGIN of `generation`; empty in `check_target`."""
     begun: Mapping[int, str] = field(default_factory=dict)
-    """Generation → token of the last completed epoch's BEGIN and of each BEGIN since. One of these last opened the
-    target."""
+    """Generation → token of the last completed epoch's BEGIN and of each BEGIN since. In `check_target`, one of these
+    last opened the target, unless it was never opened. In `open_target`, the BEGIN of `generation` is included."""
     published: int | None = None
     """The newest epoch that was published to this target, as recorded with the last completed epoch. `None` before the
     first, and in recovery data of releases that did not record it."""
     children_published: Mapping[str, int] = field(default_factory=dict)
     """The same per child, for a composite sink."""
     unfinished: bool = False
-    """Whether a BEGIN follows the last completed epoch: its tasks may have written."""
+    """Whether a BEGIN follows that of the last completed epoch. Tasks of that BEGIN may have written. The BEGIN of
+    `generation` does not count."""
     key: str | None = None
-    """The routing column, as in `WriterInitContext`."""
+    """The routing column; `None` if there is none, for example in a drain."""
 
 
 @dataclass(frozen=True, order=True)
@@ -207,25 +222,38 @@ class SealContext:
 
 @dataclass(frozen=True)
 class CleanUpContext:
-    """Bounds of a clean-up: unrecorded names of this incarnation with a lower generation than this one."""
+    """Bounds of a clean-up.
+
+    The clean-up may remove data of `incarnation` with a generation below `generation`, unless it is published or a
+    state names it. Published data has older generations too: search only where unpublished data is stored. Keep data of
+    `generation` itself, except with `final`.
+    """
 
     step_id: str
     incarnation: str
     generation: int
+    """The generation of the newest BEGIN: after COMPLETED that of the completed epoch, after BEGIN the one that begins.
+    Attempts that failed within a successful generation are therefore removed in the epoch after it."""
     final: bool = False
-    """Whether the last epoch of this incarnation is completed or rolled back. No run continues it, and the evidence
-    that it was written may be removed too."""
+    """Whether no run continues this incarnation, because its last epoch is completed or rolled back and its recovery
+    data is deleted next, as after a batch job. Then unpublished data of `generation`, and records of the step in the
+    target, may be removed too."""
     token: str = ""
-    """The token of `generation`, if that is the number of a BEGIN."""
+    """The token of the BEGIN of `generation`; empty while `outfall gc --take-over` lists leftovers before its BEGIN."""
     lost: Mapping[int, str] | None = None
-    """Generation → token of each BEGIN whose attempts failed. These are older than `generation` and follow the BEGIN of
-    the last completed epoch, or of the one before in the clean-up after COMPLETED. For a sink that has a location per
-    BEGIN and reads only these. `None` means any older one, as in `outfall gc`."""
+    """Generation → token of each BEGIN before `generation` that was replaced before its epoch was completed.
+
+    Contains the BEGINs after that of the last completed epoch. After COMPLETED, this is the epoch before the one just
+    completed. `{}` means that no BEGIN was replaced. `None`, as in `outfall gc`, means that any older generation may
+    have data. A sink with one location per BEGIN can read these locations instead of listing all. `lost` never contains
+    the generation of a completed epoch: such a sink must remove the failed attempts of that epoch separately, for
+    example in its post-commit topology."""
     # Without a default: a clean-up that omits them would remove data that the states name.
     states: Callable[[], Mapping[str, Any]] = field(kw_only=True, compare=False)
-    """Returns the recorded states of parts by name, for a sink whose states name data in the target."""
+    """Returns the recorded states of parts by name, for a sink whose states name data in the target. Keep that data,
+    whatever its generation."""
     writer_states: Callable[[], Sequence[Any]] = field(kw_only=True, compare=False)
-    """Returns the recorded writer states."""
+    """Returns the recorded writer states. Keep the data that they name."""
 
 
 @dataclass(frozen=True)

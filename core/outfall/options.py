@@ -26,6 +26,26 @@ from outfall.capabilities import SaveMode
 from outfall.errors import ConfigurationError
 from outfall.location import masked
 
+__all__ = [
+    "Alias",
+    "Duration",
+    "Limit",
+    "Names",
+    "Pairs",
+    "SinkOptions",
+    "make_options",
+    "names_arguments",
+    "options_in_save_mode",
+    "options_table",
+    "parse_duration",
+    "parse_endpoint",
+    "parse_limit",
+    "parse_names",
+    "parse_options",
+    "parse_pairs",
+    "resolve_secret",
+]
+
 _UNITS = {
     "ms": 0.001, "millisecond": 0.001, "milliseconds": 0.001,
     "s": 1, "sec": 1, "second": 1, "seconds": 1,

@@ -1,5 +1,11 @@
 """Compares the record of a step in its target with the recovery data: one rule for ledgers, markers and registers.
 
+The sink stores a `TargetRecord` in its target. It reads and writes the record under a lock or in a transaction:
+
+1. `SupportsTarget.check_target` calls `check_record`.
+2. `SupportsTarget.open_target` calls `check_opening`, then writes the generation and token of its context.
+3. The committer calls `check_publishing`, then writes its epoch, then publishes.
+
 A target records the BEGIN that last opened it, by generation and token, and the newest epoch that was published there.
 Three cases are rejected:
 
@@ -19,6 +25,16 @@ from typing import Any
 
 from outfall.contexts import CommitterInitContext, SealContext, TargetContext, WriterInitContext
 from outfall.errors import FencedError, TargetAheadError, TargetLostError
+
+__all__ = [
+    "TargetRecord",
+    "behind",
+    "check_opening",
+    "check_publishing",
+    "check_record",
+    "check_writing",
+    "is_ahead",
+]
 
 
 @dataclass(frozen=True)
@@ -49,7 +65,9 @@ def check_record(where: str, found: TargetRecord, context: TargetContext[Any], *
         ahead: The remedy for a target that is ahead.
 
     Raises:
-        TargetAheadError, TargetLostError, FencedError: See the module.
+        TargetAheadError: The target is ahead of the recovery data.
+        TargetLostError: The target is behind the recovery data.
+        FencedError: The driver of another copy of the log has opened the target.
     """
     place: dict[str, Any] = {"step": context.step_id, "epoch": context.epoch}
     if is_ahead(found, context):

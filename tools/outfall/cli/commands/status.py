@@ -109,7 +109,8 @@ def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None, s
     # Shown also while a query runs, because the log does not tell when a query ends.
     deliver = f"outfall drain {shlex.quote(location)} {step.step}, with the sink's options, while no query runs"
     yield "to deliver", deliver if step.rows_held else None, ""
-    yield "restarts", f"{step.restarts:,} epochs were started again" if step.restarts else None, ""
+    restarts = f"{step.restarts:,} restarts of epochs" if step.restarts > 1 else "1 restart of an epoch"
+    yield "restarts", restarts if step.restarts else None, ""
     yield "states", str(step.states) if step.states else None, ""
 
 
