@@ -1,6 +1,6 @@
-"""Sinks around sinks: several at once, larger batches, rows that are seen once, refused rows in another sink.
+"""Sinks around sinks: fan-out, batching, exactly-once, and dead letters in another sink.
 
-They take any sink and combine with each other. No extra is needed.
+They accept any sink and can be nested. No extra is needed.
 """
 
 from outfall.wrappers.batch_buffer import BatchingOptions

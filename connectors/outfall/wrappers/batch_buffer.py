@@ -1,4 +1,4 @@
-"""Rows on their way into batches of the right size: when a batch is complete, and what it then holds."""
+"""Buffers rows for batches of the configured size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outfall.values import rows_to_batch
 
 
 class BatchLimits(SinkOptions):
-    """When a batch is complete: at the first of the limits that is reached. What `format("outfall")` takes."""
+    """When a batch is complete: at the first limit reached. The options of `format("outfall")`."""
 
     owner = "BatchingSink"
 
@@ -33,37 +33,37 @@ class BatchLimits(SinkOptions):
 
 
 class BatchingOptions(BatchLimits):
-    """When a batch is complete, and whether it waits for later epochs."""
+    """When a batch is complete, and whether it is buffered across epochs."""
 
     across_epochs: bool = Field(default=False, description="Whether an incomplete batch is buffered across epochs.")
 
 
 class Buffer:
-    """Chunks in their order. Knows what is due; a batch stays in it until it is said to be written."""
+    """Chunks in order. Determines which batch is due; a batch stays buffered until `drop`."""
 
     def __init__(self, options: BatchingOptions) -> None:
-        """Hold nothing yet."""
+        """Start empty."""
         self._options = options
         self._chunks: list[Any] = []
         self._run = 0
-        """How many chunks at the front fit into one batch by their columns."""
+        """Number of chunks at the front whose columns fit into one batch."""
         self.rows = 0
         self._size = 0
         self._oldest: list[tuple[int, float]] = []
-        """From which row on, counted from the oldest one buffered, rows came at which time."""
+        """The arrival times, each with the first row that it applies to, counted from the oldest buffered row."""
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest row came, in seconds since 1970; `None` when there is none."""
+        """When the oldest row arrived, in seconds since 1970; `None` if there is none."""
         return self._oldest[0][1] if self._oldest else None
 
     @property
     def chunks(self) -> list[Any]:
-        """What is buffered."""
+        """The buffered chunks."""
         return list(self._chunks)
 
     def add(self, chunk: Any, time: float) -> None:
-        """Take rows that came at `time`, in seconds since 1970."""
+        """Add rows that arrived at `time`, in seconds since 1970."""
         if not chunk.rows:
             return
         self._oldest.append((self.rows, time))
@@ -73,10 +73,10 @@ class Buffer:
         self._size += self._measured(chunk)
 
     def due(self, now: float, *, everything: bool = False) -> Any | None:
-        """Return the next batch to write, `None` when none is due.
+        """Return the next batch to write, `None` if none is due.
 
         Args:
-            now: the time.
+            now: the current time.
             everything: whether the rest is due too.
         """
         if not self._chunks:
@@ -90,7 +90,7 @@ class Buffer:
         return self._cut(self._chunks[: self._run])
 
     def drop(self, rows: int) -> None:
-        """Forget the oldest rows, once they are written."""
+        """Remove the oldest rows, after they are written."""
         left = rows
         while left:
             first = self._chunks[0]
@@ -106,7 +106,7 @@ class Buffer:
         self._extend_run()
         self.rows -= rows
         moved = [(max(0, start - rows), time) for start, time in self._oldest]
-        # Of those that begin with the first row now, the last one is its own.
+        # Several arrivals may now begin at the first row; the last one applies.
         self._oldest = [
             item for index, item in enumerate(moved) if item[0] or index + 1 == len(moved) or moved[index + 1][0]
         ]
@@ -117,7 +117,7 @@ class Buffer:
         return chunk.size if self._options.batch_bytes is not None else 0
 
     def _extend_run(self) -> None:
-        """Look at the chunks behind the run. Those in it are not looked at again: one may wait for many."""
+        """Check the chunks after the run. Those in it are not checked again, because many may be buffered."""
         while self._run < len(self._chunks) and self._chunks[0].joins(self._chunks[self._run]):
             self._run += 1
 
@@ -140,7 +140,7 @@ class Buffer:
 
 
 def _within(chunk: Any, size: int, *, at_least: int) -> Any:
-    """The longest beginning of a chunk that has no more than `size` bytes."""
+    """The longest prefix of a chunk with at most `size` bytes."""
     if chunk.size <= size:
         return chunk
     low, high = at_least, chunk.rows
@@ -154,41 +154,41 @@ def _within(chunk: Any, size: int, *, at_least: int) -> Any:
 
 
 class Chunk(Protocol):
-    """Rows that came together."""
+    """Rows that arrived together."""
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
 
     @property
     def size(self) -> int:
-        """Their bytes, as Arrow holds them."""
+        """Bytes of the rows in Arrow memory."""
 
     def cut(self, start: int, end: int) -> Chunk:
-        """Some of them, without a copy."""
+        """A slice of the rows, without a copy."""
 
     def joins(self, other: Chunk) -> bool:
-        """Whether the others can be in one batch with them."""
+        """Whether the other rows can be in the same batch."""
 
     def join(self, others: Sequence[Any]) -> Chunk:
-        """All of them as one."""
+        """All rows as one chunk."""
 
 
 class ArrowChunk:
     """Rows of an Arrow batch."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        """Hold the batch."""
+        """Use the batch."""
         self.batch = batch
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return int(self.batch.num_rows)
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """Bytes of the rows."""
         return int(self.batch.nbytes)
 
     def cut(self, start: int, end: int) -> ArrowChunk:
@@ -207,30 +207,30 @@ class ArrowChunk:
 
 
 class ValueChunk:
-    """Values of a partition that takes no Arrow batches, or a stretch of them."""
+    """Values of a partition that takes no Arrow batches, or a slice of them."""
 
     def __init__(self, values: list[Any]) -> None:
-        """Hold the values."""
+        """Use the values."""
         self._values = _Values(values)
         self._start, self._end = 0, len(values)
 
     @property
     def values(self) -> list[Any]:
-        """A list of them."""
+        """The values as a list."""
         return self._values.all[self._start : self._end]
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of values."""
         return self._end - self._start
 
     @property
     def size(self) -> int:
-        """The bytes that Arrow would need; of values that Arrow does not know, the length of their text."""
+        """The bytes that Arrow would need; for values that Arrow does not support, the length of their text."""
         return self._values.size(self._start, self._end)
 
     def cut(self, start: int, end: int) -> ValueChunk:
-        """Look at a stretch: a list is made only of what is handed on."""
+        """A slice: a list is created only for values that are passed on."""
         found = copy.copy(self)
         found._start, found._end = self._start + start, self._start + end
         return found
@@ -240,12 +240,12 @@ class ValueChunk:
         return True
 
     def join(self, others: Sequence[ValueChunk]) -> ValueChunk:
-        """Put the lists together."""
+        """Concatenate the lists."""
         return ValueChunk([value for chunk in (self, *others) for value in chunk.values])
 
 
 class _Values:
-    """Values that came together, measured as a whole when somebody asks, and then never again."""
+    """Values that arrived together, measured once, on demand."""
 
     def __init__(self, values: list[Any]) -> None:
         self.all = values
@@ -264,5 +264,5 @@ class _Values:
 
     @cached_property
     def _lengths(self) -> list[int]:
-        """How long the texts of the first ones are together."""
+        """Total length of the texts of the first values."""
         return list(accumulate((len(repr(value)) for value in self.all), initial=0))

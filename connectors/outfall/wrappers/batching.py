@@ -29,33 +29,35 @@ from outfall.wrappers.cross_epoch_batching import CrossEpochBatching
 
 
 class BatchingSink(DelegatingSink):
-    """Gives a sink its rows in batches of a size.
+    """Passes rows to a sink in batches.
 
-    Item type: what the sink takes. A sink that takes Arrow batches gets them sliced and joined, never as rows.
+    Item type: that of the sink. A sink that takes Arrow batches gets them sliced and concatenated, never as rows.
 
-    What must exist: what the sink needs.
+    What must exist: the requirements of the sink.
 
-    Unit of parallelism: that of the sink. Each of its partitions has batches of its own.
+    Unit of parallelism: that of the sink. Each of its partitions has its own batches.
 
     Guarantee: that of the sink.
 
-    Within an epoch, the default, the last batch of each partition may be smaller. To the engine and in the recovery
-    data it is then the given sink, with each of its capabilities: batching can be put on and off between restarts.
-    With `across_epochs=True` rows wait in the recovery data until there are enough of them, they are old enough, a
-    batch job ends or `outfall.spark.drain` is called; limits are looked at while epochs run. A sink without parts then
-    needs `workers=`. Turning that on or off needs a new checkpoint.
+    By default batches are complete within an epoch, and the last batch of each partition may be smaller. To the engine
+    and in the recovery data it is then the given sink, with each of its capabilities: batching can be added and removed
+    between restarts.
+
+    With `across_epochs=True` rows are buffered in the recovery data until there are enough of them, they are old
+    enough, a batch job ends, or `outfall.spark.drain` is called. Limits are checked while epochs run. A sink without
+    parts then needs `workers=`. Changing this option needs a new checkpoint.
 
     Args:
         sink: any sink.
-        batch_size: rows in a batch.
-        flush_interval: how old the oldest row gets before its batch is written: timedelta, seconds, or text.
-        batch_bytes: bytes in a batch, as Arrow holds the rows: a number, or text such as `"8 MiB"`.
-        across_epochs: whether a batch waits for the rows of later epochs.
-        clock: tells how old rows are. A test gives one of its own.
+        batch_size: number of rows in a batch.
+        flush_interval: maximum age of the oldest row before its batch is written: timedelta, seconds, or a string.
+        batch_bytes: maximum size of a batch in Arrow memory: a number, or a string such as `"8 MiB"`.
+        across_epochs: whether an incomplete batch is buffered across epochs.
+        clock: returns the time; for tests.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
-        CapabilityError: the sink's capabilities do not go together.
+        ConfigurationError: lists every wrong option.
+        CapabilityError: the capabilities of the sink cannot be combined with batching.
     """
 
     @names_arguments
@@ -93,66 +95,66 @@ class BatchingSink(DelegatingSink):
         return self._batched(super().restore_writer(context, recovered))
 
     def _batched(self, partition: Any) -> Any:
-        # Across epochs the worker's own partitions make the batches.
+        # Across epochs, the partitions of the worker create the batches.
         return partition if self.options.across_epochs else BatchedPartition(partition, self.options, self._clock)
 
 
 def batching_from_options(sink: Any, options: Mapping[str, str]) -> BatchingSink:
-    """Give a sink batches by Spark options (`batch_size`, `flush_interval`, `batch_bytes`; also spelled `batchSize`).
+    """Wrap a sink for batches by Spark options: `batch_size`, `flush_interval` and `batch_bytes`.
 
     Raises:
-        ConfigurationError: naming every option that is unknown or wrong.
+        ConfigurationError: lists every unknown or wrong option.
     """
     return BatchingSink(sink, **parse_options(BatchLimits, options).model_dump())
 
 
 class BatchedPartition(StatefulSinkPartition[Any, Any], StatelessSinkPartition[Any], DeclaresCapabilities):
-    """Writes to another partition in batches. What that one refuses to take stays in the buffer."""
+    """Writes to another partition in batches. A batch that the partition rejects stays buffered."""
 
     def __init__(self, inner: Any, options: BatchingOptions, clock: Clock) -> None:
-        """Hold nothing yet."""
+        """Start empty."""
         self._inner = inner
         self._clock = clock
         self._buffer = Buffer(options)
         passed_on = (SupportsArrow, SupportsDeadLetters, CommittingSinkPartition, SnapshotsWriterState)
         self._capabilities = [SupportsFlush, *(feature for feature in passed_on if supports(inner, feature))]
-        # Values come from an engine without Arrow only, which brings nothing else.
+        # Only an engine without Arrow passes values, and it passes nothing else.
         self._takes_values = SupportsArrow not in self._capabilities or callable(getattr(inner, "write_batch", None))
 
     def capabilities(self) -> Collection[type]:
         return self._capabilities
 
     def write_batch(self, values: list[Any]) -> None:
-        """Take values."""
+        """Buffer values."""
         self._add(ValueChunk(list(values)) if self._takes_values else ArrowChunk(rows_to_batch(values)))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Buffer rows."""
         self._add(ArrowChunk(batch))
 
     def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
-        """Hand refused records over."""
+        """Pass rejected records on."""
         self._inner.dead_letters_to(take)
 
     def flush(self, end_of_input: bool) -> None:
-        """Write all that is buffered, and flush."""
+        """Write all buffered rows, and flush."""
         self._write(everything=True)
         flush(self._inner, end_of_input=end_of_input)
 
     def prepare_commit(self) -> Sequence[Any]:
-        """Hand over what the partition does."""
+        """Return the committables of the partition."""
         return self._inner.prepare_commit()  # type: ignore[no-any-return]
 
     def snapshot(self) -> Any:
-        """Its state."""
+        """Return its state."""
         return self._inner.snapshot()
 
     def snapshot_state(self, epoch: int) -> Sequence[Any]:
-        """Its states."""
+        """Return its states."""
         return self._inner.snapshot_state(epoch)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Close it. What is buffered is not written."""
+        """Close it, without writing buffered rows."""
         self._inner.close()
 
     def _add(self, chunk: Any) -> None:

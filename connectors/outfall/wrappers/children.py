@@ -1,4 +1,4 @@
-"""What is done for each child of a composite: checks, names, counters, and errors that are raised together."""
+"""Common operations on the children of a composite: checks, names, counters, and combined errors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ R = TypeVar("R")
 
 
 def check_children(owner: str, children: Mapping[str, Any]) -> None:
-    """Check the names of the children, what each is, and whether they go together.
+    """Check the names of the children, each child, and their combination.
 
     Raises:
-        ConfigurationError: there is none, or a name will not do.
-        CapabilityError: a child cannot be used, alone or among the others; says which and why.
+        ConfigurationError: there is no child, or a name is invalid.
+        CapabilityError: a child cannot be used, alone or in the combination; with the child and the reason.
     """
     if not children:
-        raise ConfigurationError(f"{owner} has no sinks", do="give it at least one")
+        raise ConfigurationError(f"{owner} has no sinks", do="pass at least one")
     for name, child in children.items():
         if not re.fullmatch(r"[A-Za-z0-9_]+", name):
-            raise ConfigurationError(f"{name!r} cannot name a sink", do="use letters, digits and underscores")
+            raise ConfigurationError(
+                f"{name!r} is not a valid name of a sink", do="use letters, digits and underscores"
+            )
         try:
             check_sink(child)
         except CapabilityError as error:
@@ -38,39 +40,39 @@ def _check_together(children: Mapping[str, Any]) -> None:
     if len(shaping) > 1:
         raise CapabilityError(
             f"the sinks {' and '.join(shaping)} both change the DataFrame before it is written",
-            why="all sinks get the same rows in the same partitions, and each would undo what the other needs",
-            do="write one of them on its own, in a step of its own",
+            why="all sinks get the same rows in the same partitions, and each would undo the change of the other",
+            do="write one of them in a separate step",
         )
     for name, child in children.items():
         if supports(child, WithCompatibleState) and child.compatible_writer_state_names():
             raise CapabilityError(
                 f"the sink {name} adopts states of other steps",
-                why="among other sinks a state carries its sink's name, which those of other steps do not have",
-                do="let it adopt them in a step of its own first",
+                why="in a composite, a state has its sink's name, which states of other steps do not have",
+                do="first let it adopt them in a separate step",
             )
     fixed = {name: child for name, child in children.items() if is_fixed(child)}
     if len(fixed) > 1:
         for name, child in fixed.items():
             if not routes_by_default(child):
                 raise CapabilityError(
-                    f"the sinks {' and '.join(fixed)} have parts, and {name} has a part_fn of its own",
-                    why="a row's part in one would be in another task than its part in the other",
-                    do="use the default part_fn in each, or write each in a step of its own",
+                    f"the sinks {' and '.join(fixed)} have parts, and {name} has its own part_fn",
+                    why="a row would go to different tasks for the two sinks",
+                    do="use the default part_fn in each, or write each in a separate step",
                 )
 
 
 def for_each(children: Mapping[str, Any], act: Callable[[str, Any], R], failed: str, **where: Any) -> dict[str, R]:
-    """Act for every child, also after one has failed, and return the results by name.
+    """Call a function for every child, even after one has failed, and return the results by name.
 
     Args:
         children: by name.
         act: called with the name and the child.
-        failed: what it means when several fail, for the text.
-        where: step and epoch, as far as known.
+        failed: describes several failures, for the text.
+        where: step and epoch, as far as available.
 
     Raises:
-        Exception: what a single child raised, with a note of its name.
-        OutfallError: several failed; see `raise_together`.
+        Exception: the error of a single child, with a note of its name.
+        OutfallError: several children failed; see `raise_together`.
     """
     results: dict[str, R] = {}
     errors: dict[str, Exception] = {}
@@ -91,7 +93,7 @@ def share(name: str, items: Mapping[str, Any], *, separator: str = "/") -> dict[
 
 @contextmanager
 def of_child(name: str) -> Iterator[None]:
-    """Note the child's name on what is raised within."""
+    """Add a note with the child's name to errors raised inside."""
     try:
         yield
     except Exception as error:
@@ -99,7 +101,7 @@ def of_child(name: str) -> Iterator[None]:
 
 
 class ChildMetrics(Metrics):
-    """A child's counters: its own, under its name among the parent's, and in the parent's sums."""
+    """A child's counters: added to its own, to the parent's with its name as a prefix, and to the parent's sums."""
 
     def __init__(self, parent: Metrics, name: str) -> None:
         """Count for the child `name`."""
@@ -108,19 +110,19 @@ class ChildMetrics(Metrics):
         self._name = name
 
     def add(self, name: str, amount: int = 1) -> None:
-        """Add to the counter here and there. Rows are summed by the engine, which counts those that it hands over."""
+        """Add to the counter in the child and the parent. The engine sums rows itself."""
         super().add(name, amount)
         self._parent.add(f"{self._name}.{name}", amount)
         if "." not in name and name != "rows":
             self._parent.add(name, amount)
 
     def example(self, name: str, text: str) -> None:
-        """Keep the example here and there."""
+        """Store the example in the child and the parent."""
         super().example(name, text)
         self._parent.example(f"{self._name}.{name}", text)
 
     def peak(self, name: str, amount: int) -> None:
-        """Raise the counter here and there."""
+        """Raise the counter in the child and the parent."""
         super().peak(name, amount)
         self._parent.peak(f"{self._name}.{name}", amount)
         if "." not in name:

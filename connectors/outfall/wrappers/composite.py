@@ -79,24 +79,24 @@ class Composite(
     SupportsWriterContext,
     SupportsWriterState[Any, ChildValue],
 ):
-    """Base of sinks that consist of others: to the engine one sink, with one epoch and one record of all shares.
+    """Base of sinks that consist of others: to the engine one sink, with one epoch and one record for all children.
 
-    It has the capabilities that its children have, and no other. It has parts if a child has them: part i is part i of
-    every such child, and a writer of its own in every child without any. Counters, committables and states carry the
-    name of their child, errors note it.
+    It has the capabilities of its children, and no others. It has parts if a child has them: part i stands for part i
+    of every such child, and has its own writer in every child without parts. Counters, committables and states have the
+    name of their child; errors have a note with it.
 
-    Subclasses say which child gets which rows, by an `open` of their own.
+    Subclasses determine which child gets which rows, by overriding `open`.
 
     Args:
         children: sinks by name.
 
     Raises:
-        ConfigurationError: there is none, or a name will not do.
-        CapabilityError: a child cannot be used, alone or among the others.
+        ConfigurationError: there is no child, or a name is invalid.
+        CapabilityError: a child cannot be used, alone or in the combination.
     """
 
     kind_name = "composite"
-    """The stable name of the kind, to which it is added whether there are parts."""
+    """The stable name of the kind; the kind also contains whether there are parts."""
 
     chooses_bases_anew = True
 
@@ -131,7 +131,7 @@ class Composite(
         return bound
 
     def list_parts(self) -> list[str]:
-        """List parts that each stand for one part of every fixed child.
+        """List parts, each of which stands for one part of every fixed child.
 
         Raises:
             CapabilityError: the children have different numbers of parts.
@@ -142,8 +142,8 @@ class Composite(
             found = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise CapabilityError(
                 f"the sinks have different numbers of parts: {found}",
-                why="a row's part in one would be in another task than its part in the other",
-                do="give each the same number of parts, or write each in a step of its own",
+                why="a row would go to different tasks for the sinks",
+                do="use the same number of parts in each, or write each in a separate step",
             )
         self._parts_of = listed
         columns = zip(*listed.values(), strict=True)
@@ -152,7 +152,7 @@ class Composite(
 
     @property
     def part_fn(self) -> Callable[[str], int]:
-        # The child's own method, so that a caller sees whether it is the default.
+        # The child's own method, so that a caller can check whether it is the default.
         fixed = [child for child in self._children.values() if is_fixed(child)]
         return fixed[0].part_fn if fixed else super().part_fn
 
@@ -167,23 +167,23 @@ class Composite(
         return self._build(recovered)
 
     def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
-        """Return the columns of the rows that a child gets, where the sink gets those of `schema`."""
+        """Return the columns of the rows for a child, if the sink gets those of `schema`."""
         return schema
 
     def open(self, openings: Mapping[str, Opening]) -> CompositePartition:
-        """Open the children's partitions. Called in a task. The default is one that hands each row to each child."""
+        """Open the children's partitions. Called in a task. By default, each row goes to each child."""
         return CompositePartition(openings)
 
     @property
     def writer(self) -> WriterInitContext:
-        """The context that `bind` has set.
+        """The context from `bind`.
 
         Raises:
             ConfigurationError: `bind` was not called.
         """
         if self.context is None:
             raise ConfigurationError(
-                f"{shown_name(self)} was not told who writes", do="run it through outfall, which calls bind() first"
+                f"{shown_name(self)} has no writer context", do="run it with outfall, which calls bind() first"
             )
         return self.context
 
@@ -225,7 +225,7 @@ class Composite(
         found = for_each(
             self._with(SupportsTarget),
             lambda name, child: child.check_target(self._share(name, context)),
-            "several targets are not what the recovery data says",
+            "several targets do not match the recovery data",
             step=context.step_id,
             epoch=context.epoch,
         )
@@ -265,12 +265,12 @@ class Composite(
         found = for_each(
             self._with(SupportsTarget),
             lambda name, child: child.find_leftovers(_clean_up_of(name, child, context)),
-            "several sinks could not be looked at",
+            "several sinks could not be checked",
             step=context.step_id,
         )
         told = {name: leftovers for name, leftovers in found.items() if leftovers is not None}
         if len(told) < len(found):
-            # One that keeps silent would make what the others tell look whole.
+            # Without an error for one sink, the findings of the others would appear complete.
             return None
         return [f"{name}: {leftover}" for name, leftovers in told.items() for leftover in leftovers]
 
@@ -278,7 +278,7 @@ class Composite(
         for_each(
             self._with(SupportsTarget),
             lambda name, child: child.withdraw(_clean_up_of(name, child, context)),
-            "several targets could not be given up",
+            "several targets could not be withdrawn",
             step=context.step_id,
         )
 
@@ -290,11 +290,11 @@ class Composite(
         )
         silent = [name for name in self.children() if not found.get(name)]
         return [f"{name}: {line}" for name, lines in found.items() for line in lines] + [
-            f"{name}: has no check of its destination" for name in silent
+            f"{name}: has no connection check" for name in silent
         ]
 
     def owns_target(self) -> bool:
-        # Its children do, each for itself.
+        # Each child does it for itself.
         return False
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
@@ -302,13 +302,13 @@ class Composite(
         changed._children = for_each(
             self._children,
             lambda name, child: in_save_mode(child, self.save_mode_of(name, mode)),
-            "several sinks cannot be written like this",
+            "several sinks do not support this save mode",
         )
         changed._capabilities = _capabilities_of(changed._children)
         return changed
 
     def save_mode_of(self, name: str, mode: SaveMode | None) -> SaveMode | None:
-        """Return the save mode of a child, where that of the whole is `mode`."""
+        """Return the save mode of a child, if the composite has `mode`."""
         return mode
 
     def output_modes(self) -> Collection[str]:
@@ -336,7 +336,7 @@ class Composite(
             lambda name, child: child.check_counts(
                 share(name, counts, separator="."), share(name, examples, separator=".")
             ),
-            "several sinks refuse what their tasks have counted",
+            "several sinks reject the counts of their tasks",
         )
 
     def create_committer(self, context: CommitterInitContext) -> CompositeCommitter:
@@ -378,15 +378,15 @@ class Composite(
             if places[one] == places[other]:
                 found = f"the sinks {one} and {other} write to the same target {owners[other].target()}"
             elif _lies_within(places[one], places[other]) or _lies_within(places[other], places[one]):
-                found = f"the sinks {one} and {other} write to {owners[one].target()} and {owners[other].target()}, of"
-                found += " which one lies within the other"
+                found = f"the sinks {one} and {other} write to {owners[one].target()} and {owners[other].target()},"
+                found += " and one of these contains the other"
             else:
                 continue
             raise ConfigurationError(
                 found,
                 step=step_id,
-                why="they would take each other's rows for their own",
-                do="give each a target of its own",
+                why="each would treat the other's data as its own",
+                do="use separate targets",
             )
 
     def _with(self, capability: type) -> dict[str, Any]:
@@ -394,13 +394,13 @@ class Composite(
         return {name: child for name, child in self._children.items() if supports(child, capability)}
 
     def _share(self, name: str, context: TargetContext[Any]) -> TargetContext[Any]:
-        """What concerns one child in what the recovery data knows of the target."""
+        """The part of the target's recovery data that concerns one child."""
         known, completed = context.known_children, context.completed
         got_one = name in known and completed is not None and completed >= known[name]
         return replace(
             context,
-            # A child that is new to the recovery data finds a target that is new to it too, and what was completed
-            # before it came says nothing of that target.
+            # A child that is new to the recovery data has a new target too. Epochs completed before do not concern that
+            # target.
             first_contact=context.first_contact or name not in known,
             completed=completed if got_one else None,
             states=share(name, context.states) if is_fixed(self._children[name]) else {},
@@ -430,7 +430,7 @@ class Composite(
         context = replace(
             self.writer,
             part=None,
-            # One task may write several parts, and so hold several writers of this child: each is a worker of its own.
+            # One task may write several parts, and so have several writers of this child: each is a separate worker.
             worker_index=index,
             worker_count=len(self._parts),
             attempt=self.writer.attempt * len(self._parts) + index,
@@ -459,7 +459,7 @@ class Composite(
 
 
 class CompositeSink(Composite):
-    """Hands each row to every child."""
+    """Passes each row to every child."""
 
 
 _OF_ANY_CHILD = (
@@ -471,7 +471,7 @@ _OF_ANY_CHILD = (
     SupportsPreWriteTopology,
     SupportsSeal,
 )
-"""What the whole has as soon as one child has it."""
+"""Capabilities that the composite has if any child has them."""
 
 
 def _capabilities_of(children: Mapping[str, Any]) -> tuple[type, ...]:
@@ -481,7 +481,7 @@ def _capabilities_of(children: Mapping[str, Any]) -> tuple[type, ...]:
     found: list[type] = [DeclaresGuarantee, SupportsChildren, SupportsTarget, SupportsWriterContext]
     found += filter(one_has, _OF_ANY_CHILD)
     if one_has(FixedPartitionedSink):
-        # States of writers are then kept beside those of the parts.
+        # States of writers are then stored next to those of the parts.
         return (*found, FixedPartitionedSink, SupportsNamedStates)
     return (*found, DynamicSink, SupportsWriterState) if one_has(SupportsWriterState) else (*found, DynamicSink)
 
@@ -491,7 +491,7 @@ def _lies_within(inner: tuple[str, str], outer: tuple[str, str]) -> bool:
 
 
 def _clean_up_of(name: str, child: Any, context: CleanUpContext) -> CleanUpContext:
-    """The context with the states of one child; those of a writer beside parts are lists under names of parts."""
+    """The context with the states of one child. Writer states next to parts are lists, by the names of the parts."""
 
     def own() -> dict[str, Any]:
         return share(name, context.states())

@@ -1,4 +1,4 @@
-"""What children hand over and keep, each value with the name of its child; and the committer that sends it back."""
+"""Values of children with the name of their child, and the committer that passes them to the child."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from outfall.wrappers.children import ChildMetrics, for_each, of_child
 
 @dataclass(frozen=True)
 class ChildValue:
-    """A committable, write result or writer state, and the child whose it is."""
+    """A committable, write result or writer state, with its child."""
 
     child: str
     value: Any
 
     @property
     def rows(self) -> int | None:
-        """Of a committable how many rows it stands for, where it says so."""
+        """Number of rows of a committable, if it has one."""
         return CommitRequest(self.value).rows
 
     def __str__(self) -> str:
-        """Name both, for texts."""
+        """Return both, for texts."""
         return f"{self.child}: {self.value}"
 
 
 class ChildValueSerializer(SimpleVersionedSerializer[ChildValue]):
-    """A line of JSON with the child's name and its serializer's version, and after it the bytes of that serializer."""
+    """A line of JSON with the child's name and its serializer's version, followed by the bytes of that serializer."""
 
     def __init__(self, serializers: Mapping[str, Callable[[], SimpleVersionedSerializer[Any]]]) -> None:
-        """Store the values of children by what `serializers` make for each name."""
+        """Use `serializers`, by the names of the children."""
         self._serializers = serializers
 
     @property
@@ -43,20 +43,20 @@ class ChildValueSerializer(SimpleVersionedSerializer[ChildValue]):
         return 1
 
     def serialize(self, value: ChildValue) -> bytes:
-        """Put the line before the child's bytes."""
+        """Write the line, and then the child's bytes."""
         serializer = self._of(value.child)
         head = json.dumps({"child": value.child, "version": serializer.version})
         return head.encode() + b"\n" + serializer.serialize(value.value)
 
     def deserialize(self, version: int, data: bytes) -> ChildValue:
-        """Read the line, and have the child's serializer read the rest."""
+        """Read the line, and let the child's serializer read the rest."""
         self.check_version(version)
         head, found, rest = data.partition(b"\n")
         try:
             tag = json.loads(head)
             child, inner = str(tag["child"]), int(tag["version"])
         except (ValueError, TypeError, KeyError) as error:
-            raise SerializationError("a stored value does not say which sink's it is", why=str(error)) from error
+            raise SerializationError("a stored value does not have the name of its sink", why=str(error)) from error
         if not found:
             raise SerializationError(f"a stored value of the sink {child!r} has no content")
         return ChildValue(child, self._of(child).deserialize(inner, rest))
@@ -65,17 +65,17 @@ class ChildValueSerializer(SimpleVersionedSerializer[ChildValue]):
         make = self._serializers.get(child)
         if make is None:
             raise SerializationError(
-                f"a stored value is of the sink {child!r}, which is not among {', '.join(self._serializers)}",
-                do="give the sink its former name back",
+                f"a stored value belongs to the sink {child!r}, which is not among {', '.join(self._serializers)}",
+                do="restore the former name of the sink",
             )
         return make()
 
 
 class ListSerializer(SimpleVersionedSerializer[Sequence[Any]]):
-    """Several values of one serializer: a line of JSON with its version and each one's length, and then their bytes."""
+    """Several values of one serializer: a line of JSON with its version and the lengths, followed by their bytes."""
 
     def __init__(self, item: SimpleVersionedSerializer[Any]) -> None:
-        """Store each value by `item`."""
+        """Serialize each value with `item`."""
         self._item = item
 
     @property
@@ -84,20 +84,20 @@ class ListSerializer(SimpleVersionedSerializer[Sequence[Any]]):
         return 1
 
     def serialize(self, value: Sequence[Any]) -> bytes:
-        """Put the lengths before the values."""
+        """Write the lengths, and then the values."""
         items = [self._item.serialize(item) for item in value]
         head = json.dumps({"version": self._item.version, "lengths": [len(item) for item in items]})
         return b"".join([head.encode(), b"\n", *items])
 
     def deserialize(self, version: int, data: bytes) -> Sequence[Any]:
-        """Cut by the lengths."""
+        """Split by the lengths."""
         self.check_version(version)
         head, _, rest = data.partition(b"\n")
         try:
             found = json.loads(head)
             inner, lengths = int(found["version"]), [int(length) for length in found["lengths"]]
         except (ValueError, TypeError, KeyError) as error:
-            raise SerializationError("a stored list does not say what is in it", why=str(error)) from error
+            raise SerializationError("a stored list does not describe its contents", why=str(error)) from error
         if sum(lengths) != len(rest):
             raise SerializationError(f"a stored list has {len(rest)} bytes, not {sum(lengths)}")
         values, at = [], 0
@@ -108,40 +108,40 @@ class ListSerializer(SimpleVersionedSerializer[Sequence[Any]]):
 
 
 class CompositeCommitter(Committer[ChildValue]):
-    """Hands each request to the committer of its child. Every child is a group of its own."""
+    """Passes each request to the committer of its child. Every child is a separate group."""
 
     def __init__(self, sinks: Mapping[str, Any], context: CommitterInitContext) -> None:
-        """Make no committer yet: each is made when its child has something to commit."""
+        """Create no committer yet: each is created when its child has something to commit."""
         self._sinks = sinks
         self._context = context
         self._made: dict[str, Committer[Any]] = {}
 
     def group(self, committable: ChildValue) -> str:
-        """The child's name, and behind a dot that of its own child if it consists of others."""
+        """The child's name; for a nested composite also that of its own child, after a dot."""
         inner = self._committer(committable.child).group(committable.value)
         return committable.child if inner is None else f"{committable.child}.{inner}"
 
     def commit(self, requests: Sequence[CommitRequest[ChildValue]]) -> None:
-        """Have each child commit its own."""
+        """Let each child commit its requests."""
         self._hand_on(requests, _commit)
 
     def find_lost(self, requests: Sequence[CommitRequest[ChildValue]]) -> None:
-        """Have each child look for its own."""
+        """Let each child find its lost data."""
         self._hand_on(requests, lambda committer, own: committer.find_lost(own))
 
     def revoke(self, requests: Sequence[CommitRequest[ChildValue]]) -> None:
-        """Have each child revoke its own."""
+        """Let each child revoke its data."""
         self._hand_on(requests, lambda committer, own: committer.revoke(own))
 
     def nothing_published(self, requests: Sequence[CommitRequest[ChildValue]]) -> bool:
-        """Whether every child has evidence that nothing of its own was published."""
+        """Whether every child has evidence that none of its data was published."""
         return all(
             self._committer(name).nothing_published([_inner(request) for request in own])
             for name, own in _by_child(requests).items()
         )
 
     def close(self) -> None:
-        """Close every committer that was made."""
+        """Close every committer that was created."""
         for_each(self._made, lambda name, committer: committer.close(), "several committers could not be closed")
 
     def _committer(self, name: str) -> Committer[Any]:

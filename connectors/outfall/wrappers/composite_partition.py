@@ -1,4 +1,4 @@
-"""The open partitions of all children, as one."""
+"""The open partitions of all children, as one partition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Opening:
-    """How one child's partition is opened."""
+    """The parameters for opening one child's partition."""
 
     sink: Any
     context: WriterInitContext
@@ -41,11 +41,11 @@ class Opening:
     recovered: Sequence[Any]
     """Of a dynamic child."""
     kept_as: str | None = None
-    """The name under which a dynamic child's states are kept where its parent has parts."""
+    """The name of a dynamic child's states in a parent with parts."""
 
     @property
     def resumes(self) -> bool:
-        """Whether there is something to go on from: states that would be lost, or rows that may be due."""
+        """Whether there are states that would otherwise be lost, or rows that may be due."""
         return bool(self.recovered) or (bool(self.states) and supports(self.sink, SupportsBufferedRows))
 
 
@@ -56,7 +56,7 @@ class ChildPartition:
         """Open it.
 
         Raises:
-            CapabilityError: it lacks what its sink promises.
+            CapabilityError: it lacks a capability that its sink declares.
         """
         self.name = name
         self._opening = opening
@@ -79,12 +79,12 @@ class ChildPartition:
             if self._takes_arrow:
                 self.partition.write_record_batch(batch)
             else:
-                # Made anew for each child, so that none can change what another one gets.
+                # A new list for each child, so that none can change the rows of another.
                 self.partition.write_batch(to_values(batch, self._context.value))
         self._context.metrics.add("rows", batch.num_rows)
 
     def write_values(self, values: list[Any]) -> None:
-        """Write values that were never rows, of which the child gets copies of its own."""
+        """Write values that were never rows; the child gets its own copies."""
         with of_child(self.name):
             if callable(getattr(self.partition, "write_batch", None)):
                 self.partition.write_batch(copy.deepcopy(values))
@@ -93,12 +93,12 @@ class ChildPartition:
         self._context.metrics.add("rows", len(values))
 
     def flush(self, end_of_input: bool) -> None:
-        """Flush, if it holds values back."""
+        """Flush the partition, if it buffers values."""
         with of_child(self.name):
             flush(self.partition, end_of_input=end_of_input or not supports(self._sink, SupportsBufferedRows))
 
     def prepare_commit(self) -> list[ChildValue]:
-        """Its committables, if it has any."""
+        """Return its committables, if any."""
         if not supports(self._sink, SupportsCommitter):
             return []
         with of_child(self.name):
@@ -108,7 +108,7 @@ class ChildPartition:
             ]
 
     def named_states(self) -> dict[str, Any]:
-        """Its states as its parent keeps them, by name."""
+        """Return its states by name, in the form that its parent stores."""
         with of_child(self.name):
             if is_fixed(self._sink):
                 states = states_after(self._sink, self._context.part or "", self.partition.snapshot())
@@ -118,7 +118,7 @@ class ChildPartition:
             return {self._opening.kept_as: list(self._snapshot_state(self._context.epoch))}
 
     def writer_states(self, epoch: int) -> list[ChildValue]:
-        """Its writer states, if it has any."""
+        """Return its writer states, if any."""
         if not supports(self._sink, SupportsWriterState):
             return []
         with of_child(self.name):
@@ -131,15 +131,15 @@ class ChildPartition:
         return returned_list(self.partition, method, value, step=self._context.step_id, part=self._context.part)
 
     def close(self) -> None:
-        """Release it."""
+        """Close it."""
         self.partition.close()
 
 
 class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], StatelessSinkPartition[Any]):
-    """Hands everything to the partitions of all children, in their order.
+    """Passes everything to the partitions of all children, in order.
 
-    A child that is slow makes its siblings wait, so that no rows pile up. What one raises on writing fails the attempt
-    at once; flushing, preparing the commit and closing reach each of them, and their errors are raised together.
+    A slow child delays its siblings, so no backlog builds up. An error in a write fails the attempt at once. Flush,
+    commit preparation and close reach each child, and their errors are raised together.
     """
 
     def __init__(self, openings: Mapping[str, Opening]) -> None:
@@ -150,18 +150,18 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
             self.open_children()
         except BaseException:
             for child in self.children.values():
-                # The error that led here is the one to raise.
+                # The original error must be raised.
                 with suppress(Exception):
                     child.close()
             raise
 
     def open_children(self) -> None:
-        """Open those that are needed from the beginning. The default opens all."""
+        """Open the children that are needed from the beginning. The default is all."""
         for name in self._openings:
             self.open_child(name)
 
     def open_child(self, name: str) -> ChildPartition:
-        """Open one."""
+        """Open one child."""
         self.children[name] = ChildPartition(name, self._openings[name])
         return self.children[name]
 
@@ -170,40 +170,43 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
         return tuple(self.children.values())
 
     def write_batch(self, values: list[Any]) -> None:
-        """Write values to each child; each has copies of its own."""
+        """Write values to each child; each gets its own copies."""
         for child in self.written_children():
             child.write_values(values)
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Write rows to each child; the batch is one and the same, as nobody can change it."""
+        """Write rows to each child; they share the batch, which is immutable."""
         for child in self.written_children():
             child.write_record_batch(batch)
 
     def flush(self, end_of_input: bool) -> None:
-        """Flush each child, also after another could not be flushed, as in `close`."""
+        """Flush each child, even after another one failed, as in `close`."""
         self._for_each(lambda name, child: child.flush(end_of_input), "several sinks could not be flushed")
 
     def prepare_commit(self) -> Sequence[ChildValue]:
-        """The committables of all children; each prepares its own also after another could not, as in `close`."""
+        """Return the committables of all children.
+
+        Each prepares its own even after another one failed, as in `close`.
+        """
         found = self._for_each(
             lambda name, child: child.prepare_commit(), "several sinks could not prepare their commit"
         )
         return [item for items in found.values() for item in items]
 
     def snapshot(self) -> Mapping[str, Any]:
-        """The states of all children that are open."""
+        """Return the states of all open children."""
         return {name: state for child in self.children.values() for name, state in child.named_states().items()}
 
     def snapshot_state(self, epoch: int) -> Sequence[ChildValue]:
-        """The writer states of all children."""
+        """Return the writer states of all children."""
         return [item for child in self.children.values() for item in child.writer_states(epoch)]
 
     def close(self) -> None:
-        """Close each child, also after another could not be closed.
+        """Close each child, even after another one failed.
 
         Raises:
-            Exception: what a single child raised.
-            OutfallError: several could not be closed; names all.
+            Exception: the error of a single child.
+            OutfallError: several could not be closed; lists all.
         """
         self._for_each(lambda name, child: child.close(), "several sinks could not be closed")
 

@@ -1,4 +1,4 @@
-"""Batches across epochs: what is not enough for a batch is in the state."""
+"""Batches across epochs: an incomplete batch is part of the state."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ BUFFER = "buffer"
 
 @dataclass(frozen=True)
 class BatchState:
-    """Rows that wait for more, and when the oldest of them came."""
+    """Buffered rows, and when the oldest of them arrived."""
 
     batches: tuple[pa.RecordBatch, ...]
     oldest: datetime
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return sum(batch.num_rows for batch in self.batches)
 
 
 class BatchStateSerializer(SimpleVersionedSerializer[BatchState]):
-    """A line of JSON with the time and the lengths, and after it streams of Arrow IPC, one for each set of columns."""
+    """A line of JSON with the time and the lengths, followed by streams of Arrow IPC, one per schema."""
 
     @property
     def version(self) -> int:
@@ -98,7 +98,7 @@ class BufferSink(
     SupportsTarget[Any],
     DeclaresGuarantee,
 ):
-    """The buffer beside the target: its state is what waits."""
+    """The buffer of the target: its state is the buffered rows."""
 
     def __init__(self, options: BatchingOptions, clock: Clock) -> None:
         self._options = options
@@ -126,17 +126,17 @@ class BufferSink(
         return BufferedRows(state.rows, state.oldest)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
-        return self  # nothing of it is in a target
+        return self  # no part of it is in a target
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
 
 
 class BufferPartition(StatelessSinkPartition[Any]):
-    """Rows that wait."""
+    """Buffered rows."""
 
     def __init__(self, options: BatchingOptions, clock: Clock, recovered: Sequence[BatchState]) -> None:
-        """Go on with what waited before, the oldest first."""
+        """Continue with the rows buffered before, the oldest first."""
         self.clock = clock
         self.buffer = Buffer(options)
         for state in sorted(recovered, key=lambda state: state.oldest):
@@ -147,14 +147,14 @@ class BufferPartition(StatelessSinkPartition[Any]):
         self.write_record_batch(rows_to_batch(values))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Buffer rows."""
         self.buffer.add(ArrowChunk(batch), self.clock.time())
 
     def flush(self, end_of_input: bool) -> None:
-        """Do nothing: the one who holds this writes what is due."""
+        """No operation: the owner writes the rows that are due."""
 
     def snapshot_state(self, epoch: int) -> Sequence[BatchState]:
-        """What waits, with the time of the oldest."""
+        """Return the buffered rows, with the time of the oldest."""
         chunks, oldest = self.buffer.chunks, self.buffer.oldest
         if oldest is None:
             return ()
@@ -162,7 +162,7 @@ class BufferPartition(StatelessSinkPartition[Any]):
 
 
 def _joined(chunks: Sequence[ArrowChunk]) -> tuple[pa.RecordBatch, ...]:
-    """As few batches as there are sets of columns in a row."""
+    """As few batches as there are consecutive schemas."""
     runs: list[list[ArrowChunk]] = []
     for chunk in chunks:
         if runs and runs[-1][0].joins(chunk):
@@ -173,7 +173,7 @@ def _joined(chunks: Sequence[ArrowChunk]) -> tuple[pa.RecordBatch, ...]:
 
 
 class CrossEpochBatching(Composite):
-    """A sink and the buffer before it."""
+    """A sink with the buffer in front of it."""
 
     kind_name = "batching"
     shown_as = "BatchingSink"
@@ -181,9 +181,9 @@ class CrossEpochBatching(Composite):
     def __init__(self, sink: Any, options: BatchingOptions, clock: Clock) -> None:
         if needs_same_rows(sink):
             raise CapabilityError(
-                f"a {shown_name(sink)} with these options needs the same rows when an epoch is run again",
-                why="which rows wait and which go out depends on their order and age, and those are others then",
-                do="leave across_epochs out, or use a sink that is once whatever rows an epoch has",
+                f"{shown_name(sink)} with these options needs the same rows when an epoch is run again",
+                why="the choice of buffered rows depends on their order and age, which differ in the second run",
+                do="omit across_epochs, or use a sink whose guarantee does not depend on the rows of an epoch",
             )
         super().__init__({TARGET: sink, BUFFER: BufferSink(options, clock)})
 
@@ -192,7 +192,7 @@ class CrossEpochBatching(Composite):
 
 
 class CrossEpochPartition(CompositePartition):
-    """Rows go to the buffer, and from there in batches to the target, in an epoch those of one set of columns."""
+    """Passes rows to the buffer, and from there in batches to the target, with one schema per epoch."""
 
     def __init__(self, openings: Mapping[str, Opening], value: str | None) -> None:
         """Open both."""
@@ -206,16 +206,16 @@ class CrossEpochPartition(CompositePartition):
         return partition
 
     def write_batch(self, values: list[Any]) -> None:
-        """Take values; they wait as rows."""
+        """Buffer values as rows."""
         self.write_record_batch(rows_to_batch(values) if self._value is None else to_batch(values, self._value))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Take rows, and write what is due."""
+        """Buffer rows, and write what is due."""
         self._waiting.write_record_batch(batch)
         self._write(everything=False)
 
     def flush(self, end_of_input: bool) -> None:
-        """Write what is due, at the end of the input all, and flush the target."""
+        """Write what is due, at the end of the input everything, and flush the target."""
         self._write(everything=end_of_input)
         self.children[TARGET].flush(end_of_input)
 
@@ -225,8 +225,8 @@ class CrossEpochPartition(CompositePartition):
             if self._written is None:
                 self._written = chunk.batch.schema
             elif not self._written.equals(chunk.batch.schema):
-                # Rows of epochs before a change of columns. A target may take one set of columns in an epoch, as from
-                # Spark it gets no other; the rest is due in the next one.
+                # Rows of epochs before a schema change. A target may accept only one schema per epoch, as Spark
+                # provides no other; the rest is due in the next epoch.
                 return
             self.children[TARGET].write_record_batch(chunk.batch)
             buffer.drop(chunk.rows)

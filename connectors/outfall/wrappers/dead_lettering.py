@@ -1,4 +1,4 @@
-"""`DeadLetteringSink`: a sink, and another one for the records that it refuses."""
+"""`DeadLetteringSink`: a sink, and a second sink for the records that it rejects."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ DEAD_LETTERS = "dead_letters"
 
 
 class DeadLetteringSink(Composite):
-    """Writes through a sink, and what that refuses through another one, in the same epoch.
+    """Writes through a sink, and the records that it rejects through a second one, in the same epoch.
 
-    Both have their states, committables and counters in one record. A dead-letter sink that is exactly once has each
-    record once, as the rows have theirs. When dead letters cannot be written the query stops.
+    The states, committables and counters of both are in one record. An exactly-once dead-letter sink has each dead
+    letter exactly once. If dead letters cannot be written, the query fails.
 
     Args:
-        sink: its partitions hand over what they refuse (`SupportsDeadLetterSink`).
-        dead_letter: gets rows with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. In each task it is opened
-            when the first record is refused. It has no parts, or as many as `sink` has.
-        max_dead_letters: how many records of an epoch, of all its tasks, may be refused; one more fails the query, so
-            that a wrong schema does not divert an epoch in silence. Left out: what `sink` says, which is 1000 unless
-            its options have another number.
+        sink: a sink whose partitions report rejected records (`SupportsDeadLetterSink`).
+        dead_letter: gets rows with the columns of `outfall.dead_letter.DEAD_LETTER_SCHEMA`. Each task opens it at the
+            first rejected record. It has no parts, or as many as `sink`.
+        max_dead_letters: maximum number of rejected records per epoch, over all tasks. One more fails the query, so
+            that a wrong schema does not divert a whole epoch unnoticed. Default: the value of `sink`, which is 1000
+            unless its options have another number.
 
     Raises:
-        ConfigurationError: the two are one, or `max_dead_letters` is less than 1.
-        CapabilityError: a sink cannot be used, alone or with the other, or does not hand over what it refuses.
+        ConfigurationError: both are the same sink, or `max_dead_letters` is less than 1.
+        CapabilityError: a sink cannot be used, alone or with the other, or does not report rejected records.
     """
 
     kind_name = "dead-lettering"
@@ -58,33 +58,33 @@ class DeadLetteringSink(Composite):
         if max_dead_letters is not None and max_dead_letters < 1:
             raise ConfigurationError(
                 f"max_dead_letters: must be at least 1, not {max_dead_letters}",
-                do="give a number, or leave dead_letter out to have the first refused record stop the query",
+                do="set a number, or omit dead_letter so that the first rejected record fails the query",
             )
         if sink is dead_letter:
-            raise ConfigurationError("a sink cannot take its own dead letters", do="give another sink as dead_letter")
+            raise ConfigurationError("a sink cannot take its own dead letters", do="pass another sink as dead_letter")
         if supports(dead_letter, SupportsPreWriteTopology):
             raise CapabilityError(
-                f"a {shown_name(dead_letter)} changes the DataFrame before it is written",
-                why="dead letters come up while the rows are written",
-                do="give a sink as dead_letter that takes rows as they come",
+                f"{shown_name(dead_letter)} changes the DataFrame before it is written",
+                why="dead letters occur while the rows are written",
+                do="pass a sink as dead_letter that does not change the DataFrame",
             )
         if is_fixed(dead_letter) and not is_fixed(sink):
             raise CapabilityError(
-                f"a {shown_name(dead_letter)} with parts cannot take the dead letters of a sink without any",
-                why="each part is written by one task, and any task may have records that are refused",
-                do="give a sink without parts as dead_letter, for example FileSink(path)",
+                f"{shown_name(dead_letter)} with parts cannot take the dead letters of a sink without any",
+                why="each part is written by one task, and any task may have rejected records",
+                do="pass a sink without parts as dead_letter, for example FileSink(path)",
             )
         if needs_same_rows(dead_letter):
             raise CapabilityError(
-                f"a {shown_name(dead_letter)} with these options needs the same rows when an epoch is run again",
-                why="a record that is refused again is another dead letter, with another time",
-                do="give a sink as dead_letter that is once whatever rows an epoch has",
+                f"{shown_name(dead_letter)} with these options needs the same rows when an epoch is run again",
+                why="a record that is rejected again is another dead letter, with another time",
+                do="pass a sink as dead_letter whose guarantee does not depend on the rows of an epoch",
             )
         if not supports(sink, SupportsDeadLetterSink):
             raise CapabilityError(
-                f"a {shown_name(sink)} does not hand over what it refuses to another sink",
-                do="leave dead_letter out, or give it to a sink within this one that does; PostgresSink keeps such rows"
-                " in its dead_letter_table; a sink of your own needs SupportsDeadLetterSink, and its partition"
+                f"{shown_name(sink)} does not report rejected records to another sink",
+                do="omit dead_letter, or pass it to an inner sink that reports them; PostgresSink stores such rows"
+                " in its dead_letter_table; your own sink needs SupportsDeadLetterSink, and its partition"
                 " dead_letters_to(take)",
             )
         super().__init__({SINK: sink, DEAD_LETTERS: dead_letter})
@@ -100,7 +100,7 @@ class DeadLetteringSink(Composite):
             raise _too_many(self._most, f"all tasks together have {found}; {examples.get(_COUNTER, '')}")
 
     def save_mode_of(self, name: str, mode: SaveMode | None) -> SaveMode | None:
-        # The dead letters of former runs stay.
+        # The dead letters of former runs remain.
         return "append" if name == DEAD_LETTERS and mode == "overwrite" else mode
 
     def output_modes(self) -> Collection[str]:
@@ -119,14 +119,14 @@ class DeadLetteringSink(Composite):
 
 
 class WithDeadLetters(DelegatingSink):
-    """Base of sinks whose constructor takes `dead_letter`: to the engine `sink`, and beside it the one that is given.
+    """Base of sinks whose constructor takes `dead_letter`. To the engine it is `sink`, and the other sink if given.
 
     Args:
-        sink: does the work, and hands over what it refuses (`SupportsDeadLetterSink`).
-        dead_letter: as for `DeadLetteringSink`. Without it a refused record stops the query.
+        sink: writes the rows, and reports rejected records (`SupportsDeadLetterSink`).
+        dead_letter: as in `DeadLetteringSink`. Without it a rejected record fails the query.
 
     Raises:
-        CapabilityError: `dead_letter` cannot take what `sink` refuses.
+        CapabilityError: `dead_letter` cannot take the records that `sink` rejects.
     """
 
     def __init__(self, sink: Any, dead_letter: Any = None) -> None:
@@ -138,7 +138,7 @@ class WithDeadLetters(DelegatingSink):
 
 
 class DeadLetteringPartition(CompositePartition):
-    """Opens the second partition when the first one refuses something."""
+    """Opens the second partition at the first rejected record."""
 
     _unflushed = False
     """Whether there are dead letters that were not flushed."""
@@ -148,15 +148,15 @@ class DeadLetteringPartition(CompositePartition):
         """Open the first partition.
 
         Args:
-            openings: how the two are opened.
-            most: how many records the epoch may have refused.
+            openings: the parameters for opening the two.
+            most: maximum number of rejected records of the epoch.
         """
         self._most = most
         self._refused = 0
         super().__init__(openings)
 
     def open_children(self) -> None:
-        """Open the one for the rows; the other one if it has something to go on from, which would else be lost."""
+        """Open the partition for the rows; the other one only if it has states, which would otherwise be lost."""
         self.open_child(SINK).partition.dead_letters_to(self.take)
         if self._openings[DEAD_LETTERS].resumes:
             self.open_child(DEAD_LETTERS)
@@ -182,13 +182,13 @@ class DeadLetteringPartition(CompositePartition):
         child.write_record_batch(dead_letter_batch(letters))
 
     def flush(self, end_of_input: bool) -> None:
-        """Flush the rows first: that is when most are refused."""
+        """Flush the rows first, because most rejections occur then."""
         self.children[SINK].flush(end_of_input)
         self._end_of_input = end_of_input
         self._flush_dead_letters()
 
     def prepare_commit(self) -> Sequence[ChildValue]:
-        """Prepare the rows first: some destinations look at them only then."""
+        """Prepare the rows first: some destinations check them only then."""
         prepared = self.children[SINK].prepare_commit()
         if self._unflushed:
             self._flush_dead_letters()
@@ -204,14 +204,14 @@ class DeadLetteringPartition(CompositePartition):
 
 _ROWS = "rows"
 _COUNTER = f"{DEAD_LETTERS}.{_ROWS}"
-"""What counts the rows that the dead-letter sink got."""
+"""The counter of the rows in the dead-letter sink."""
 
 
 def _too_many(most: int, why: str) -> ValueRefusedError:
     return ValueRefusedError(
-        f"more than {most} records of this epoch are refused",
+        f"more than {most} records of this epoch are rejected",
         why=why,
-        do="correct the rows or the destination; or raise max_dead_letters, if so many are meant to be set aside",
+        do="correct the rows or the destination; or raise max_dead_letters, if so many dead letters are intended",
     )
 
 
@@ -222,15 +222,17 @@ def _shown(letter: DeadLetter) -> str:
 
 
 def dead_letters_from_options(sink: Any, options: Mapping[str, str]) -> DeadLetteringSink:
-    """Give a sink another one for what it refuses, of Spark options (`dead_letter.sink`, …; also spelled `deadLetter`).
+    """Wrap a sink with a dead-letter sink from Spark options (`dead_letter.sink`, …; also spelled `deadLetter`).
 
     Raises:
-        ConfigurationError: naming the option that is missing, unknown or wrong.
-        CapabilityError: the sink does not hand over what it refuses, or the two do not go together.
-        ImportError: the extra of the other sink is not installed.
+        ConfigurationError: with the option that is missing, unknown or wrong.
+        CapabilityError: the sink does not report rejected records, or the two cannot be combined.
+        ImportError: the extra of the dead-letter sink is not installed.
     """
     name = "dead_letter"
     given = {f"{name}.{key.partition('.')[2]}": value for key, value in options.items() if "." in key}
     if not given:
-        raise ConfigurationError(f"{name}: has no value of its own", do=f'write "{name}.sink", and its options alike')
+        raise ConfigurationError(
+            f"{name}: has no value itself", do=f'set "{name}.sink", and its options with the same prefix'
+        )
     return DeadLetteringSink(sink, build_children(given)[name])

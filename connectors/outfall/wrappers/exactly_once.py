@@ -1,4 +1,4 @@
-"""`ExactlyOnceSink`: rows that carry their source's offsets, each written once however often the source brings it."""
+"""`ExactlyOnceSink`: writes each row exactly once by its source offset, even if the source replays it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SEEN = "seen"
 
 
 class ExactlyOnceOptions(SinkOptions):
-    """Where a row comes from, and how far out of order it may come."""
+    """The source position of a row, and the tolerance for out-of-order rows."""
 
     offset: str = Field(description="The column with the offset of the row: a signed integer type, increasing, from 0.")
     source_partition: Names = Field(
@@ -60,32 +60,31 @@ class ExactlyOnceOptions(SinkOptions):
 
 
 class ExactlyOnceSink(WithDeadLetters):
-    """Drops the rows of a source that were written before, by their offsets.
+    """Drops rows that were written before, by their source offsets.
 
     Item type: rows with the columns of `offset` and `source_partition`; the target gets all columns.
 
-    What must exist: what the target needs. The source gives a row the same offset whenever it is read, as Kafka does.
+    What must exist: the requirements of the target. The source gives a row the same offset at each read, as Kafka does.
 
-    Unit of parallelism: `parts`. Give `key=` one of the columns of `source_partition`, or another one that a row always
-    has the same value in.
+    Unit of parallelism: `parts`. Set `key=` to a column of `source_partition`, or to another column that has the same
+    value in every replay of a row.
 
-    Guarantee: that of the target, for a source that brings rows again under new batch ids too: one that was rewound, or
-    that delivers at least once. Rows may come in any order. What was seen is kept as ranges, all of them while there
-    are few gaps. Of a source that leaves many, ranges older than `window` offsets are given up between epochs: a row
-    among those is an error, or a dead letter, and never dropped, since it may not have been written.
+    Guarantee: that of the target, even for a source that replays rows under new batch ids, because it was rewound or
+    delivers at least once. Rows may arrive in any order. The seen offsets are stored as ranges, all of them while there
+    are few gaps. With many gaps, ranges older than `window` offsets are discarded between epochs. A row in a discarded
+    range is an error or a dead letter, and never dropped, because it may not have been written.
 
     Args:
-        target: any sink without parts, or with as many.
+        target: any sink without parts, or with the same number.
         offset: the column with the row's offset.
-        source_partition: the column that names the source partition, or several, as `["topic", "partition"]`.
-        parts: how many tasks write.
-        window: how many offsets a row may at least come late.
-        log_rows: what errors show of a rejected row: `"none"`, its offset with `"keys"`, or `"full"`.
-        dead_letter: a sink for the rows below the window or without an offset, and for what the target refuses; without
-            it they are errors.
+        source_partition: the column that identifies the source partition, or several, as `["topic", "partition"]`.
+        parts: number of tasks that write.
+        window: minimum number of offsets for which out-of-order rows are still recognized.
+        dead_letter: a sink for rows below the window or without an offset, and for rows that the target rejects;
+            without it they are errors.
 
     Raises:
-        ConfigurationError: naming every option that is wrong.
+        ConfigurationError: lists every wrong option.
         CapabilityError: the target cannot be used.
     """
 
@@ -107,7 +106,7 @@ class ExactlyOnceSink(WithDeadLetters):
 
 
 class OffsetDedup(Composite, SupportsDeadLetterSink):
-    """The target, and beside it what was seen. Refused rows are errors unless somebody takes them."""
+    """The target, and the seen offsets. Rejected rows are errors unless there is a dead-letter sink."""
 
     kind_name = "exactly-once"
     shown_as = "ExactlyOnceSink"
@@ -124,7 +123,7 @@ class OffsetDedup(Composite, SupportsDeadLetterSink):
         return target.max_dead_letters() if supports(target, SupportsDeadLetterSink) else super().max_dead_letters()
 
     def requires(self) -> Sequence[str]:
-        return (*super().requires(), "a source that gives a row the same offset whenever it is read")
+        return (*super().requires(), "a source that gives a row the same offset at each read")
 
     def open(self, openings: Mapping[str, Opening]) -> ExactlyOncePartition:
         return ExactlyOncePartition(openings, self.options, self.writer)
@@ -136,29 +135,29 @@ class OffsetDedup(Composite, SupportsDeadLetterSink):
         return super().check_target(context)
 
     def _check_key(self, state: SeenState, context: TargetContext[Any]) -> None:
-        """Refuse another way of the rows to the parts: a source partition would meet one that has not seen it."""
+        """Reject another routing of rows: a source partition would reach a part that has not seen its offsets."""
         if self.options.parts == 1 or None in (state.key, context.key) or state.key == context.key:
             return
         raise ForeignRecordsError(
-            f"the rows were routed to the parts by key={state.key!r}, and key={context.key!r} is given",
+            f"the rows were routed to the parts by key={state.key!r}, and now by key={context.key!r}",
             step=context.step_id,
-            why="a part knows the offsets that it has seen itself: of rows that come to another one some would be"
-            " written twice",
-            do=f"give key={state.key!r} again, or start with a new checkpoint or another step_id",
+            why="a part stores only the offsets that it has seen itself: rows that reach another part could be"
+            " duplicated",
+            do=f"set key={state.key!r} again, or start with a new checkpoint or another step_id",
         )
 
     def _check_columns(self, state: SeenState, step_id: str) -> None:
-        """Refuse offsets that were seen in other columns: of these they say nothing."""
+        """Reject other columns than those of the seen offsets."""
         for option in ("offset", "source_partition"):
             was, now = getattr(state, option), getattr(self.options, option)
             if was is None or (list(was) == list(now)):
                 continue
             raise ForeignRecordsError(
-                f"the offsets that were seen are of {option}={was!r}, and {option}={now!r} is given",
+                f"the seen offsets belong to {option}={was!r}, and now {option}={now!r} is set",
                 step=step_id,
-                why="what was seen in one column tells nothing of another: rows would be dropped that were never"
-                " written, or written twice",
-                do=f"give {option}={was!r} again, or start with a new checkpoint or another step_id",
+                why="offsets of one column do not apply to another: rows would be dropped without having been"
+                " written, or duplicated",
+                do=f"set {option}={was!r} again, or start with a new checkpoint or another step_id",
             )
 
 
@@ -169,7 +168,7 @@ class SeenSink(
     SupportsWriterContext,
     DeclaresGuarantee,
 ):
-    """The parts, and what each has seen."""
+    """The parts, and the offsets that each has seen."""
 
     def __init__(self, options: ExactlyOnceOptions) -> None:
         self._options = options
@@ -179,7 +178,7 @@ class SeenSink(
         return "seen-offsets"
 
     def target(self) -> str:
-        # With another number of parts a source partition would meet one that has not seen its offsets.
+        # With another number of parts, a source partition would reach a part that has not seen its offsets.
         return f"{self._options.parts} parts"
 
     def bind(self, context: WriterInitContext) -> Self:
@@ -206,39 +205,38 @@ class SeenSink(
         for name in (self._options.offset, *self._options.source_partition):
             if name not in schema.names:
                 raise ConfigurationError(
-                    f"the rows have no column {name!r}, which tells where they come from",
-                    do=f"select it, or name another one; the columns are {', '.join(schema.names)}",
+                    f"the rows have no column {name!r}, which identifies their source position",
+                    do=f"select it, or set another column; the columns are {', '.join(schema.names)}",
                 )
         check_types(self._options, schema)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
-        return self  # nothing of it is in a target
+        return self  # no part of it is in a target
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
 
 
 def check_types(options: ExactlyOnceOptions, schema: pa.Schema) -> None:
-    """Refuse columns whose values are no offsets, or do not tell one source partition from another.
+    """Reject columns whose values are not offsets, or do not identify a source partition.
 
     Raises:
-        ConfigurationError: naming the column and its type.
+        ConfigurationError: with the column and its type.
     """
     kind = schema.field(options.offset).type
     if not pa.types.is_signed_integer(kind):
         raise ConfigurationError(
-            f"the column {options.offset!r} has the type {spark_type(kind)}, and offsets are signed integers of at most"
-            " 64 bits",
-            do="cast it to bigint, or name another column as offset",
+            f"the column {options.offset!r} has the type {spark_type(kind)}, and offsets must be signed integers of"
+            " at most 64 bits",
+            do="cast it to bigint, or set another column as offset",
         )
     for name in options.source_partition:
         kind = schema.field(name).type
         if not any(names_partitions(kind) for names_partitions in _NAME_PARTITIONS):
             raise ConfigurationError(
-                f"the column {name!r} has the type {spark_type(kind)}, whose values do not name a source partition",
-                why="they must be equal or not, each to itself, as numbers with a fraction (NaN) or nested values"
-                " are not",
-                do="cast it to a string or a whole number, or name another column as source_partition",
+                f"the column {name!r} has the type {spark_type(kind)}, whose values cannot identify a source partition",
+                why="values must be comparable for equality, unlike floating-point numbers (NaN) and nested values",
+                do="cast it to a string or an integer, or set another column as source_partition",
             )
 
 
@@ -257,41 +255,44 @@ _NAME_PARTITIONS: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 class SeenPart(StatefulSinkPartition[Any, SeenState]):
-    """What one part has seen."""
+    """The offsets that one part has seen."""
 
     def __init__(self, state: SeenState, window: int) -> None:
-        """Go on from a state, which becomes this one's own."""
+        """Continue from a state, which then belongs to this part."""
         self._state = state
         self._window = window
 
     def of(self, partition: str) -> SeenOffsets:
-        """What was seen of a source partition."""
+        """Return the seen offsets of a source partition."""
         return self._state.partitions.setdefault(partition, SeenOffsets())
 
     def write_batch(self, values: list[Any]) -> None:
-        """Do nothing: the one who holds this notes what is written."""
+        """No operation: the owner records the written rows."""
 
     def snapshot(self) -> SeenState:
-        """All that was seen, in bounded memory. Within an epoch nothing is given up: its rows may come in any order."""
+        """Return all seen offsets, in bounded memory.
+
+        No range is discarded within an epoch: its rows may be in any order.
+        """
         for offsets in self._state.partitions.values():
             offsets.forget(self._window)
         return self._state
 
 
 class ExactlyOncePartition(CompositePartition):
-    """Hands on the rows that were not seen."""
+    """Passes on the rows that were not seen."""
 
     def __init__(
         self, openings: Mapping[str, Opening], options: ExactlyOnceOptions, context: WriterInitContext
     ) -> None:
-        """Open the target and what was seen."""
+        """Open the target and the seen offsets."""
         self._options = options
         self._context = context
         self._take: Callable[[Sequence[DeadLetter]], None] | None = None
         super().__init__(openings)
 
     def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
-        """Hand over rows below the window, and what the target refuses."""
+        """Pass on rows below the window, and rows that the target rejects."""
         self._take = take
         target = self.children[TARGET].partition
         if supports(target, SupportsDeadLetters):
@@ -302,12 +303,12 @@ class ExactlyOncePartition(CompositePartition):
         self.write_record_batch(rows_to_batch(values))
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Write the rows that were not seen, in their order.
+        """Write the rows that were not seen, in order.
 
         Raises:
-            ValueRefusedError: a row has no offset or no source, or is below the window, and there is no dead-letter
-                sink.
-            ConfigurationError: a column has a type that will not do, where nobody could tell before.
+            ValueRefusedError: a row has no offset or source partition, or is below the window, and there is no
+                dead-letter sink.
+            ConfigurationError: a column has an unsupported type, which could not be checked before.
         """
         batch = self._with_source(batch)
         if not batch.num_rows:
@@ -331,9 +332,7 @@ class ExactlyOncePartition(CompositePartition):
         late = _rows(batch, below)
         negative = pc.less(self._column(late, self._options.offset), 0)
         self._hand_over(late.filter(negative), _NEGATIVE)
-        self._hand_over(
-            late.filter(pc.invert(negative)), "below the window: it is not known whether the row was written"
-        )
+        self._hand_over(late.filter(pc.invert(negative)), "below the window: the row may or may not have been written")
         dropped = batch.num_rows - kept.num_rows - late.num_rows
         if dropped:
             self._context.metrics.add("duplicates", dropped)
@@ -357,7 +356,7 @@ class ExactlyOncePartition(CompositePartition):
             yield name, offsets.take(positions), positions
 
     def _with_source(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that say where they come from; the others are handed over."""
+        """The rows with a source position; the others are rejected."""
         for name in (self._options.offset, *self._options.source_partition):
             column = self._column(batch, name)
             if not column.null_count:
@@ -367,16 +366,18 @@ class ExactlyOncePartition(CompositePartition):
                     f"a row's {name!r} is NULL",
                     step=self._context.step_id,
                     epoch=self._context.epoch,
-                    why="it tells where the row comes from",
-                    do="leave such rows out, or give dead_letter= a sink for them",
+                    why="it identifies the source position of the row",
+                    do="remove such rows, or set dead_letter= to a sink for them",
                 )
-            self._hand_over(batch.filter(column.is_null()), f"its {name!r} is NULL, which tells where it comes from")
+            self._hand_over(
+                batch.filter(column.is_null()), f"its {name!r} is NULL, which identifies its source position"
+            )
             batch = batch.filter(column.is_valid())
         return batch
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         if name not in batch.schema.names:
-            raise ValueRefusedError(f"a row has no column {name!r}", do="give the sink rows, and no value= of its own")
+            raise ValueRefusedError(f"a row has no column {name!r}", do="pass rows to the sink, and do not set value=")
         return batch.column(name)
 
     def _check_below(self, name: str, known: SeenOffsets, offsets: pa.Array) -> None:
@@ -390,14 +391,14 @@ class ExactlyOncePartition(CompositePartition):
                 step=context.step_id,
                 epoch=context.epoch,
                 why=_NEGATIVE,
-                do="correct the column, or give dead_letter= a sink for such rows",
+                do="correct the column, or set dead_letter= to a sink for such rows",
             )
         raise ValueRefusedError(
-            f"a row{of} has the offset{at}, and what was seen up to offset {known.floor} is not known any more",
+            f"a row{of} has the offset{at}, and the offsets seen up to {known.floor} are no longer stored",
             step=context.step_id,
             epoch=context.epoch,
-            why=f"it comes more than {self._options.window} offsets late, or the source was rewound",
-            do="give dead_letter= a sink for such rows, or a larger window before it comes to that",
+            why=f"it is more than {self._options.window} offsets late, or the source was rewound",
+            do="set dead_letter= to a sink for such rows, or use a larger window from the start",
         )
 
     def _hand_over(self, rows: pa.RecordBatch, reason: str) -> None:
@@ -415,11 +416,11 @@ class ExactlyOncePartition(CompositePartition):
         context.metrics.add("dead_letters", rows.num_rows)
 
 
-_NEGATIVE = "offsets are whole numbers from 0"
+_NEGATIVE = "offsets are integers from 0"
 
 
 def _rows(batch: pa.RecordBatch, positions: Sequence[pa.Array]) -> pa.RecordBatch:
-    """The rows at these positions, in the order that they have."""
+    """The rows at these positions, in order."""
     wanted = pa.concat_arrays(positions)
     if len(wanted) == batch.num_rows:
         return batch

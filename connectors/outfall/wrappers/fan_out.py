@@ -1,4 +1,4 @@
-"""`FanOutSink`: the same rows to several sinks."""
+"""`FanOutSink`: writes the same rows to several sinks."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from outfall.wrappers.composite import CompositeSink
 class FanOutSink(CompositeSink):
     """Writes each row to several sinks, in one epoch with one record.
 
-    Item type: what each of the sinks takes.
+    Item type: that of each sink.
 
-    What must exist: what each of the sinks needs.
+    What must exist: the requirements of each sink.
 
-    Unit of parallelism: that of the sinks. Sinks without parts are written by every Spark task. With sinks that have
-    parts, all of the same number, part i of each is written by one task, and so is one writer of each of the others.
+    Unit of parallelism: that of the sinks. Sinks without parts are written by every Spark task. Sinks with parts must
+    have the same number; one task writes part i of each, and has one writer for each of the other sinks.
 
-    Guarantee: each sink keeps its own, as if it were alone; the one reported is the weakest. After a crash all sinks
-    get the epoch again: one that is exactly once has its rows once, whichever of them had failed.
+    Guarantee: each sink keeps its own; the reported one is the weakest. After a failure all sinks get the epoch again:
+    an exactly-once sink has its rows exactly once, whichever sink had failed.
 
-    `FanOutSink([a, b])` names the sinks by their position, from 0; `FanOutSink(archive=a, db=b)` by words. A sink's
-    share of the recovery data goes by its name. More sinks can be added at any restart, under new names.
+    `FanOutSink([a, b])` gives the sinks the names `0` and `1`; `FanOutSink(archive=a, db=b)` uses the given names. The
+    recovery data of a sink is stored under its name. Sinks can be added at any restart, under new names.
 
     Args:
         sinks: the sinks in a list, or none.
         named: the sinks by name.
 
     Raises:
-        ConfigurationError: there is none, both ways are mixed, or one sink is given twice.
-        CapabilityError: sinks do not go together, with the reason.
+        ConfigurationError: there is no sink, both forms are used, or a sink is passed more than once.
+        CapabilityError: the sinks cannot be combined; with the reason.
     """
 
     kind_name = "fanout"
@@ -42,16 +42,16 @@ class FanOutSink(CompositeSink):
             raise ConfigurationError("some sinks are in a list and others have names", do="name all of them, or none")
         children = named or {str(position): sink for position, sink in enumerate(sinks)}
         if len({id(sink) for sink in children.values()}) < len(children):
-            raise ConfigurationError("the same sink is given twice", do="give each sink once")
+            raise ConfigurationError("the same sink is passed more than once", do="pass each sink once")
         super().__init__(children)
 
 
 def fan_out_from_options(options: Mapping[str, str]) -> FanOutSink:
-    """Make several sinks of Spark options, each of those that begin with its name and a dot (`archive.sink`, …).
+    """Create several sinks from Spark options: each from those with its name and a dot as prefix (`archive.sink`, …).
 
     Raises:
-        ConfigurationError: naming the sink and the option that is unknown or wrong.
-        CapabilityError: sinks do not go together.
+        ConfigurationError: with the sink and the unknown or wrong option.
+        CapabilityError: the sinks cannot be combined.
         ImportError: a sink's extra is not installed.
     """
     return FanOutSink(**build_children(options))

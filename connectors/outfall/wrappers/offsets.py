@@ -1,4 +1,4 @@
-"""Which offsets of a source were seen, in bounded memory, and which rows of a batch are new by them."""
+"""The seen offsets of a source, in bounded memory, and the new rows of a batch."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import pyarrow.compute as pc
 from pydantic import BaseModel
 
 MOST_RANGES = 1024
-"""How many ranges are kept for a source partition, unless its window needs more."""
+"""Maximum number of ranges per source partition, unless its window needs more."""
 
 
 class SeenOffsets(BaseModel):
-    """The offsets of one source partition that were seen.
+    """The seen offsets of one source partition.
 
-    Every gap is kept as such while there are few: a transaction marker of Kafka leaves one that is never filled. When
-    there are too many, the oldest ranges below the window are given up: of an offset that is not above `floor`
-    nobody knows whether it was seen.
+    Every gap is stored while there are few: a Kafka transaction marker leaves one that is never filled. If there are
+    too many, the oldest ranges below the window are discarded. Whether an offset up to `floor` was seen is then
+    unknown.
     """
 
     floor: int = -1
     ranges: list[tuple[int, int]] = []
-    """First and last offset of each range, in order; none of them touch."""
+    """First and last offset of each range, in order; ranges do not touch."""
 
     def overlapping(self, first: int, last: int) -> Sequence[tuple[int, int]]:
-        """The ranges that have offsets from `first` to `last`."""
+        """The ranges with offsets from `first` to `last`."""
         start = bisect_left(self.ranges, first, key=lambda known: known[1])
         end = bisect_right(self.ranges, last, key=lambda known: known[0])
         return self.ranges[start:end]
 
     def add(self, runs: Sequence[tuple[int, int]]) -> None:
-        """Take in runs of offsets that were not seen before, in order."""
+        """Add runs of unseen offsets, in order."""
         if self.ranges and runs and runs[0][0] <= self.ranges[-1][1]:
             runs = sorted([*self.ranges, *runs])
             self.ranges = []
@@ -45,11 +45,11 @@ class SeenOffsets(BaseModel):
                 self.ranges.append((first, last))
 
     def forget(self, window: int) -> None:
-        """Give up the oldest ranges if there are too many, none that reaches into the last `window` offsets."""
+        """Discard the oldest ranges if there are too many, but none that overlaps the last `window` offsets."""
         if len(self.ranges) <= MOST_RANGES:
             return
         reaching = bisect_left(self.ranges, self.ranges[-1][1] - window, key=lambda known: known[1])
-        # Half of them, so that it need not be done again with the next one.
+        # Half of them, so that the next range does not cause another pass.
         given_up = min(reaching, len(self.ranges) - MOST_RANGES // 2)
         if given_up > 0:
             self.floor = self.ranges[given_up - 1][1]
@@ -61,24 +61,24 @@ class SeenState(BaseModel):
 
     partitions: dict[str, SeenOffsets] = {}
     offset: str | None = None
-    """The column that they are from; `None` where it is not known."""
+    """Their column; `None` if unknown."""
     source_partition: list[str] | None = None
-    """The columns that name the source partitions; `None` where they are not known."""
+    """The columns that identify the source partitions; `None` if unknown."""
     key: str | None = None
-    """The column that routed the rows to the parts; `None` where it is not known."""
+    """The column that routed the rows to the parts; `None` if unknown."""
 
 
 def split_by_seen(offsets: pa.Array, positions: pa.Array | None, seen: SeenOffsets) -> SplitRows:
-    """Part the rows of one source partition.
+    """Split the rows of one source partition.
 
     Args:
-        offsets: of its rows, as int64, none NULL, at least one.
-        positions: of its rows in the batch; `None` when it has all of them.
-        seen: what was seen before. Not changed.
+        offsets: of its rows, as int64, not NULL, at least one.
+        positions: of its rows in the batch; `None` if it has all of them.
+        seen: the offsets seen before. Not changed.
     """
     positions = _range(0, len(offsets)) if positions is None else positions
     if not _ascending(offsets):
-        order = pc.sort_indices(offsets)  # stable, so that the first of equal ones is kept
+        order = pc.sort_indices(offsets)  # stable, so that the first of equal rows is kept
         offsets, positions = offsets.take(order), positions.take(order)
         first_of_equals = pa.concat_arrays([pa.array([True]), pc.greater(offsets[1:], offsets[:-1])])
         offsets, positions = offsets.filter(first_of_equals), positions.filter(first_of_equals)
@@ -92,7 +92,7 @@ def split_by_seen(offsets: pa.Array, positions: pa.Array | None, seen: SeenOffse
 
 @dataclass(frozen=True)
 class SplitRows:
-    """What became of the rows of one source partition, by their positions in the batch."""
+    """The rows of one source partition by outcome, with their positions in the batch."""
 
     new: pa.Array
     below: pa.Array
@@ -101,7 +101,7 @@ class SplitRows:
 
 
 def _unseen(view: Sequence[int], start: int, seen: SeenOffsets) -> Iterator[tuple[int, int]]:
-    """The stretches of sorted offsets, from the index `start` on, between the ranges that were seen."""
+    """The runs of sorted offsets, from the index `start` on, between the seen ranges."""
     if start == len(view):
         return
     for first, last in seen.overlapping(view[start], view[-1]):

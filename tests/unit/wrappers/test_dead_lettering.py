@@ -106,7 +106,7 @@ def test_more_than_an_epoch_may_have_fail_it_before_anything_is_published(
     with pytest.raises(ValueRefusedError) as stopped:
         LocalDriver(sink(2), recovery).run_epoch(0, [rows(*ids) for ids in tasks])
     text = str(stopped.value)
-    assert "more than 2 records of this epoch are refused" in text
+    assert "more than 2 records of this epoch are rejected" in text
     assert "one of them is a record: below nought" in text
     assert "raise max_dead_letters" in text
     assert rows_of(refusing.warehouse) == rows_of(letters.warehouse) == []
@@ -188,7 +188,7 @@ def test_the_columns_of_dead_letters_are_checked_before_the_first_row() -> None:
 def test_a_sink_that_does_not_hand_over_what_it_refuses_is_refused() -> None:
     sink: Any
     for sink in (PlainSink(), FanOutSink(a=RefusingSink(Warehouse())), FileSink("/nowhere")):
-        with pytest.raises(CapabilityError, match=r"does not hand over what it refuses.*dead_letter_table"):
+        with pytest.raises(CapabilityError, match=r"does not report rejected records.*dead_letter_table"):
             DeadLetteringSink(sink, Letters())
 
 

@@ -135,7 +135,7 @@ def overfull() -> tuple[Any, Any, MemoryRecoveryConfig]:
 def test_a_row_of_which_nobody_knows_whether_it_was_written_stops_the_query() -> None:
     sink, target, recovery = overfull()
     before = offsets_in(target)
-    with pytest.raises(ValueRefusedError, match=r"offset 1, and what was seen up to offset .* is not known any more"):
+    with pytest.raises(ValueRefusedError, match=r"offset 1, and the offsets seen up to .* are no longer stored"):
         run(sink, recovery, 1, batch(1))
     assert offsets_in(target) == before
 
@@ -151,19 +151,19 @@ def test_rows_that_do_not_say_where_they_come_from_become_dead_letters_and_the_o
     assert offsets_in(target) == [1, 3]
     refused = sorted((json.loads(letter["row"])["topic"], letter["reason"]) for letter in rows_of(letters.warehouse))
     assert [topic for topic, _ in refused] == ["0/None", "0/None", "None/2", "None/None"]
-    assert refused[0][1] == "its 'offset' is NULL, which tells where it comes from"
-    assert refused[2][1] == "its 'partition' is NULL, which tells where it comes from"
+    assert refused[0][1] == "its 'offset' is NULL, which identifies its source position"
+    assert refused[2][1] == "its 'partition' is NULL, which identifies its source position"
     assert counts["dead_letters"] == 4
     assert "duplicates" not in counts
 
 
 def test_a_negative_offset_is_refused_as_such() -> None:
     sink = once(staged())
-    with pytest.raises(ValueRefusedError, match=r"partition 0 has the offset -3\..*offsets are whole numbers from 0"):
+    with pytest.raises(ValueRefusedError, match=r"partition 0 has the offset -3\..*offsets are integers from 0"):
         run(sink, MemoryRecoveryConfig(), 0, batch(1, -3))
     letters = Letters()
     run(once(staged(), dead_letter=letters), MemoryRecoveryConfig(), 0, batch(1, -3))
-    assert [letter["reason"] for letter in rows_of(letters.warehouse)] == ["offsets are whole numbers from 0"]
+    assert [letter["reason"] for letter in rows_of(letters.warehouse)] == ["offsets are integers from 0"]
 
 
 def test_a_row_of_which_nobody_knows_becomes_a_dead_letter_and_the_others_go_through() -> None:
@@ -218,7 +218,7 @@ def test_another_key_for_several_parts_is_refused(fanned: bool) -> None:
 
     epoch(0, None, 1)
     epoch(1, "partition", 2)
-    with pytest.raises(ForeignRecordsError, match="by key='partition', and key='topic' is given"):
+    with pytest.raises(ForeignRecordsError, match="by key='partition', and now by key='topic'"):
         epoch(2, "topic", 2)
     epoch(2, "partition", 2, 3)
     assert offsets_in(target) == [1, 2, 3]
@@ -310,7 +310,7 @@ def test_another_number_of_parts_is_refused() -> None:
         (pa.schema([("offset", pa.int64())]), "no column 'partition'"),
         (
             pa.schema([("offset", pa.string()), ("partition", pa.int32())]),
-            "has the type string, and offsets are signed integers",
+            "has the type string, and offsets must be signed integers",
         ),
     ],
 )
@@ -327,7 +327,7 @@ def test_a_row_without_an_offset_is_refused() -> None:
 
 def test_it_promises_what_the_target_promises_and_says_what_it_needs() -> None:
     assert guarantee_of(once(staged())) is Guarantee.EXACTLY_ONCE
-    assert requirements_of(once(staged())) == ("a source that gives a row the same offset whenever it is read",)
+    assert requirements_of(once(staged())) == ("a source that gives a row the same offset at each read",)
 
 
 @given(

@@ -390,7 +390,7 @@ def test_numbers_of_parts_that_differ_are_refused_before_the_first_row() -> None
 @pytest.mark.parametrize(
     ("children", "text"),
     [
-        ([Slotted("a"), ShelfSink(Shelf())], "part_fn of its own"),
+        ([Slotted("a"), ShelfSink(Shelf())], "its own part_fn"),
         ([Sorting(), Sorting()], "both change the DataFrame"),
         ([HoldingSink(Warehouse(), adopts=["other"])], "adopts states"),
         ([PlainSink(), object()], "the sink '1' of FanOutSink cannot be used"),
@@ -410,7 +410,7 @@ def test_no_sinks_and_two_ways_of_naming_them_are_refused() -> None:
 
 def test_a_sink_given_twice_is_refused() -> None:
     sink = PlainSink()
-    with pytest.raises(ConfigurationError, match="twice"):
+    with pytest.raises(ConfigurationError, match="more than once"):
         FanOutSink([sink, sink])
 
 

@@ -63,7 +63,7 @@ def test_a_target_within_another_one_is_refused(tmp_path: Path, outer: str, made
         (tmp_path / "real" / "sub").mkdir(parents=True)
     place = tmp_path / "real" if outer == "" else tmp_path / outer
     sink = FanOutSink(a=FileSink(tmp_path / "real" / "sub", parts=2), b=FileSink(place))
-    with pytest.raises(ConfigurationError, match=r"a and b write to .*, of which one lies within the other"):
+    with pytest.raises(ConfigurationError, match=r"a and b write to .*, and one of these contains the other"):
         LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [[]])
 
 

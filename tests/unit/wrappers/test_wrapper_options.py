@@ -85,7 +85,7 @@ def test_a_sink_has_a_dead_letter_sink_by_options(tmp_path: Path) -> None:
     ids=lambda options: options["sink"],
 )
 def test_a_dead_letter_sink_is_refused_where_nothing_is_handed_over(options: dict[str, str]) -> None:
-    with pytest.raises(CapabilityError, match=r"does not hand over what it refuses.*PostgresSink.*dead_letter_table"):
+    with pytest.raises(CapabilityError, match=r"does not report rejected records.*PostgresSink.*dead_letter_table"):
         made(**options, dead_letter__sink="file", dead_letter__path="/b")
 
 
