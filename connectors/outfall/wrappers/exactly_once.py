@@ -80,6 +80,7 @@ class ExactlyOnceSink(WithDeadLetters):
         source_partition: the column that identifies the source partition, or several, as `["topic", "partition"]`.
         parts: number of tasks that write.
         window: minimum number of offsets for which out-of-order rows are still recognized.
+        log_rows: the part of a rejected row that errors show: `"none"`, its offset with `"keys"`, or `"full"`.
         dead_letter: a sink for rows below the window or without an offset, and for rows that the target rejects;
             without it they are errors.
 

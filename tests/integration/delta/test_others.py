@@ -123,7 +123,7 @@ def test_a_marker_that_retention_forgot_is_refused(shore: Shore) -> None:
     driver.write(0, rows(1))
     retention = {"delta.setTransactionRetentionDuration": "interval 1 millisecond"}
     shore.table.alter.set_table_properties(retention)
-    with pytest.raises(ConfigurationError, match="forgets transaction identifiers"):
+    with pytest.raises(ConfigurationError, match="removes transaction identifiers"):
         driver.write(1, rows(2))
     shore.append(rows(70))
     shore.table.create_checkpoint()  # which leaves them out

@@ -106,7 +106,7 @@ def test_a_server_that_echoes_credentials_brings_them_into_no_error_dead_letter_
     }  # fmt: skip
     for status in more:
         try:
-            trial.run(echoing(status), rows=1, **(way | more[status]))
+            trial.run(echoing(status), rows=1, log_rows="full", **(way | more[status]))
         except OutfallError as error:
             said.append("".join(traceback.format_exception(error)))
     said += [path.read_text() for path in (tmp_path / "dead").glob("*.jsonl")] + [caplog.text]

@@ -81,7 +81,7 @@ def test_sparks_types_arrive(spark: SparkSession, lake: Lake) -> None:
     ]  # fmt: skip
     with pytest.raises(ConfigurationError, match="id is bigint, and int in the table"):
         write(spark.range(1), lake.sink(on_existing="resume"))
-    with pytest.raises(ConfigurationError, match="v: Iceberg has no type for duration"):
+    with pytest.raises(ConfigurationError, match="v: Iceberg has no type for interval day to second"):
         write(
             spark.sql("SELECT INTERVAL '1' DAY AS v"),
             lake.sink(create_table="if_missing", schema_evolution="add_columns"),

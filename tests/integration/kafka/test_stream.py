@@ -114,8 +114,8 @@ def test_the_doctor_is_told_what_was_found(model: ModelBroker) -> None:
         "the topic t exists, with 2 partitions",
         "this user may write to it",
     ]
-    assert "will be made" in sink(model.address, "other").check_connection()[0]
-    assert "named by rows" in sink(model.address, None).check_connection()[0]
+    assert "will be created" in sink(model.address, "other").check_connection()[0]
+    assert "rows have their own topics" in sink(model.address, None).check_connection()[0]
     with pytest.raises(TransientError, match="check that the brokers are up"):
         sink("127.0.0.1:1", "t", delivery_timeout=1).check_connection()
 
