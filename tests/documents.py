@@ -19,6 +19,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+RECIPES = DOCS / "recipes"
+"""Their blocks need servers: tests/integration/project/test_recipes.py runs them."""
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 _BLOCK = re.compile(

@@ -212,7 +212,7 @@ def drain(
         commit: The duration of retries. See `CommitPolicy`.
 
     Returns:
-        The outcome; `None` if no rows were buffered.
+        The outcome, with the number of delivered rows in `counts["rows_drained"]`; `None` if no rows were buffered.
 
     Raises:
         ConfigurationError: Neither or both of `checkpoint` and `recovery` are given, or the sink buffers no rows.

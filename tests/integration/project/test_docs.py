@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outfall.spark.version_check import pyspark_version
-from tests.documents import PAGES, Block, blocks, page_name, unchanged_environment
+from tests.documents import PAGES, RECIPES, Block, blocks, page_name, unchanged_environment
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +23,11 @@ ROWS = [
 README = PAGES[0]
 SHORT = "apis.md"
 """Beside the README the one page in the default run."""
-OTHERS = [page for page in PAGES[1:] if any(block.needs_spark and block.reason is None for block in blocks(page))]
+OTHERS = [
+    page
+    for page in PAGES[1:]
+    if page.parent != RECIPES and any(block.needs_spark and block.reason is None for block in blocks(page))
+]
 
 
 def runs_here(block: Block) -> bool:

@@ -6,6 +6,8 @@ import fcntl
 import socket
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +24,16 @@ def take_port(patience: float = 180) -> None:
     # The server of a process that has just ended takes a moment longer.
     while time.monotonic() < deadline and _answers():
         time.sleep(0.2)
+
+
+@contextmanager
+def connect_port() -> Iterator[None]:
+    """Keep the port for a process that is started within the block, and ends there."""
+    take_port()
+    try:
+        yield
+    finally:
+        _held.pop().close()
 
 
 def _answers() -> bool:

@@ -15,7 +15,7 @@ import pytest
 from outfall import errors
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
-from tests.documents import DOCS, PAGES, ROOT, blocks, page_name, unchanged_environment
+from tests.documents import DOCS, PAGES, RECIPES, ROOT, blocks, page_name, unchanged_environment
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _REFERENCE = re.compile(r"^\[([^\]]+)\]: ", re.MULTILINE)
@@ -33,7 +33,11 @@ SLOW = {"testing-a-sink.md"}
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.thorough] if page_name(page) in SLOW else []) for page in PAGES],
+    [
+        pytest.param(page, marks=[pytest.mark.thorough] if page_name(page) in SLOW else [])
+        for page in PAGES
+        if page.parent != RECIPES
+    ],
     ids=page_name,
 )
 def test_blocks_without_spark_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,540 @@
+"""The pages in docs/recipes/, followed block by block against Spark and real servers.
+
+A recipe names its servers and paths as a user would write them, and `Recipe` replaces them. Everything on a page is
+tried. Python runs in this process, commands in a shell. A block whose first line is a comment with the name of a file
+becomes that file. A block of text is compared with the output of the block before it, or with what the test hands over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from psycopg.conninfo import conninfo_to_dict
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from examples.kafka_to_kafka import TopicSource
+from outfall.errors import TargetError, UnexpectedEpochError, reason
+from outfall.recovery import history
+from outfall.spark.version_check import pyspark_version
+from tests.documents import RECIPES
+from tests.integration.conftest import spark_environment
+from tests.integration.s3.support import Target, credentials_file
+from tests.integration.support.connect_port import connect_port
+from tests.integration.support.kafka_server import kafka_server
+from tests.integration.support.postgres import Databases, postgres_server
+from tests.integration.support.reading import forget_commit, found, found_ids
+from tests.integration.support.s3 import S3, s3_server
+
+pytestmark = pytest.mark.spark
+
+_BLOCK = re.compile(
+    r"(?:^<!-- not executed: [^\n]+ -->\n(?=```(?P<skipped>.)))?"
+    r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>(?: *# (?P<file>[\w./-]+\.\w+)\n)?.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+_VARIES = re.compile(
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?( UTC)?"  # times
+    r"|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{16}\b"  # ids
+    r"|\b[\w.-]+:\d+(?=, outfall)|\b[\d.,]+ (s|min|B|kB|bytes)\b|\b\d+\.\d\d\b"  # processes, durations, sizes
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    text: str
+    file: str | None
+    """The file that it is, where its first line says so."""
+    skipped: bool
+    line: int
+
+
+class Recipe:
+    """A page that is followed with the test's own addresses.
+
+    Args:
+        page: its file below docs/recipes/.
+        home: what /data/ on the page stands for.
+        addresses: what else on the page stands for what.
+    """
+
+    def __init__(self, page: str, home: Path, addresses: Mapping[str, str]) -> None:
+        self.path = RECIPES / page
+        self.home = home
+        self.addresses = {"/data/": f"{home}/", **addresses}
+        self.names: dict[str, Any] = {}
+        """What the blocks of Python have assigned."""
+        self.printed = ""
+        """What the last one of them printed, also if it failed."""
+        self._sections = sections(self.path.read_text())
+        self._left = {id(block): block for found in self._sections.values() for block in found if not block.skipped}
+
+    def follow(self, heading: str, changes: Mapping[str, str] | None = None) -> None:
+        """Run the blocks below a heading in their order, with what is to be different from the page."""
+        printed: str | None = None
+        for block in self._sections[heading]:
+            self._left.pop(id(block), None)
+            text = replaced(replaced(block.text, changes or {}), self.addresses)
+            if block.skipped:
+                printed = None
+            elif block.language == "text":
+                if printed is not None:
+                    self._compare(block, printed)
+            elif block.file is not None:
+                path = self.home / block.file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            elif block.language == "python":
+                printed = self._python(block, text)
+            elif block.language == "bash":
+                printed = self._shell(text)
+
+    def shows(self, heading: str, printed: str, which: int = 0) -> None:
+        """Compare what came with a text that the page shows below a heading."""
+        block = [block for block in self._sections[heading] if block.language == "text"][which]
+        self._left.pop(id(block), None)
+        self._compare(block, printed)
+
+    def check_all_was_tried(self, *, but: str = "") -> None:
+        """Find each block of the page run, or compared with what came, but those below a heading."""
+        elsewhere = {id(block) for block in self._sections.get(but, ())}
+        assert [f"{self.path.name}:{block.line}" for key, block in self._left.items() if key not in elsewhere] == []
+
+    def _python(self, block: Block, text: str) -> str:
+        output = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(output):
+                # The line numbers of a traceback are those of the page.
+                exec(compile("\n" * block.line + text, str(self.path), "exec"), self.names)
+        finally:
+            self.printed = output.getvalue()
+        return self.printed
+
+    def _shell(self, script: str) -> str:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        ended = subprocess.run(
+            ["bash", "-euc", script],
+            cwd=self.home, env={**os.environ, **spark_environment(), "PATH": path}, timeout=480,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        if ended.returncode:
+            print(ended.stdout)
+            ended.check_returncode()
+        return ended.stdout
+
+    def _compare(self, block: Block, printed: str) -> None:
+        """Find the lines of the page among those that came, in their order; times, ids and sizes may be others."""
+        back = {address: written for written, address in self.addresses.items()}
+        assert block.text.strip(), f"{self.path.name}:{block.line}"
+        came = iter(alike(replaced(printed, back)))
+        missing = [line for line in alike(block.text) if not any(line == other for other in came)]
+        assert missing == [], f"{self.path.name}:{block.line}: what came is\n{replaced(printed, back)}"
+
+
+def sections(text: str) -> dict[str, list[Block]]:
+    """The blocks of a page, by the heading above them."""
+    found: dict[str, list[Block]] = {}
+    headings = [(match.start(), match[1]) for match in re.finditer(r"^##+ (.+)$", text, re.MULTILINE)]
+    for match in _BLOCK.finditer(text):
+        heading = [name for start, name in headings if start < match.start()][-1]
+        line = text.count("\n", 0, match.start("text"))
+        block = Block(
+            match["language"], textwrap.dedent(match["text"]), match["file"], match["skipped"] is not None, line
+        )
+        found.setdefault(heading, []).append(block)
+    return found
+
+
+def replaced(text: str, by: Mapping[str, str]) -> str:
+    for old, new in by.items():
+        text = text.replace(old, new)
+    return text
+
+
+def alike(text: str) -> list[str]:
+    """The lines of an output without what differs between two runs."""
+    return [" ".join(_VARIES.sub("#", line).split()) for line in text.splitlines() if line.strip()]
+
+
+def put(directory: Path, file: str, *rows: Mapping[str, Any]) -> None:
+    """Write rows as a file of JSON lines that appears at once, as a source of files wants it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f".{file}").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / f".{file}").rename(directory / file)
+
+
+def flights(first: int, end: int) -> list[dict[str, Any]]:
+    return [
+        {"id": number, "carrier": ("UA", "AA", "B6")[number % 3], "distance": 1000 + number}
+        for number in range(first, end)
+    ]
+
+
+@pytest.fixture(scope="module")
+def databases() -> Iterator[Databases]:
+    with postgres_server() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[str]:
+    with kafka_server() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def dsn(databases: Databases) -> str:
+    """An empty database, as a URL."""
+    given = {key: quote(str(value), safe="") for key, value in conninfo_to_dict(databases.new_database()).items()}
+    password = f":{given['password']}" if "password" in given else ""
+    return f"postgresql://{given['user']}{password}@{given['host']}:{given.get('port', '5432')}/{given['dbname']}"
+
+
+def warehouse(dsn: str) -> dict[str, str]:
+    """What the pages call a database, and what commands print of it."""
+    database = conninfo_to_dict(dsn)["dbname"]
+    return {"postgresql://app@db/warehouse": dsn, "postgres:warehouse/": f"postgres:{database}/"}
+
+
+def select(dsn: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.mark.thorough
+def test_migrate_from_foreachbatch(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    recipe = Recipe("migrate-from-foreachbatch.md", tmp_path, warehouse(dsn))
+    table = "CREATE TABLE flights (id BIGINT, carrier TEXT, distance INT)"
+    with psycopg.connect(dsn) as connection:
+        connection.execute(table)
+
+    def write_batch(df: DataFrame, batch_id: int) -> None:
+        with psycopg.connect(dsn) as connection:
+            connection.cursor().executemany("INSERT INTO flights VALUES (%s, %s, %s)", [*map(tuple, df.collect())])
+
+    recipe.names["write_batch"] = write_batch
+    source = tmp_path / "in" / "flights"
+    put(source, "0.json", *flights(0, 3))
+    recipe.follow("Before")
+    put(source, "1.json", *flights(3, 6))
+    recipe.follow("Before")
+    recipe.follow("Stop the old query between two batches")
+    put(source, "2.json", *flights(6, 9))
+    with pytest.raises(StreamingQueryException) as refused:
+        recipe.follow("After", {", adopt_checkpoint=True": ""})
+    recipe.shows("Failure behavior", reason(refused.value))
+    recipe.follow("After")
+    recipe.follow("Result")
+    # Spark brings the batch again, as after a crash; and the option may be left out from here on.
+    forget_commit(tmp_path / "chk" / "flights", 2)
+    put(source, "3.json", *flights(9, 12))
+    recipe.follow("After", {", adopt_checkpoint=True": ""})
+    assert select(dsn, "SELECT id, carrier, distance FROM flights ORDER BY id") == [
+        tuple(row.values()) for row in flights(0, 12)
+    ]
+    recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
+def test_kafka_to_postgres(spark: SparkSession, kafka: str, dsn: str, tmp_path: Path) -> None:
+    recipe = Recipe("kafka-to-postgres.md", tmp_path, warehouse(dsn))
+    topic = f"flights-{uuid.uuid4().hex}"
+    produce(kafka, topic, flights(0, 10))
+    recipe.names["records"] = topic_records(spark, kafka, topic)
+    with psycopg.connect(dsn) as connection:
+        connection.execute('CREATE TABLE flights (topic TEXT, partition INT, "offset" BIGINT, id BIGINT, carrier TEXT)')
+    with pytest.raises(TargetError) as refused:
+        recipe.follow("Write the table")
+    recipe.shows("Failure behavior", reason(refused.value))
+    with psycopg.connect(dsn) as connection:
+        connection.execute("DROP TABLE flights")
+    recipe.follow("Write the table")
+    recipe.follow("Result")
+    produce(kafka, topic, flights(10, 20))
+    recipe.follow("Lost checkpoint")
+    recipe.follow("Write the table")
+    rows = select(dsn, 'SELECT partition, "offset", id, carrier FROM flights')
+    assert sorted((id, carrier) for _, _, id, carrier in rows) == [
+        (row["id"], row["carrier"]) for row in flights(0, 20)
+    ]
+    assert sorted((partition, offset) for partition, offset, _, _ in rows) == [
+        (partition, offset) for partition in range(2) for offset in range(10)
+    ]
+    recipe.check_all_was_tried()
+
+
+def produce(kafka: str, topic: str, rows: list[dict[str, Any]]) -> None:
+    """Write rows as JSON into a topic of two partitions, in turn."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    if topic not in admin.list_topics(timeout=30).topics:
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": kafka})
+    for row in rows:
+        producer.produce(topic, json.dumps(row), partition=row["id"] % 2)
+    assert producer.flush(60) == 0
+
+
+def topic_records(spark: SparkSession, kafka: str, topic: str) -> DataFrame:
+    """A topic with the columns of Spark's own source that the recipe reads."""
+    spark.dataSource.register(TopicSource)
+    rows = spark.readStream.format("topic").options(brokers=kafka, topic=topic, most="100").load()
+    return rows.selectExpr("'flights' AS topic", "partition", "offset", "CAST(value AS BINARY) AS value")
+
+
+@pytest.mark.thorough
+def test_cdc(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    recipe = Recipe("cdc.md", tmp_path, warehouse(dsn))
+    source = tmp_path / "in" / "customers"
+    first = [("c", 1, "Oslo", 1), ("c", 2, "Rome", 2), ("u", 1, "Bergen", 3), ("c", 3, "Kyiv", 4), ("d", 2, None, 5)]
+    # Rows of an epoch come in any order.
+    put(source, "0.json", *changes(*reversed(first)))
+    recipe.follow("Code")
+    recipe.follow("Result")
+    recipe.follow("Keep deleted rows")
+    # Late ones, of a row that is there and of one that was deleted; the epoch comes twice.
+    put(
+        source,
+        "1.json",
+        *changes(("u", 1, "Oslo again", 2), ("u", 2, "Rome again", 4), ("c", 4, "Lima", 6), ("u", 3, "Null", None)),
+    )
+    recipe.follow("Code")
+    recipe.follow("Keep deleted rows")
+    for checkpoint in ("customers", "customers_all"):
+        forget_commit(tmp_path / "chk" / checkpoint, 1)
+    recipe.follow("Code")
+    recipe.follow("Keep deleted rows")
+    now = [(1, "Bergen"), (2, "Rome again"), (3, "Kyiv"), (4, "Lima")]
+    assert select(dsn, "SELECT id, city FROM customers ORDER BY id") == now
+    assert select(dsn, "SELECT id, city FROM customers_now ORDER BY id") == [now[0], *now[2:]]
+    assert [(epoch.rows, epoch.skipped) for epoch in history(f"{tmp_path}/chk/customers")] == [(5, 0), (4, 0), (0, 4)]
+    recipe.check_all_was_tried()
+
+
+def changes(*given: tuple[str, int, str | None, int | None]) -> list[dict[str, Any]]:
+    return [dict(zip(("op", "id", "city", "lsn"), change, strict=True)) for change in given]
+
+
+@pytest.mark.thorough
+def test_small_files(spark: SparkSession, s3: S3, tmp_path: Path) -> None:
+    target = Target(s3, prefix="flights")
+    recipe = Recipe(
+        "small-files.md",
+        tmp_path,
+        {'"lake"': f'"{target.bucket}"', "s3://lake/": f"s3://{target.bucket}/", "https://s3.example.com": s3.endpoint},
+    )
+    source = tmp_path / "in" / "flights"
+    with credentials_file(s3):
+        put(source, "0.json", *flights(0, 4))
+        recipe.follow("Code", {"5 seconds": "0 seconds"})
+        for number in range(1, 6):
+            recipe.names["query"].processAllAvailable()
+            put(source, f"{number}.json", *flights(4 * number, 4 * number + 4))
+        recipe.names["query"].processAllAvailable()
+        assert target.data() == {}
+        recipe.follow("Buffered rows")
+        recipe.follow("Result")
+    files = [pq.read_table(BytesIO(body)).to_pylist() for body in target.data().values()]
+    assert sorted((row for rows in files for row in rows), key=lambda row: row["id"]) == flights(0, 24)
+    assert len(files) == 2
+    recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
+def test_lake_and_database(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    recipe = Recipe("lake-and-database.md", tmp_path, warehouse(dsn))
+    source = tmp_path / "in" / "flights"
+    put(source, "0.json", *flights(0, 5))
+    recipe.follow("Code")
+    with psycopg.connect(dsn) as connection:
+        connection.execute("ALTER TABLE flights ADD CONSTRAINT near CHECK (distance < 1005) NOT VALID")
+    put(source, "1.json", *flights(5, 10))
+    with pytest.raises(StreamingQueryException) as refused:
+        recipe.follow("Code")
+    recipe.shows("Failure behavior", reason(refused.value))
+    assert delta_ids(tmp_path / "lake" / "flights") == list(range(10)), "the lake has no part in what the other refused"
+    with psycopg.connect(dsn) as connection:
+        connection.execute("ALTER TABLE flights DROP CONSTRAINT near")
+    recipe.follow("Code")
+    recipe.follow("Result")
+    for table in ("flights", "by_options"):
+        assert delta_ids(tmp_path / "lake" / table) == list(range(10))
+        assert select(dsn, f"SELECT id FROM {table} ORDER BY id") == [(number,) for number in range(10)]
+    recipe.check_all_was_tried()
+
+
+def delta_ids(table: Path) -> list[int]:
+    """The ids in the files that the log of a table names, read with nothing that knows Delta."""
+    actions = [json.loads(line) for path in sorted((table / "_delta_log").glob("*.json")) for line in path.open()]
+    assert not any("remove" in action for action in actions)
+    paths = [table / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    return sorted(id for path in paths for id in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
+
+
+@pytest.mark.thorough
+def test_dead_letters(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    recipe = Recipe("dead-letters.md", tmp_path, warehouse(dsn))
+    with psycopg.connect(dsn) as connection:
+        connection.execute("CREATE TABLE flights (id BIGINT, carrier TEXT, distance INT CHECK (distance < 2000))")
+    rows = [*flights(0, 3), *({**row, "distance": 2475} for row in flights(3, 5))]
+    put(tmp_path / "in" / "flights", "0.json", *rows)
+    recipe.follow("Code")
+    recipe.follow("Find them")
+    recipe.follow("Replay them")
+    assert select(dsn, "SELECT * FROM flights ORDER BY id") == [tuple(row.values()) for row in rows]
+    recipe.check_all_was_tried()
+
+
+def test_backfill(spark: SparkSession, tmp_path: Path) -> None:
+    recipe = Recipe("backfill.md", tmp_path, {})
+    for number in range(2):
+        put(tmp_path / "in" / f"2013010{number + 1}", "0.json", *flights(3 * number, 3 * number + 3))
+    with pytest.raises(AnalysisException):
+        recipe.follow("Days in order")
+    recipe.shows("Result", recipe.printed)
+    with pytest.raises(UnexpectedEpochError) as refused:
+        recipe.follow("Days in order", {"day < last": "False"})
+    recipe.shows("Failure behavior", reason(refused.value))
+    put(tmp_path / "in" / "20130103", "0.json", *flights(6, 9))
+    recipe.follow("Days in order")
+    recipe.shows("Result", recipe.printed, 1)
+    recipe.follow("Days in any order")
+    assert sorted(found(tmp_path / "lake" / "flights"), key=lambda row: row["id"]) == flights(0, 9)
+    assert found_ids(tmp_path / "lake" / "any_order") == [0, 1, 2, 6, 7, 8]
+    recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
+def test_move_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    recipe = Recipe("move-a-checkpoint.md", tmp_path, {})
+    source = tmp_path / "in" / "flights"
+    put(source, "0.json", *flights(0, 3))
+    recipe.follow("The query")
+    put(source, "1.json", *flights(3, 6))
+    recipe.follow("Move it")
+    recipe.follow("Result")
+    put(source, "2.json", *flights(6, 9))
+    with pytest.raises(StreamingQueryException) as refused:
+        recipe.follow("The query")
+    recipe.shows("Failure behavior", reason(refused.value))
+    new, half = tmp_path / "new" / "flights", tmp_path / "half"
+    shutil.copytree(new, half / "spark", ignore=shutil.ignore_patterns("outfall"))
+    shutil.copytree(new / "outfall", half / "log" / "outfall")
+    for name, error in (("spark", "UnexpectedEpochError"), ("log", "ForeignRecordsError")):
+        with pytest.raises(StreamingQueryException, match=error):
+            recipe.follow("The query", {"/data/chk/flights": f"/data/half/{name}"})
+    recipe.follow("Move only the log")
+    assert found_ids(tmp_path / "lake" / "flights") == list(range(9))
+    recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
+def test_rolling_upgrade(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe("rolling-upgrade.md", tmp_path, {})
+    source = tmp_path / "in" / "flights"
+    put(source, "0.json", *flights(0, 5))
+    recipe.follow("The query")
+    assert found_ids(tmp_path / "lake" / "flights") == []
+    recipe.follow("Upgrade")
+    assert found_ids(tmp_path / "lake" / "flights") == list(range(5))
+    put(source, "1.json", *flights(5, 10))
+    with monkeypatch.context() as patch:
+        patch.setattr("outfall.protocol.takeover.outfall_version", lambda: "0.2.0")
+        with pytest.raises(StreamingQueryException) as refused:
+            recipe.follow("The query")
+    recipe.shows("Failure behavior", reason(refused.value))
+    recipe.follow("The query", {"batch_size=100": "batch_size=1"})
+    assert found_ids(tmp_path / "lake" / "flights") == list(range(10))
+    put(source, "2.json", *flights(10, 15))
+    newest = max((tmp_path / "chk" / "flights" / "outfall" / "sink").glob("*.json"))
+    entry = json.loads(newest.read_text())
+    newest.write_text(json.dumps(entry | {"format": 2}))
+    with pytest.raises(StreamingQueryException) as refused:
+        recipe.follow("The query")
+    recipe.shows("Failure behavior", reason(refused.value), 1)
+    newest.write_text(json.dumps(entry))
+    recipe.follow("The query", {"batch_size=100": "batch_size=1"})
+    assert found_ids(tmp_path / "lake" / "flights") == list(range(15))
+    recipe.check_all_was_tried()
+
+
+needs_format_api = pytest.mark.skipif(pyspark_version() < (4, 1), reason='Spark has format("outfall") since 4.1')
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(pyspark_version() < (4, 0), reason="PySpark 3.5 brings no Connect server")
+def test_spark_connect(tmp_path: Path) -> None:
+    recipe = Recipe("spark-connect.md", tmp_path, {"sc://spark:15002": "local[2]"})
+    put(tmp_path / "in" / "flights", "0.json", *flights(0, 4))
+    with connect_port():
+        recipe.follow("Code")
+    recipe.follow("Result")
+    assert found_ids(tmp_path / "lake" / "flights") == list(range(4))
+    recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
+@needs_format_api
+def test_declarative_pipelines(tmp_path: Path) -> None:
+    recipe = Recipe("declarative-pipelines.md", tmp_path, {})
+    put(tmp_path / "in" / "flights", "0.json", *flights(0, 4))
+    recipe.follow("Code")
+    with connect_port():
+        recipe.follow("Run")
+    recipe.follow("Result")
+    assert found_ids(tmp_path / "lake" / "flights") == list(range(4))
+    recipe.check_all_was_tried(but="Failure behavior")
+
+
+@pytest.mark.long
+@needs_format_api
+def test_a_pipeline_runs_again_and_is_refreshed(tmp_path: Path) -> None:
+    recipe = Recipe("declarative-pipelines.md", tmp_path, {})
+    source, out = tmp_path / "in" / "flights", tmp_path / "lake" / "flights"
+    put(source, "0.json", *flights(0, 4))
+    once = {"libraries:": 'configuration:\n  spark.sql.pipelines.maxFlowRetryAttempts: "0"\nlibraries:'}
+    recipe.follow("Code", once)
+    with connect_port():
+        recipe.follow("Run")
+    put(source, "1.json", *flights(4, 8))
+    forget_commit(tmp_path / "pipelines" / "flights" / "_checkpoints" / "archive" / "flights" / "0", 0)
+    with connect_port():
+        recipe.follow("Run")
+    assert found_ids(out) == list(range(8))
+    refresh = {"spark-pipelines run": "spark-pipelines run --full-refresh-all"}
+    with connect_port(), pytest.raises(subprocess.CalledProcessError) as refused:
+        recipe.follow("Run", refresh)
+    recipe.shows("Failure behavior", refused.value.stdout)
+    assert found_ids(out) == list(range(8))
+    recipe.follow("Code", {**once, '"path":': '"on_existing": "overwrite", "path":'})
+    with connect_port():
+        recipe.follow("Run", refresh)
+    assert found_ids(out) == list(range(8))
