@@ -86,7 +86,7 @@ def test_a_poisoned_record_is_found_and_the_others_are_sent_once(
         poisoned = any(record["id"] == 37 for record in request.records)
         return refused(status, body=b"37 is bad") if poisoned else Reply()
 
-    with pytest.raises(ValueRefusedError, match=rf'"id":37.* is rejected \({status}\)'):
+    with pytest.raises(ValueRefusedError, match=rf"is rejected \({status}\).*37 is bad"):
         trial.run(behave, rows=100, max_in_flight_requests=1, keeps_keys=True, **options_of(way))
     # Nothing stands behind it yet: without dead letters the query stops there.
     assert trial.ids == list(range(37))

@@ -155,7 +155,7 @@ def test_a_queue_that_stays_full_is_an_error_within_the_deadline(model: ModelBro
     hurry(log, 0.5)
     model.silent = {PRODUCE}
     started = time.monotonic()
-    with pytest.raises(TransientError, match=r"queue was full for 0.5 s.*queue\.buffering"):
+    with pytest.raises(TransientError, match=r"queue of the client was full for 0.5 s.*queue\.buffering"):
         log.clean_up(keep=[4], states=[], generation=0)
     assert time.monotonic() - started < 30
 
