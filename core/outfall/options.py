@@ -299,7 +299,10 @@ def options_in_save_mode(options: O, mode: SaveMode | None) -> O:
 def options_table(model: type[SinkOptions]) -> str:
     """Return the options as a Markdown table for the documentation."""
     lines = ["| Option | Type | Default | Meaning |", "|---|---|---|---|"]
-    for name, field in model.model_fields.items():
+    # Required options first, then those of the sink itself, and last those that it shares with others.
+    order = [name for base in model.__mro__ for name in getattr(base, "__annotations__", {})]
+    fields = sorted(model.model_fields.items(), key=lambda item: (not item[1].is_required(), order.index(item[0])))
+    for name, field in fields:
         names = [name, *(alias for alias, of in model.aliases.items() if of.option == name)]
         shown = ", ".join(f"`{each}`" for each in names)
         cells = (shown, _type_text(field.annotation), _default_text(field), field.description or "")
