@@ -178,7 +178,11 @@ NEW = pa.schema({"id": pa.int64(), "at": pa.timestamp("us")})
         ("at, identity(at)", NEW, "two terms have the name 'at'"),
         ("", pa.schema({"n": pa.null()}), "n: it has no type, because all its values are NULL"),
         ("", pa.schema({"n": pa.uint64()}), "n: Iceberg has no type for uint64"),
-        ("", pa.schema({"s": pa.struct({"d": pa.duration("us")})}), "s.d: Iceberg has no type for interval day to second"),
+        (
+            "",
+            pa.schema({"s": pa.struct({"d": pa.duration("us")})}),
+            "s.d: Iceberg has no type for interval day to second",
+        ),
         ("", pa.schema({"a": pa.int64(), "A": pa.int64()}), "A differs only in case from a"),
     ],
 )
