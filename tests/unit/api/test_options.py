@@ -122,13 +122,13 @@ def test_a_constructor_takes_the_names_of_the_model_only() -> None:
         make_options(Options, {"maxBytes": 1, "address": "x"})
 
 
-def test_the_table_has_a_line_for_each_option() -> None:
+def test_the_table_has_a_line_for_each_option_and_begins_with_the_required_ones() -> None:
     assert options_table(Options).splitlines()[2:] == [
+        "| `address` | string | required | Where. |",
         "| `max_bytes` | integer | `10` | How many. |",
         "| `mode` | `a`, `b` | `a` | Which \\| way. |",
         "| `flush` | `true`, `false` | `false` | Whether. |",
         "| `token` | secret | none | Secret. |",
-        "| `address` | string | required | Where. |",
         "| `keys` | list of strings | empty | Whose. |",
     ]
 
