@@ -32,7 +32,7 @@ def test_objects_go_through_all_wrappers_at_once(spark: SparkSession, tmp_path: 
         assert found_ids(tmp_path / name) == list(range(20))
     assert sum(item.counts.get("whole.rows", 0) for item in history(str(tmp_path / "checkpoint"))) == 20
     write_source(tmp_path / "source", files=1, start=2)
-    with pytest.raises(StreamingQueryException, match="by key='name', and key='k' is given"):
+    with pytest.raises(StreamingQueryException, match="by key='name', and now by key='k'"):
         run(write_stream(rows, sink, key="k", checkpoint=str(tmp_path / "checkpoint")))
 
 
