@@ -1,4 +1,4 @@
-"""What the integration tests share: one Spark session for the whole run."""
+"""What the integration tests share: for each process of the run one Spark session, and one server of each kind."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 from pyspark.sql import SparkSession
 
 from outfall.testing.crash_points import SITE
+from tests.integration.support.kafka_server import kafka_server
+from tests.integration.support.postgres import Databases, postgres_server
+from tests.integration.support.s3 import S3, s3_server
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = Path(__file__).parent / "support"
@@ -31,6 +35,38 @@ def spark_environment() -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": os.environ.get("AWS_SECRET_ACCESS_KEY", "outfall-secret"),
         "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "us-east-1"),
     }
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Databases]:
+    """A server that is shared: nobody stops it."""
+    with postgres_server() as databases:
+        yield databases
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """A server that is shared: moto's, or the one that the environment names."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_through_fsspec(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """The server, reached by the URLs of `s3://` that name no address."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    # Instances are cached with the address and the credentials that they were made with, perhaps by another test.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    yield s3
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[str]:
+    """The address of a broker that nobody here wrote, for all tests; topics have names of their own."""
+    with kafka_server() as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -16,23 +15,13 @@ from outfall.spark import write_stream
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source
-from tests.integration.support.s3 import S3, s3_server
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
-        # Instances are cached with the credentials that they were made with.
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
-        yield server
+from tests.integration.support.s3 import S3
 
 
 @pytest.fixture
-def bucket(s3: S3) -> str:
+def bucket(s3_through_fsspec: S3) -> str:
     name = f"outfall-{uuid.uuid4().hex}"
-    s3.client().create_bucket(Bucket=name)
+    s3_through_fsspec.client().create_bucket(Bucket=name)
     return name
 
 

@@ -1,4 +1,4 @@
-"""Brokers: one that is not ours (`kafka`), the tests' own model (`model`), librdkafka's mock cluster (`cluster`)."""
+"""Brokers beside the shared one: the tests' own model (`model`), librdkafka's mock cluster (`cluster`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from outfall.kafka.recovery import config as recovery_config
 from outfall.kafka.recovery.log import KafkaLog
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
-from tests.integration.support.kafka_server import kafka_server
 
 
 @pytest.fixture(autouse=True)
@@ -53,13 +52,6 @@ def model() -> Iterator[ModelBroker]:
     broker = ModelBroker()
     yield broker
     broker.close()
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[str]:
-    """The address of a broker that nobody here wrote, for all tests; topics have names of their own."""
-    with kafka_server() as address:
-        yield address
 
 
 @pytest.fixture

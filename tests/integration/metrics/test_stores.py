@@ -13,9 +13,8 @@ from outfall.metrics.exporter import Exporter
 from outfall.recovery import recovery_config
 from outfall.recovery.log import RecoveryConfig
 from outfall.testing import LocalDriver
-from tests.integration.support.kafka_server import kafka_server
 from tests.integration.support.prometheus import scraped
-from tests.integration.support.s3 import s3_server
+from tests.integration.support.s3 import S3
 from tests.integration.support.waiting import until
 from tests.unit.support.warehouse import PlainSink
 
@@ -35,14 +34,11 @@ def says(port: int, line: str) -> bool:
     return line in scraped(port).splitlines()
 
 
-def test_kafka() -> None:
-    with kafka_server() as address:
-        look(KafkaRecoveryConfig(address, f"exported-{uuid.uuid4().hex}", replication_factor=1, timeout=20))
+def test_kafka(kafka: str) -> None:
+    look(KafkaRecoveryConfig(kafka, f"exported-{uuid.uuid4().hex}", replication_factor=1, timeout=20))
 
 
-def test_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    with s3_server() as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        server.client().create_bucket(Bucket="exported")
-        look(recovery_config("s3://exported/chk"))
+def test_an_object_store(s3_through_fsspec: S3) -> None:
+    bucket = f"exported-{uuid.uuid4().hex}"
+    s3_through_fsspec.client().create_bucket(Bucket=bucket)
+    look(recovery_config(f"s3://{bucket}/chk"))

@@ -1,4 +1,4 @@
-"""One PostgreSQL server for each process of the run, and an empty database for each test that asks."""
+"""An empty database for each test that asks, and a server that a test may stop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ import pytest
 from psycopg import sql
 
 from tests.integration.postgres.support import Target
-from tests.integration.support.postgres import Databases, Server, empty, own_server, postgres_server
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Databases]:
-    """A server that is shared: nobody stops it."""
-    with postgres_server() as databases:
-        yield databases
+from tests.integration.support.postgres import Databases, Server, empty, own_server
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The servers: moto's, or the one that the environment names; and SeaweedFS, which a test may kill."""
+"""SeaweedFS, which a test may kill, and tests that run on each server in turn."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.s3.support import Target
-from tests.integration.support.s3 import S3, SeaweedFS, s3_server, seaweedfs
+from tests.integration.support.s3 import S3, SeaweedFS, seaweedfs
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server on this machine is back as soon as it listens."""
     monkeypatch.setattr("outfall.s3.store._LONGEST_PAUSE", 0.2)
-
-
-@pytest.fixture(scope="session")
-def s3() -> Iterator[S3]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

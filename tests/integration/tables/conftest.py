@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.support.duck import Duck
 from tests.integration.support.iceberg_catalogs import Properties, embedded, in_postgres, rest
-from tests.integration.support.postgres import Databases, postgres_server
+from tests.integration.support.postgres import Databases
 from tests.integration.support.s3 import SeaweedFS, seaweedfs
 
 KINDS = ["embedded", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("rest", "postgres"))]
@@ -19,12 +19,6 @@ KINDS = ["embedded", *(pytest.param(kind, marks=pytest.mark.thorough) for kind i
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
     """A server that nobody stops."""
     with seaweedfs(tmp_path_factory.mktemp("seaweed")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Databases]:
-    with postgres_server() as server:
         yield server
 
 
