@@ -203,8 +203,10 @@ def earlier_epoch(step_id: str, found: int, *, completed: int | None, drains: in
     return UnexpectedEpochError(
         f"the job has epoch {found}",
         step=step_id,
-        why=f"epoch {completed} is the last completed one, and earlier epochs are no longer recorded",
-        do="give each job a larger epoch than the last, or another step_id or recovery location",
+        why=f"epoch {completed} is the last completed one, and no earlier epoch can be written",
+        # Another step_id alone would write rows again that are in the target.
+        do=f"if outfall.recovery.history lists epoch {found}, its rows are in the target, and nothing is to be done;"
+        " otherwise give the job a larger epoch",
     )
 
 
