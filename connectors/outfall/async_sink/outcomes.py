@@ -135,7 +135,7 @@ class OutcomeHandler(Generic[E]):
     ) -> TransientError:
         said = self._refusals.quoted(_answer(outcome), items)
         return TransientError(
-            f"{self._sink} did not accept {len(items)} entries in {tries} attempts and {elapsed:.0f} s",
+            f"{self._sink} did not accept a request after {elapsed:.0f} s (entries: {len(items)}, attempts: {tries})",
             why=f"last response: {said}" if said else None,
             do="fix the destination, then start the query again: it sends the rows of the epoch again. For longer"
             " outages raise retry_deadline or max_retries",
