@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,16 @@ class IcebergTables(SinkHarness):
     def lose_target(self, target: Any) -> None:
         target.catalog.drop_table(NAME)
         target.create(SCHEMA, *self.partitioned_by)
+
+    def save_target(self, target: Any) -> Callable[[], None]:
+        """Note what a backup of the catalogue holds; the files stay."""
+        location = target.table.metadata_location
+
+        def restore() -> None:
+            target.catalog.drop_table(NAME)
+            target.catalog.register_table(NAME, location)
+
+        return restore
 
     @contextmanager
     def breaking(self, target: Any) -> Iterator[None]:

@@ -21,6 +21,7 @@ class Parts(Topics):
     options_of_sink = {"parts": 4, "replication_factor": 1}
     not_claimed = {
         "leftovers_are_cleaned_up": "nothing is staged",
+        "restored_target": "all tests share the broker; the disks of the model broker are restored in tests/unit",
         "target_refuses": "all tests share the broker; the model broker is taken away in test_parts_faults",
         "parts_reordered": "an epoch that is partly committed must be routed as before, or it is refused; the sink"
         " itself lists its parts in one order only",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,28 @@ class Tables(SinkHarness):
     def lose(self, target: Any, committable: Any) -> None:
         self._run(f"DELETE FROM {self._staging(target)} WHERE _outfall_stage = {committable.stage}")
 
+    def save_target(self, target: Any) -> Callable[[], None]:
+        """Dump the tables of this target, and the ledger, which it shares with others."""
+        found = self._run(
+            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+            f" WHERE tablename LIKE '%{target}%' OR (schemaname, tablename) IN"
+            " (('outfall', 'ledger'), ('outfall', 'attempts'), ('outfall', 'parts'))"
+        )
+        names = [name for (name,) in found]
+        with psycopg.connect(self.dsn) as connection:
+            dump = {name: _copied(connection, f"COPY {name} TO STDOUT") for name in names}
+
+        def restore() -> None:
+            with psycopg.connect(self.dsn) as connection:
+                # Foreign keys are checked by triggers.
+                connection.execute("SET session_replication_role = replica")
+                connection.execute(f"TRUNCATE {', '.join(names)}")
+                for name, data in dump.items():
+                    with connection.cursor().copy(f"COPY {name} FROM STDIN") as copy:
+                        copy.write(data)
+
+        return restore
+
     def leftovers(self, target: Any) -> int:
         return int(self._run(f"SELECT count(*) FROM {self._staging(target)}")[0][0])
 
@@ -60,6 +82,11 @@ class Tables(SinkHarness):
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
+
+
+def _copied(connection: psycopg.Connection, statement: str) -> bytes:
+    with connection.cursor().copy(statement) as copy:
+        return b"".join(bytes(data) for data in copy)
 
 
 class UpsertedTables(Tables):

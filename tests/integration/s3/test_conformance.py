@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,16 @@ class Prefixes(SinkHarness):
 
     def lose_target(self, target: Any) -> None:
         target.delete_all()
+
+    def save_target(self, target: Any) -> Callable[[], None]:
+        objects = target.objects()
+
+        def restore() -> None:
+            target.delete_all()
+            for key, body in objects.items():
+                target.client.put_object(Bucket=self.bucket, Key=target.root + key, Body=body)
+
+        return restore
 
     def leftovers(self, target: Any) -> int:
         return len(target.uploads())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,6 +60,16 @@ class ServedTables(SinkHarness):
         """Drop the table, and make another one of its name."""
         load(self.catalog).drop_table(target.name)
         load(self.catalog).create_table(target.name, SCHEMA)
+
+    def save_target(self, target: IcebergLake) -> Callable[[], None]:
+        """Note what a backup of the catalogue holds; the files stay."""
+        location = target.table().metadata_location
+
+        def restore() -> None:
+            load(self.catalog).drop_table(target.name)
+            load(self.catalog).register_table(target.name, location)
+
+        return restore
 
     def leftovers(self, target: IcebergLake) -> int:
         where = urlsplit(f"{target.table().location()}/data/outfall/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ class OtherPrefixes(FannedPrefixes):
 
     def lose_target(self, target: Any) -> None:
         super().lose_target(self.other(target))
+
+    def save_target(self, target: Any) -> Callable[[], None]:
+        return super().save_target(self.other(target))
 
 
 class BatchedPrefixes(Prefixes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from outfall.capabilities import Guarantee
 from outfall.errors import TransientError
 from outfall.kafka.options import KafkaOptions
 from outfall.testing import ByReference, SinkConformance, SinkHarness
+from tests.unit.support.conforming import saved
 from tests.unit.support.kafka_cluster import Broker, MemoryCluster, MemoryDelivery
 
 
@@ -66,6 +67,10 @@ class Parts(SinkHarness):
         target.broker.ledger.clear()
         target.broker.rows.clear()
         target.broker.ids = {target.topic: "2"}
+
+    def save_target(self, target: Place) -> Callable[[], None]:
+        """Copy the disks of the brokers."""
+        return saved(target.broker, "ledger", "rows", "epochs")
 
     @contextmanager
     def breaking(self, target: Place) -> Iterator[None]:

@@ -25,6 +25,8 @@ class OnSqlite(files.Files):
 
 
 class GrowingFiles(OnSqlite):
+    not_claimed = files.SEALED
+
     def file_options(self) -> dict[str, Any]:
         return {"parts": 3}
 

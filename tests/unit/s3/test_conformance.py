@@ -6,7 +6,7 @@ With real servers, and processes that are killed: tests/integration/s3/test_conf
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.unit.support.conforming import saved
 from tests.unit.support.fake_s3 import FakeS3, answer
 
 REQUESTS = [
@@ -45,6 +46,9 @@ class Uploads(SinkHarness):
 
     def lose_target(self, target: Any) -> None:
         target.objects.clear()
+
+    def save_target(self, target: Any) -> Callable[[], None]:
+        return saved(target, "objects", "uploads")
 
     @contextmanager
     def breaking(self, target: Any) -> Iterator[None]:

@@ -203,7 +203,8 @@ class StagingSink(
 
 def staging_name(context: WriterInitContext) -> str:
     """Name a staging area by everything that tells attempts apart."""
-    return f"{context.incarnation}-g{context.generation}-e{context.epoch}-w{context.worker_index}-a{context.attempt}"
+    who = f"w{context.worker_index}-a{context.attempt}-t{context.token}"
+    return f"{context.incarnation}-g{context.generation}-e{context.epoch}-{who}"
 
 
 def _is_dead(name: str, context: CleanUpContext) -> bool:

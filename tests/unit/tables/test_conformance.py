@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from outfall.capabilities import Guarantee
 from outfall.tables.data_file import EpochFiles
 from outfall.testing import SinkConformance, SinkHarness
+from tests.unit.support.conforming import saved
 from tests.unit.support.memory_table import MemoryTableSink, TableLink, TableStore
 
 
@@ -43,6 +44,10 @@ class ModelTables(SinkHarness):
         """Drop the table, and make another one of its name."""
         target.store.drop()
         target.store.create({"id": "int64", "text": "string", "kind": "int64"}, ["kind"])
+
+    def save_target(self, target: TableLink) -> Callable[[], None]:
+        """Copy the catalogue; the files stay."""
+        return saved(target.store, "state")
 
     def leftovers(self, target: TableLink) -> int:
         return len(set(target.store.paths()) - target.store.named_paths())

@@ -38,6 +38,24 @@ def test_every_check_has_a_broken_sink() -> None:
     assert set(CHECKS) == {broken.check for broken in BROKEN} | OF_THE_ENGINE
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("harness", "check"),
+    [
+        (careless.NeverLooksAgain, "copied_log"),
+        (careless.TakesCompletedRowsForLeftovers, "log_copied_during_an_epoch"),
+        (careless.WritesOnAfterARestore, "restored_target"),
+    ],
+)
+def test_no_other_check_finds_a_sink_that_is_not_fenced_by_its_target(
+    harness: type[SinkHarness], check: str, tmp_path: Path
+) -> None:
+    broken = harness()
+    broken.most_cases = broken.schedules = 5
+    report = run_conformance(broken, tmp_path)
+    assert [result.check for result in report.failed] == [check], str(report)
+
+
 SOUND = [
     conforming.Staging,
     conforming.InPlace,

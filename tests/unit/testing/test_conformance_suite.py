@@ -77,7 +77,7 @@ def test_a_claim_of_exactly_once_is_not_green_while_a_check_is_left_untried(tmp_
     report = run_conformance(GivesNoLose(), tmp_path, checks=["one_epoch", "lost_before_committing", "parts_added"])
     assert not report.passed
     assert [result.check for result in report.not_tried] == ["lost_before_committing"]
-    assert "No check refutes the claim. Not tried: lost_before_committing; not run: 53 of 56 checks." in str(report)
+    assert f"Not tried: lost_before_committing; not run: {len(CHECKS) - 3} of {len(CHECKS)} checks." in str(report)
 
 
 @pytest.mark.parametrize(

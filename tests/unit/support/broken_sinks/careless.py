@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from outfall.capabilities import Guarantee, TargetContext
+from outfall.errors import FencedError
 from outfall.sinks import DynamicSink, StatelessSinkPartition
+from outfall.target_record import TargetRecord
 from outfall.testing import ByReference, SinkHarness
 from tests.unit.support.broken_sinks.registry import found_by
-from tests.unit.support.conforming import InPlace, NamedShelfSink, Staging
+from tests.unit.support.conforming import CarefulStagingSink, InPlace, NamedShelfSink, SharedWarehouse, Staging
 from tests.unit.support.warehouse import PlainPartition, StagingSink
 
 
@@ -47,6 +51,14 @@ class ClaimsTooMuch(AtLeastOnce):
     claim = Guarantee.EXACTLY_ONCE
 
 
+class OpenWarehouse(SharedWarehouse):
+    """Writes down who publishes, and refuses nobody."""
+
+    def note(self, names: Iterable[str]) -> None:
+        with suppress(FencedError):
+            super().note(names)
+
+
 class BlindSink(StagingSink):
     """Knows its target, and never looks at it."""
 
@@ -55,8 +67,54 @@ class BlindSink(StagingSink):
 @found_by("lost_log", "the run was not rejected")
 @found_by("foreign_log", "two targets have the same name")
 class NeverLooksAtItsTarget(Staging):
+    def new_target(self, directory: Path) -> Any:
+        return OpenWarehouse()
+
     def make_sink(self, target: Any) -> Any:
         return BlindSink(target)
+
+
+class CheckingOnceSink(CarefulStagingSink):
+    """Compares its target with the log before BEGIN, and never again."""
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        with suppress(FencedError):
+            super().open_target(context)
+
+
+@found_by("copied_log", "the log was copied, and both began")
+class NeverLooksAgain(Staging):
+    def new_target(self, directory: Path) -> Any:
+        return OpenWarehouse()
+
+    def make_sink(self, target: Any) -> Any:
+        return CheckingOnceSink(target)
+
+
+@found_by("log_copied_during_an_epoch", "of its 6 rows 6 are missing")
+class TakesCompletedRowsForLeftovers(InPlace):
+    not_claimed = {}
+
+
+class AheadSink(CarefulStagingSink):
+    """Recognises a target that is ahead, or empty, and goes on with one that is behind."""
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        found = self.warehouse.records.get(context.incarnation)
+        if found is not None and found.generation <= context.last_generation:
+            begun = {found.generation: context.begun.get(found.generation, found.token or "")}
+            context = replace(context, begun=begun, published=None)
+        return super().check_target(context)
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        found = self.warehouse.records.get(context.incarnation, TargetRecord(0))
+        self.warehouse.records[context.incarnation] = TargetRecord(context.generation, context.token, found.epoch)
+
+
+@found_by("restored_target", "the run was not rejected")
+class WritesOnAfterARestore(Staging):
+    def make_sink(self, target: Any) -> Any:
+        return AheadSink(target)
 
 
 class FreshSink(NamedShelfSink):

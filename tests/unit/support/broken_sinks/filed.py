@@ -112,7 +112,10 @@ class Renaming(SinkHarness):
     """Does what it claims."""
 
     memory_limit = 1 << 17
-    not_claimed = dict.fromkeys(["rewound_log", "foreign_log", "lost_target"], "the sink has no SupportsTarget")
+    not_claimed = dict.fromkeys(
+        ["rewound_log", "copied_log", "log_copied_during_an_epoch", "foreign_log", "lost_target", "restored_target"],
+        "the sink has no SupportsTarget",
+    )
     sink: type[RenamingSink] = RenamingSink
 
     def make_sink(self, target: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -120,6 +121,24 @@ class SinkHarness(ABC):
         """
         for path in _directory(target).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def save_target(self, target: Any) -> Callable[[], None]:
+        """Copy the target, like a backup, a dump or a snapshot.
+
+        Default for a directory: copies it.
+
+        Returns:
+            A function that restores the target from the copy, and removes everything that is newer.
+        """
+        directory = _directory(target)
+        saved = Path(tempfile.mkdtemp(prefix=f"{directory.name}-saved-", dir=directory.parent))
+        shutil.copytree(directory, saved, symlinks=True, dirs_exist_ok=True)
+
+        def restore() -> None:
+            SinkHarness.lose_target(self, directory)
+            shutil.copytree(saved, directory, symlinks=True, dirs_exist_ok=True)
+
+        return restore
 
     @contextmanager
     def breaking(self, target: Any) -> Iterator[None]:

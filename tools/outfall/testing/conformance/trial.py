@@ -5,9 +5,11 @@ Rows are identified by the numbers from which they were created.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import os
+import shutil
 import traceback
 import uuid
 from collections import Counter
@@ -150,6 +152,17 @@ class Trial:
         """Create another query with its own recovery data and rows on the same target."""
         other = Trial(self.harness, self.directory)
         other.target, other.rows, other._first_number = self.target, self.rows, self._first_number + _OTHERS
+        return other
+
+    def with_copied_log(self) -> Trial:
+        """Copy the log, which must be durable, and return the same query on the copy.
+
+        The two share the target and the rows. Each knows only the epochs that its own drivers completed.
+        """
+        place = shutil.copytree(self.directory / "recovery", self.directory / uuid.uuid4().hex)
+        other = copy.copy(self)
+        other.recovery = self.harness.make_recovery(place) or str(place)
+        other.counted = dict(self.counted)
         return other
 
     # --- drivers
@@ -331,6 +344,15 @@ class Trial:
             elif self.publishes and self.claim > Guarantee.AT_LEAST_ONCE:
                 self._verify_open(epoch, of_epoch)
 
+    def verify_delivered(self) -> None:
+        """Compare the target with the guarantee, without the epochs of which the log may still buffer rows."""
+        delivered = copy.copy(self)
+        delivered.counted = {epoch: content for epoch, content in self.counted.items() if not self._buffers(epoch)}
+        delivered.verify()
+
+    def _buffers(self, epoch: int) -> bool:
+        return (self.drains or self.harness.drain_epochs > 0) and epoch > self._drained
+
     def _verify_completed(self, epoch: int, found: Numbers) -> None:
         faults = [self._fault(epoch, found, content) for content in self.counted[epoch]]
         if None in faults:
@@ -340,8 +362,7 @@ class Trial:
 
     def _fault(self, epoch: int, found: Numbers, content: Numbers) -> str | None:
         """Return the violation if this content counts."""
-        held_back = (self.drains or self.harness.drain_epochs > 0) and epoch > self._drained
-        missing = set() if held_back else content.keys() - found.keys()
+        missing = set() if self._buffers(epoch) else content.keys() - found.keys()
         twice = {number for number, count in found.items() if count > 1}
         extra = found.keys() - content.keys()
         if missing:
@@ -429,7 +450,7 @@ def dealt(numbers: Sequence[int], tasks: int, *, first_empty: bool = False) -> l
     return [[], *dealt_out] if receiving < tasks else dealt_out
 
 
-BY_DEFAULT = {"lose", "lose_target", "breaking"}
+BY_DEFAULT = {"lose", "lose_target", "save_target", "breaking"}
 """Default operations for a target that is a directory."""
 
 

@@ -6,12 +6,15 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from itertools import product
 
 from outfall.capabilities import SupportsTarget
 from outfall.capability_checks import supports
-from outfall.errors import ForeignRecordsError, OutfallError, UnexpectedEpochError
+from outfall.errors import ForeignRecordsError, OutfallError, TargetError, UnexpectedEpochError
 from outfall.testing.conformance.faults import ConformanceError, check, when
-from outfall.testing.conformance.trial import Trial, Trials
+from outfall.testing.conformance.stepping import Suspended, at_step, steps_of
+from outfall.testing.conformance.trial import TASKS, Begun, Trial, Trials
 
 
 @check
@@ -40,6 +43,120 @@ def rewound_log(trials: Trials) -> None:
         copy.rename(recovery)
         with when(f"recovery data and checkpoint were restored from a copy that lacks {missing} epochs"):
             _refused(trial, lambda trial=trial: _try(trial, 1))  # type: ignore[misc]
+
+
+@check
+def copied_log(trials: Trials) -> None:
+    """A query and a copy of its log both run. Both publish an epoch, or one changes rows of the other.
+
+    No log can fence the driver of its copy. A sink may reject either driver or both, but each epoch that a driver
+    completes must be visible with the rows of that driver, and with no others. If the source replays the same rows,
+    both drivers may complete the epoch.
+    """
+    _needs_fence_in_target(trials)
+    orders: dict[str, Callable[[Trial, Trial], None]] = {
+        "first the query and then its copy ran": _in_turn,
+        "both began at the same time": partial(_together, order=1),
+        "both began at the same time, and committed in the other order": partial(_together, order=-1),
+    }
+    for name, order in orders.items():
+        query = trials.new(durable_log=True)
+        query.run_epochs(1)
+        with when(f"the log was copied, and {name}"):
+            copied = query.with_copied_log()
+            order(query, copied)
+            _both_continue(query, copied)
+    for spec in trials.chosen(_steps(trials)):
+        with when(f"a driver was suspended at {spec!r}, and resumed after the driver of an older copy of its log ran"):
+            query, copied, driver = _suspended_at(trials, spec)
+            with suppress(Exception):
+                copied.run_epochs(1)
+            driver.wake()
+            _both_continue(query, copied)
+
+
+@check
+def log_copied_during_an_epoch(trials: Trials) -> None:
+    """The log was copied during an epoch. The copy's driver changes the epoch after its completion.
+
+    Both logs have the BEGIN of the epoch. The driver of the copy must not mistake published rows for those of a failed
+    attempt.
+    """
+    _needs_fence_in_target(trials)
+    for spec, copy_first in trials.chosen(product(_steps(trials), (False, True))):
+        first = (
+            "the driver of the copy ran first" if copy_first else "the query completed the epoch before its copy ran"
+        )
+        with when(f"the log was copied at {spec!r}, and {first}"):
+            query, _, driver = _suspended_at(trials, spec)
+            copied = query.with_copied_log()
+            if not copy_first:
+                driver.wake()
+            with suppress(Exception):
+                copied.run_epochs(1)
+            driver.wake()
+            _both_continue(query, copied)
+
+
+def _needs_fence_in_target(trials: Trials) -> None:
+    trials.needs(trials.once, "at-least-once may write again")
+    trials.needs_target()
+
+
+def _in_turn(query: Trial, copied: Trial) -> None:
+    query.run_epochs(2)
+    with suppress(Exception):
+        copied.run_epochs(2)
+
+
+def _together(query: Trial, copied: Trial, *, order: int) -> None:
+    """Check the target from both logs, then begin the same epoch on both, and commit in one of the two orders."""
+    begun: list[Begun] = []
+
+    def begin(side: Trial) -> None:
+        with suppress(Exception):
+            begun.append(side.begin(side.driver(), side.bring(1)))
+
+    with at_step("before BEGIN", lambda: begin(copied)):
+        begin(query)
+    for index, one in product(range(TASKS), begun):
+        if index < len(one.tasks):
+            with suppress(Exception):
+                one.answers[index] = one.run_task(index)
+    for one in begun[::order]:
+        with suppress(Exception):
+            one.finish()
+
+
+def _suspended_at(trials: Trials, spec: str) -> tuple[Trial, Trial, Suspended]:
+    """Return a query, the query on a copy of its log after the first epoch, and a driver in the second epoch."""
+    query = trials.new(durable_log=True)
+    query.run_epochs(1)
+    copied = query.with_copied_log()
+    content = query.bring(1)
+    return query, copied, Suspended(lambda: query.run(query.driver(), content), spec)
+
+
+def _both_continue(query: Trial, copied: Trial) -> None:
+    """Check the target, restart both queries, and check it again."""
+    sides = (copied, query)
+    for _ in range(2):
+        for side in sides:
+            side.verify_delivered()
+        for side in sides:
+            with suppress(Exception):
+                side.run_epochs(1)
+                side.drain()
+    for side in sides:
+        side.verify_delivered()
+
+
+def _steps(trials: Trials) -> list[str]:
+    """Return every step of the second epoch."""
+    trial = trials.new(durable_log=True)
+    driver = trial.run_epochs(1)
+    content = trial.bring(1)
+    return steps_of(lambda: trial.run(driver, content))
 
 
 @check
@@ -127,6 +244,28 @@ def lost_target(trials: Trials) -> None:
     trials.harness.lose_target(trial.target)
     with when("the target was emptied between two epochs"):
         _refused(trial, lambda: _try(trial, 2))
+
+
+@check
+def restored_target(trials: Trials) -> None:
+    """The target was restored from an older copy, and the sink continues to write without an error."""
+    trials.needs_target()
+    trials.needs_from_author("save_target")
+    tried = False
+    for missing, step in product((1, 2), ("before BEGIN", "after open target", "before COMPLETED")):
+        trial = trials.new()
+        trial.run_epochs(1)
+        saved: list[Callable[[], None]] = []
+        with at_step(step, lambda trial=trial, saved=saved: saved.append(trials.harness.save_target(trial.target))):  # type: ignore[misc]
+            trial.run_epochs(missing)
+        before = trial.found()
+        saved[0]()
+        if trial.found() == before:
+            continue
+        tried = True
+        with when(f"the target was restored from a copy that was taken {step!r}, {missing} epochs before"):
+            _refused(trial, lambda trial=trial: _try(trial, trial.epoch), TargetError)  # type: ignore[misc]
+    trials.needs_to_try(tried, "no row was missing after the function that save_target() returned")
 
 
 def _try(trial: Trial, epoch: int) -> None:
