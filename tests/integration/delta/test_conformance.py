@@ -74,7 +74,12 @@ MORE = [
     "nothing_visible_before_commit",
     "lost_log",
     "lost_target",
+    "staged_data_is_kept",
     "leftovers_are_cleaned_up",
+    "leftovers_are_listed",
+    "failed_job",
+    "save_modes",
+    "connection_check",
     "replay_of_a_lost_epoch",
 ]
 FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]

@@ -79,7 +79,8 @@ class IcebergTables(SinkHarness):
 SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftovers_are_cleaned_up"]
 MORE = [
     "one_epoch", "lost_reply_of_a_commit", "nothing_visible_before_commit", "lost_log", "lost_target",
-    "replay_of_a_lost_epoch", "loss_of_power",
+    "replay_of_a_lost_epoch", "loss_of_power", "staged_data_is_kept", "leftovers_are_listed", "failed_job",
+    "save_modes", "connection_check",
 ]  # fmt: skip
 
 

@@ -45,6 +45,9 @@ class Files(SinkHarness):
         found = (target / "out").glob("[!_.]*") if (target / "out").exists() else []
         return [json.loads(line) for path in found if path.is_file() for line in path.read_text().splitlines()]
 
+    def leftovers(self, target: Any) -> int:
+        return len(list((target / "out" / "_outfall" / "staging").iterdir()))
+
 
 def test_whole_files_in_short(kafka: str, tmp_path: Path) -> None:
     """Each trial has clients of its own, which take their time: the whole suite is played in the unit tests."""

@@ -99,6 +99,8 @@ class UpsertedTables(Tables):
 class DeletedTables(Tables):
     """A target is a view of rows that never go; what is deleted, and how often, is written down by its trigger."""
 
+    not_claimed = Tables.not_claimed | {"save_modes": "the target is never empty, and mode='error' rejects it"}
+
     def new_target(self, directory: Path) -> Any:
         name = f"t_{secrets.token_hex(8)}"
         self._run(
@@ -120,6 +122,7 @@ class SortedTables(Tables):
     """Every third row is refused; what is read are the rows of the table and its dead letters."""
 
     columns = "id bigint, text text, CHECK (text NOT LIKE 'bad%')"
+    not_claimed = Tables.not_claimed | {"save_modes": "mode='overwrite' keeps the dead letters of earlier jobs"}
 
     def sink_options(self, target: str) -> dict[str, Any]:
         return {"dead_letter_table": f"dead_{target}"}
@@ -157,6 +160,7 @@ SHORT = [
 ]  # fmt: skip
 STALLING = ["zombie_of_an_older_generation"]
 """It stalls at every line."""
+CLEANING = ["staged_data_is_kept", "leftovers_are_cleaned_up", "leftovers_are_listed", "failed_job", "save_modes"]
 SHORTEST = ["one_epoch", "several_epochs", "counts_are_facts", "lost_log", "two_attempts_finish"]
 
 
@@ -165,6 +169,7 @@ SHORTEST = ["one_epoch", "several_epochs", "counts_are_facts", "lost_log", "two_
     [
         (Tables, SHORT),
         pytest.param(Tables, STALLING, marks=pytest.mark.thorough),
+        pytest.param(Tables, CLEANING, marks=pytest.mark.thorough),
         (UpsertedTables, SHORTEST),
         pytest.param(DeletedTables, SHORTEST, marks=pytest.mark.thorough),
         (SortedTables, SHORTEST),

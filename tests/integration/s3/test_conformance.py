@@ -66,7 +66,7 @@ SHORT = [
 ]  # fmt: skip
 MORE = [
     "one_epoch", "empty_epochs_and_tasks", "lost_log", "lost_target", "nothing_visible_before_commit",
-    "replay_of_a_lost_epoch",
+    "replay_of_a_lost_epoch", "staged_data_is_kept", "leftovers_are_listed", "connection_check",
 ]  # fmt: skip
 ROLLED = ["one_epoch", "lost_target", "two_attempts_finish", "lost_before_committing", "leftovers_are_cleaned_up"]
 

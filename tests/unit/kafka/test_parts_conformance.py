@@ -43,6 +43,7 @@ class Parts(SinkHarness):
         ["tasks_in_processes_of_their_own", "killed_before_close", "killed_at_every_step"],
         "the brokers are in this process; it runs in tests/integration",
     ) | {
+        "connection_check": "the model has no clients; it runs in tests/integration",
         "leftovers_are_cleaned_up": "nothing is staged",
         "crash_at_every_line": "lines of the model would be among them, and brokers do not die with a driver; it is"
         " killed at every step",

@@ -69,7 +69,8 @@ SHORT = [
     "commit_is_asked_again", "failed_commit_is_resumed", "commit_deadline", "lost_before_committing",
     "lost_after_committing", "two_attempts_finish", "second_driver", "foreign_log", "lost_log", "lost_target",
     "unknown_version_is_refused", "damaged_bytes_are_refused", "no_secret_comes_out", "close_publishes_nothing",
-    "leftovers_are_cleaned_up",
+    "staged_data_is_kept", "leftovers_are_cleaned_up", "leftovers_are_listed", "failed_job", "save_modes",
+    "connection_check",
 ]  # fmt: skip
 
 

@@ -369,7 +369,7 @@ class MemoryTable(LoadedTable):
 
     @property
     def columns(self) -> pa.Schema:
-        raise NotImplementedError
+        return pa.schema([(name, _TYPES[kind]) for name, (_, kind) in self._state.columns.items()])
 
     @property
     def files(self) -> MemoryLayout:

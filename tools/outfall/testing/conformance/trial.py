@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from outfall.capabilities import Guarantee, SupportsBufferedRows, SupportsCommitter, SupportsTarget
-from outfall.capability_checks import guarantee_of, is_fixed, supports
+from outfall.capabilities import Guarantee, SaveMode, SupportsBufferedRows, SupportsCommitter, SupportsTarget
+from outfall.capability_checks import children_of, guarantee_of, in_save_mode, is_fixed, supports
 from outfall.errors import TargetError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
@@ -146,6 +146,8 @@ class Trial:
         self._epochs: dict[int, int] = {}
         self._first_number = 0
         self._drained = -1
+        self.save_mode: SaveMode | None = None
+        """The save mode of the sinks of later drivers; `None` for the sinks as the test creates them."""
         self._change_parts: Callable[[list[str]], list[str]] | None = None
 
     def beside(self) -> Trial:
@@ -170,6 +172,8 @@ class Trial:
     def sink(self) -> Any:
         """Create the sink again, as each process does, with a proxy."""
         sink = self.harness.make_sink(self.target)
+        if self.save_mode is not None:
+            sink = in_save_mode(sink, self.save_mode)
         if self._change_parts is not None:
             _list_parts_changed(sink, self._change_parts)
         return SpiedSink(sink)
@@ -492,6 +496,11 @@ class Trials:
         """Whether checks that cannot run fail the suite."""
         return self.claim == Guarantee.EXACTLY_ONCE if self.harness.strict is None else self.harness.strict
 
+    @property
+    def cleans_up(self) -> bool:
+        """Whether the sink, or one of its child sinks, cleans up after failed attempts."""
+        return _cleans_up(self.sink)
+
     def needs(self, condition: bool, reason: str) -> None:
         """Raise `NotApplicableError` unless the condition holds."""
         if not condition:
@@ -508,8 +517,11 @@ class Trials:
 
     def needs_from_author(self, method: str) -> None:
         """Raise `NotTriedError` unless the test has an optional method or the target is a directory."""
-        given = gives(self.harness, method) or (method in BY_DEFAULT and is_directory(self.target))
-        self.needs_to_try(given, f"the test has no {method}()")
+        self.needs_to_try(self.has_from_author(method), f"the test has no {method}()")
+
+    def has_from_author(self, method: str) -> bool:
+        """Whether the test has an optional method, or the target is a directory with a default."""
+        return gives(self.harness, method) or (method in BY_DEFAULT and is_directory(self.target))
 
     def needs_processes(self) -> None:
         """Check that a child process can write to the target.
@@ -542,6 +554,13 @@ class Trials:
         if trial.drains and not _goes_on(trial, "a drain", partial(_drain, trial)):
             return False
         return bool(trial.found())
+
+
+def _cleans_up(sink: Any) -> bool:
+    sink = worker_of(sink)
+    if children := children_of(sink):
+        return any(map(_cleans_up, children.values()))
+    return supports(sink, SupportsTarget) and type(sink).clean_up is not SupportsTarget.clean_up
 
 
 def _run_anew(trial: Trial, content: Content) -> None:

@@ -9,8 +9,13 @@ from outfall.testing.conformance.checks import (  # noqa: I001 - from the simple
     logs,
     stored,
     resources,
+    clean_up,
+    jobs,
     power,
     crashes,
 )
 
-__all__ = ["attempts", "basic", "commit", "crashes", "logs", "parts", "power", "replay", "resources", "stored"]
+__all__ = [
+    "attempts", "basic", "clean_up", "commit", "crashes", "jobs", "logs", "parts", "power", "replay", "resources",
+    "stored",
+]  # fmt: skip

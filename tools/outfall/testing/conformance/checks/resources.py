@@ -14,10 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import SupportsTarget
-from outfall.capability_checks import children_of, supports
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
-from outfall.testing.conformance.spying import CLOSING, Probe, probing, worker_of
+from outfall.testing.conformance.spying import CLOSING, Probe, probing
 from outfall.testing.conformance.stepping import at_step
 from outfall.testing.conformance.trial import Trial, Trials
 
@@ -216,29 +214,3 @@ class _Endless:
 def _size(batch: list[Any]) -> int:
     """Return the size of a batch as Python values in bytes."""
     return sum(len(repr(row)) for row in batch)
-
-
-@check
-def leftovers_are_cleaned_up(trials: Trials) -> None:
-    """Data of failed attempts remains in the target, or the clean-up removes other data."""
-    trials.needs(_cleans_up(trials.sink), "the sink has no SupportsTarget, or no clean_up() of its own")
-    trials.needs_from_author("leftovers")
-    trial = trials.new()
-    trial.run_epochs(1)
-    clean = trials.harness.leftovers(trial.target)
-    for step in ("task: after write", "task: after snapshot#2", "before PREPARED"):
-        trial.run_until(step, trial.bring(1))
-    trial.finish(1)
-    if (left := trials.harness.leftovers(trial.target)) > clean:
-        raise ConformanceError(
-            f"{left - clean} leftovers of failed attempts are in the target two epochs after the failure",
-            do="in SupportsTarget.clean_up, remove data with the context's incarnation and a lower generation",
-        )
-
-
-def _cleans_up(sink: Any) -> bool:
-    """Whether a sink, or one of its child sinks, cleans up after failed attempts."""
-    sink = worker_of(sink)
-    if children := children_of(sink):
-        return any(map(_cleans_up, children.values()))
-    return supports(sink, SupportsTarget) and type(sink).clean_up is not SupportsTarget.clean_up
