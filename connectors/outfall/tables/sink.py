@@ -209,7 +209,10 @@ class TableSink(
                     clear_attempts(layout.area, message.value)
             self.follow_up()
         except Exception:
-            log.warning("%s: the clean-up after a commit failed and will be retried", self.target(), exc_info=True)
+            log.warning(
+                "%s: the work after a commit failed; `outfall gc` removes files of failed attempts, and the next epoch"
+                " does the rest", self.target(), exc_info=True,
+            )  # fmt: skip
 
     def clean_up(self, context: CleanUpContext) -> int:
         table = None if context.lost == {} and not context.final else self._loaded()

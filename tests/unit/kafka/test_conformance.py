@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outfall.recovery import RecoveryConfig
-from tests.unit.file.test_conformance import Files
+from tests.unit.file.test_conformance import Files, WholeFiles
 from tests.unit.support.kafka_partition import MemoryKafka
 
 
@@ -35,4 +35,4 @@ class TestGrowingFiles(InKafka):
 
 @pytest.mark.long
 class TestWholeFiles(InKafka):
-    pass
+    leftovers = WholeFiles.leftovers

@@ -203,7 +203,7 @@ def test_a_failure_to_clear_up_fails_no_epoch(link: TableLink, caplog: pytest.Lo
     commit(link, files)
     link.gone = True
     MemoryTableSink(link).add_post_commit_topology([CommittableMessage(files, 0, 0)])
-    assert "clean-up after a commit" in caplog.text
+    assert "the work after a commit failed" in caplog.text
 
 
 def test_an_engine_leaves_nothing_but_what_the_table_names(link: TableLink) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sqlite3
 import subprocess
@@ -141,4 +142,34 @@ def test_the_sink_of_the_other_page_passes_too(
             return {"carrier": f"Ä{number}", "distance": number}
 
     report = run_conformance(Table(), tmp_path / "trials", checks=checks)
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [["second_driver", "copied_log", "failed_job"], pytest.param(None, marks=pytest.mark.thorough)],
+    ids=["in short", "in full"],
+)
+def test_the_sink_of_the_other_page_that_checks_its_target_passes_too(
+    checks: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *rest = [block.code for block in blocks(ROOT / "docs" / "writing-a-sink.md")]
+    checking = next(code for code in rest if "class DirectorySink" in code)
+    page = imported(f"{first}\n{checking}", tmp_path, monkeypatch)
+
+    class Lines(SinkHarness):
+        most_cases = 6
+        schedules = 20
+
+        def make_sink(self, target: Path) -> Any:
+            return page.DirectorySink(target)
+
+        def read(self, target: Path) -> Iterable[Any]:
+            batches = [line for path in target.glob("[!.]*") for line in path.read_text().splitlines()]
+            return [row for batch in batches for row in json.loads(batch)]
+
+        def leftovers(self, target: Path) -> int:
+            return len(list((target / ".staging").iterdir()))
+
+    report = run_conformance(Lines(), tmp_path / "trials", checks=checks)
     assert report.passed, str(report)
