@@ -61,7 +61,7 @@ class FaultySink(CarefulStagingSink):
 class Faulty(Staging):
     """Its sink is of the class named beside it."""
 
-    sink: type[FaultySink]
+    sink: type[CarefulStagingSink]
 
     def make_sink(self, target: Any) -> Any:
         return self.sink(target)
@@ -470,7 +470,7 @@ class EmptiesTheTargetWhenItIsMade(Faulty):
     sink = EmptyingSink
 
 
-class CleaningAllSink(FaultySink):
+class CleaningAllSink(CarefulStagingSink):
     """Takes whatever is staged under a lower number for its own."""
 
     def clean_up(self, context: CleanUpContext) -> int:
@@ -540,7 +540,7 @@ class RemovesWhatItLists(Faulty):
     sink = RemovingListSink
 
 
-class MarkingSink(FaultySink):
+class MarkingSink(CarefulStagingSink):
     """Marks its target for one query, and leaves the mark when its job has failed."""
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
@@ -549,6 +549,7 @@ class MarkingSink(FaultySink):
         return super().check_target(context)
 
     def open_target(self, context: TargetContext[Any]) -> None:
+        super().open_target(context)
         self.warehouse.followed.add(context.incarnation)
 
 
@@ -557,7 +558,7 @@ class LeavesAMark(Faulty):
     sink = MarkingSink
 
 
-class AddingSink(FaultySink):
+class AddingSink(CarefulStagingSink):
     """Adds its rows in every save mode."""
 
     adds = False
@@ -599,7 +600,7 @@ class KeepsTheModeOnItself(Faulty):
     sink = ModeOnItselfSink
 
 
-class AlwaysReachableSink(FaultySink):
+class AlwaysReachableSink(CarefulStagingSink):
     def check_connection(self) -> Sequence[str]:
         return ["the warehouse can be reached"]
 
@@ -609,7 +610,7 @@ class OverlooksAnOutage(Faulty):
     sink = AlwaysReachableSink
 
 
-class EmptyingCheckSink(FaultySink):
+class EmptyingCheckSink(CarefulStagingSink):
     def check_connection(self) -> Sequence[str]:
         self.warehouse.published.clear()
         return ()
@@ -620,7 +621,7 @@ class ChangesWhatItChecks(Faulty):
     sink = EmptyingCheckSink
 
 
-class LackingColumnSink(FaultySink):
+class LackingColumnSink(CarefulStagingSink):
     def row_schema(self) -> pa.Schema:
         return pa.schema({"id": pa.int64()})
 
