@@ -96,6 +96,12 @@ def test_a_dry_run_counts_by_reason_and_code_and_writes_nothing(place: Place, tm
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
+def test_a_pipe_gets_each_reason_in_one_line(place: Place) -> None:
+    reason = "the value does not fit its column " + "x" * 200
+    place.add(letter(10, reason=reason))
+    assert any(line.rstrip().endswith(reason) for line in done(*place.command, "--dry-run").splitlines())
+
+
 def test_what_is_left_is_named_and_the_exit_code_says_so(place: Place) -> None:
     place.add(letter(10, row='{"id": "ten"}'))
     text = failed(*place.command)

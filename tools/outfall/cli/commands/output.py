@@ -18,13 +18,20 @@ from outfall.metrics.location_status import LocationStatus
 
 SEVERITY_STYLES: dict[Severity, str] = {"ok": "green", "busy": "cyan", "warning": "yellow", "failed": "bold red"}
 
+_UNWRAPPED = 100_000
+"""Columns of an output that is not a terminal."""
+
 
 def console() -> Console:
     """Return a console for the standard output, without markup, so that data is shown unchanged.
 
-    It has the width of the terminal, or 80 columns without one. It uses no colors in a pipe or with NO_COLOR.
+    It has the width of the terminal. In a pipe or a file, no line is wrapped, so that the output can be searched. It
+    uses no colors there, nor with NO_COLOR.
     """
-    return Console(markup=False, highlight=False, emoji=False)
+    out = Console(markup=False, highlight=False, emoji=False)
+    if not out.is_terminal:
+        out.width = _UNWRAPPED
+    return out
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:

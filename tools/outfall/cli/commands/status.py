@@ -48,7 +48,7 @@ def status(recovery: RecoveryConfig, steps: Sequence[str], last: int, as_json: b
 def _print(out: Console, found: LocationStatus) -> None:
     now = datetime.now(UTC)
     for _, problem in problems(found):
-        out.print(problem, style=SEVERITY_STYLES["failed"], soft_wrap=not out.is_terminal)
+        out.print(problem, style=SEVERITY_STYLES["failed"])
     if found.checkpoints:
         out.print(_overview(found, now))
     for index, step in enumerate(found.steps):
@@ -71,7 +71,7 @@ def _overview(found: LocationStatus, now: datetime) -> Table:
 
 def _print_step(out: Console, step: StepStatus, location: str, now: datetime) -> None:
     state = Text(state_in_words(step, now), SEVERITY_STYLES[state_word(step)[1]])
-    out.print(Text.assemble((f"step {step.step}: ", "bold"), state), soft_wrap=not out.is_terminal)
+    out.print(Text.assemble((f"step {step.step}: ", "bold"), state))
     facts = [(name, value, style) for name, value, style in _facts(step, location) if value not in (None, "")]
     if out.is_terminal:
         grid = Table.grid(padding=(0, 2, 0, 0))
@@ -82,9 +82,8 @@ def _print_step(out: Console, step: StepStatus, location: str, now: datetime) ->
         out.print(grid)
     else:
         names = max(len(name) for name, _, _ in facts) if facts else 0
-        # One line per fact, even a long one, so that the output can be searched.
         for name, value, style in facts:
-            out.print(Text.assemble(f"  {name:<{names}}  ", (value or "", style)), soft_wrap=True)
+            out.print(Text.assemble(f"  {name:<{names}}  ", (value or "", style)))
     if step.epochs:
         _print_epochs(out, step.epochs)
 
