@@ -53,6 +53,8 @@ _UNITS = {
     "h": 3600, "hour": 3600, "hours": 3600,
     "d": 86_400, "day": 86_400, "days": 86_400,
 }  # fmt: skip
+_DURATIONS = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1000, "millisecond": 1}
+_SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _ALIKE, _EQUALLY = 0.6, 0.05
 _LONGEST = 100
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -486,7 +488,26 @@ def _default_text(field: FieldInfo) -> str:
         return "none"
     if field.default in ("", (), {}):
         return "empty"
-    return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+    return f"`{_as_written(field.default, field.annotation)}`"
+
+
+def _as_written(default: Any, annotation: Any) -> str:
+    """Return a default in the form in which a user can write it."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if not default:
+        return "0"
+    if isinstance(default, timedelta):
+        count, unit = _in_largest_unit(default // timedelta(milliseconds=1), _DURATIONS)
+        return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    if ByteSize in (annotation, *get_args(annotation)):
+        count, unit = _in_largest_unit(default, _SIZES)
+        return f"{count} {unit}"
+    return str(default)
+
+
+def _in_largest_unit(number: int, units: Mapping[str, int]) -> tuple[int, str]:
+    return next((number // size, unit) for unit, size in units.items() if number % size == 0)
 
 
 def _span(seconds: float) -> timedelta:

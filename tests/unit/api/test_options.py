@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import Field, SecretStr
+from pydantic import ByteSize, Field, SecretStr
 
 from outfall.delta import DeltaSink
 from outfall.delta.options import DeltaOptions
@@ -24,7 +25,16 @@ from outfall.iceberg.options import IcebergOptions
 from outfall.kafka import KafkaSink
 from outfall.kafka.options import KafkaOptions
 from outfall.kinesis import KinesisSink
-from outfall.options import Names, SinkOptions, make_options, options_table, parse_options, resolve_secret
+from outfall.options import (
+    Duration,
+    Limit,
+    Names,
+    SinkOptions,
+    make_options,
+    options_table,
+    parse_options,
+    resolve_secret,
+)
 from outfall.postgres import PostgresSink
 from outfall.postgres.options import PostgresOptions
 from outfall.protocol.commit_retry import CommitPolicy
@@ -266,6 +276,26 @@ def test_one_wrong_value_does_not_list_the_names_of_all_options() -> None:
     assert str(caught.value) == "options of PostgresSink: write_mode upsert needs key_columns."
     with pytest.raises(ConfigurationError, match=r"qqq of FileSink: unknown\. What to do: use one of: path, "):
         sink_from_options({"path": "/x", "qqq": "1"})
+
+
+class Limits(SinkOptions):
+    day: Duration = Field(default=timedelta(days=30), description="x")
+    minute: Duration = Field(default=timedelta(minutes=5), description="x")
+    one: Duration = Field(default=timedelta(seconds=1), description="x")
+    odd: Duration = Field(default=timedelta(seconds=90, milliseconds=1), description="x")
+    no_limit: Limit = Field(default=timedelta(0), description="x")
+    size: ByteSize = Field(default=ByteSize(8 << 20), description="x")
+    maybe: ByteSize | None = Field(default=ByteSize(1000 << 10), description="x")
+    bytes: ByteSize = Field(default=ByteSize(999), description="x")
+    none: ByteSize = Field(default=ByteSize(0), description="x")
+
+
+def test_durations_and_sizes_are_shown_as_a_user_can_write_them() -> None:
+    defaults = [line.split(" | ")[2].strip("`") for line in options_table(Limits).splitlines()[2:]]
+    assert defaults == [
+        "30 days", "5 minutes", "1 second", "90001 milliseconds", "0", "8 MiB", "1000 KiB", "999 B", "0",
+    ]  # fmt: skip
+    assert parse_options(Limits, dict(zip(Limits.model_fields, defaults, strict=True))) == Limits()
 
 
 def test_the_options_door_names_the_nearest_option() -> None:
