@@ -35,7 +35,10 @@ class BatchLimits(SinkOptions):
 class BatchingOptions(BatchLimits):
     """When a batch is complete, and whether it is buffered across epochs."""
 
-    across_epochs: bool = Field(default=False, description="Whether an incomplete batch is buffered across epochs.")
+    across_epochs: bool = Field(
+        default=False,
+        description="Whether an incomplete batch is buffered across epochs. A change needs a new checkpoint.",
+    )
 
 
 class Buffer:

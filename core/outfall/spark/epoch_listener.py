@@ -58,8 +58,9 @@ class EpochListener(StreamingQueryListener):
     spark.streams.addListener(EpochListener("/data/chk", on_epoch=lambda it: print(it.query_name, it.epoch.rows)))
     ```
 
-    Each epoch is passed on once and in order, including skipped epochs and drains. Progress of other queries is
-    ignored: the log records which query writes the step. The first report after the creation of the listener starts
+    Each completion of an epoch is passed on once and in order, including drains. If Spark runs a completed epoch again,
+    it is completed a second time, with `rows` 0 and `skipped`. Progress of other queries is ignored: the log records
+    which query writes the step. The first report after the creation of the listener starts
     with its own batch. Errors never reach the query: an unreadable log is logged once as a warning, and missed epochs
     follow with a later report.
 
