@@ -397,7 +397,9 @@ def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], o
     try:
         made = model.model_validate(values)
     except ValidationError as error:
-        problems += [_problem(model, item, given_as) for item in error.errors(include_url=False)]
+        # Rules about several options may have failed because one of them is misspelled.
+        found = [item for item in error.errors(include_url=False) if item["loc"] or not problems]
+        problems += [_problem(model, item, given_as) for item in found]
     else:
         if not problems:
             return made

@@ -134,17 +134,23 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
                 self._found_in = schema_of(connection, self.table)
             if self._max_connections is None:
                 self._max_connections = max_connections(connection)
-            return self._target(context).check(connection)
+            target = self._target(context)
+            states = target.check(connection)
+            target.check_support(connection)
+            return states
 
         return self.database.run("checking", check, step=context.step_id, starting=True)
 
     def check_connection(self) -> Sequence[str]:
+        def check(connection: PostgresConnection) -> Sequence[str]:
+            letters = None if self.letters is None else self.letters.table
+            found = check_rights(connection, self.database, self.table, letters)
+            self._check_table(connection)
+            return found
+
         with explained(self.database, f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.
-            letters = None if self.letters is None else self.letters.table
-            return self.database.run_once(
-                lambda connection: check_rights(connection, self.database, self.table, letters)
-            )
+            return self.database.run_once(check)
 
     def open_target(self, context: TargetContext[Any]) -> None:
         self._target(context).open()
@@ -196,6 +202,10 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
         """Reject rows whose columns do not fit the table."""
         self._written = self._written_schema(connection, schema)
         Table(self._table_options, self.table).check(connection, self._written)
+
+    def _check_table(self, connection: PostgresConnection) -> None:
+        """Reject a table that fits no rows."""
+        Table(self._table_options, self.table).check_without_rows(connection)
 
     def _written_schema(self, connection: PostgresConnection, schema: pa.Schema) -> pa.Schema:
         """Return the columns that are written for rows with a schema."""

@@ -11,6 +11,7 @@ from psycopg import sql
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.postgres.catalogue.columns import is_there
+from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
 from outfall.postgres.catalogue.table import Table
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.ledger import LedgerRow, has_ledger, missing_ledger_ddl
@@ -74,6 +75,19 @@ class PostgresTarget:
         self._check_rows(connection, others)
         return {}
 
+    def check_support(self, connection: PostgresConnection) -> None:
+        """Reject missing tables next to the target, if the sink must not create them. Changes nothing.
+
+        Raises:
+            TargetError: names the tables.
+        """
+        if self._options.create_staging == "if_missing" or not is_there(connection, self._name):
+            return
+        if any(wanted.missing(connection) for wanted in self._beside()):
+            raise self._without_support()
+        if self.stages:
+            check_granted(connection, self._tables.staging.table, OWN_RIGHTS)
+
     def open(self) -> None:
         """Create the tables that the tasks need, and record this driver in the ledger.
 
@@ -124,12 +138,15 @@ class PostgresTarget:
             for wanted in self._beside():
                 self._tables.make(wanted)
             return
-        if not any(self._tables.run("checking", wanted.missing) for wanted in self._beside()):
-            return
+        # The table may have been created, or may have got columns, since the check.
+        if any(self._tables.run("checking", wanted.missing) for wanted in self._beside()):
+            raise self._without_support()
+
+    def _without_support(self) -> TargetError:
         names = [f"{self._options.metadata_schema}.ledger"]
         names += [str(self._tables.staging.table)] if self.stages else []
         names += [] if self._tables.letters is None else ["a table for dead letters"]
-        raise TargetError(
+        return TargetError(
             f"{' or '.join(names)} is missing or does not match the table",
             step=self._context.step_id,
             why="create_staging is 'never'",

@@ -58,7 +58,8 @@ def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str, role: 
 def test_all_rights_that_the_options_need_are_asked_for(
     dsn: str, role: str, options: dict[str, Any], rights: str
 ) -> None:
-    target = Target(dsn, "CREATE SCHEMA s; CREATE TABLE s.t (id bigint PRIMARY KEY); CREATE TABLE s.dead (id bigint)")
+    target = Target(dsn, "CREATE SCHEMA s; CREATE TABLE s.dead (id bigint)")
+    target.run('CREATE TABLE s.t (id bigint PRIMARY KEY, partition_id int, "offset" bigint)')
     target.run(f"CREATE SCHEMA outfall AUTHORIZATION {role}")
     dead: dict[str, Any] = {} if "delivery" in options else {"dead_letter_table": "s.dead"}
     sink: Any = PostgresSink(make_conninfo(dsn, user=role), "s.t", **options, **dead)
@@ -78,6 +79,51 @@ def test_all_rights_that_the_options_need_are_asked_for(
     if dead and options.get("write_mode") == "upsert":
         target.run(f'REVOKE TEMPORARY ON DATABASE "{conninfo_to_dict(dsn)["dbname"]}" FROM PUBLIC')
         missing("TEMPORARY on the database")
+
+
+UPSERT = {"write_mode": "upsert", "key_columns": "id"}
+UNREADY: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "DROP TABLE t", "there is no table t"),
+    (UPSERT, "", r"t has no unique index on id.*CREATE UNIQUE INDEX"),
+    ({"delivery": "offset", "offset_columns": "id"}, "", "t has no unique index on id"),
+    (UPSERT | {"order_column": "lsn"}, "", "t has no column 'lsn', which an option names"),
+    ({"create_table": "if_missing"}, "DROP TABLE t", "the privilege is missing: CREATE on schema public"),
+    ({"create_table": "if_missing", "table": "nowhere.t"}, "", "there is no schema nowhere"),
+    ({"dead_letter_table": "dead"}, "", "the privilege is missing: CREATE on schema public"),
+    ({"schema_evolution": "add_columns"}, "", "the privilege is missing: ownership of t"),
+    ({"create_staging": "never"}, "", r"outfall.ledger or outfall.staging_\w+ is missing.*ddl\(\)"),
+    ({"create_staging": "never", "dead_letter_table": "dead"}, "", r"a table for dead letters is missing"),
+    ({}, "CREATE TABLE outfall.ledger (x int)", "the privilege is missing: .* on outfall.ledger"),
+]
+
+
+@pytest.mark.parametrize(("given", "before", "what"), UNREADY)
+def test_what_the_first_epoch_would_lack_is_found(
+    dsn: str, role: str, given: dict[str, Any], before: str, what: str
+) -> None:
+    target = Target(dsn)
+    target.run(f"GRANT ALL ON t TO {role}; CREATE SCHEMA outfall AUTHORIZATION {role}; {before}")
+    theirs = make_conninfo(dsn, user=role)
+    if "offset_columns" in given:  # for the Python API only
+        with pytest.raises(TargetError, match=what):
+            PostgresSink(theirs, "t", **given).check_connection()
+        return
+    text = failed(
+        "doctor", *options(theirs), *(part for name, value in given.items() for part in ("-o", f"{name}={value}"))
+    )
+    assert re.search(what, text)
+    assert "ready for the first epoch" not in text
+
+
+def test_tables_of_a_dba_are_ready_once_their_privileges_are_granted(dsn: str, role: str) -> None:
+    target = Target(dsn)
+    given = ("-o", "create_staging=never", "-o", "dead_letter_table=dead", *options(make_conninfo(dsn, user=role)))
+    target.run(target.sink(dead_letter_table="dead").ddl())
+    target.run(f"GRANT INSERT ON t, dead TO {role}; GRANT USAGE ON SCHEMA outfall TO {role}")
+    target.run(f"GRANT ALL ON outfall.ledger, outfall.attempts, outfall.refused TO {role}")
+    assert re.search("the privilege is missing: .* on outfall.staging_t_sink", failed("doctor", *given))
+    target.run(f"GRANT ALL ON ALL TABLES IN SCHEMA outfall TO {role}")
+    assert "ready for the first epoch" in done("doctor", *given)
 
 
 def test_a_server_that_is_away_is_told_at_once(tmp_path: Path) -> None:

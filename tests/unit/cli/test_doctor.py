@@ -71,6 +71,17 @@ def test_a_directory_that_cannot_be_written_fails(tmp_path: Path) -> None:
     assert "failed" in {result for result, _ in found.values()}
 
 
+def test_a_secret_that_is_missing_is_told_as_a_finding_and_a_typo_alone(tmp_path: Path) -> None:
+    given = ("--sink", "postgres", "-o", "table=t", "-o", f"dsn=file:{tmp_path}/none")
+    found = results(*given, code=1)
+    assert list(found) == ["options", "sink"]
+    assert found["sink"][0] == "failed"
+    assert "/none" in found["sink"][1]
+    (text,) = [text for _, text in results(*given, "-o", "write_mod=upsert", "-o", "order_column=x", code=1).values()]
+    assert "did you mean write_mode" in text
+    assert "order_column" not in text
+
+
 def test_a_server_is_reached_without_a_request() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from outfall.errors import TargetError
+from outfall.postgres.catalogue.columns import is_there, schema_of
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
 from outfall.postgres.ledger import find_tokens
 from outfall.postgres.names import TableName
@@ -14,6 +15,9 @@ from outfall.postgres.options import PostgresOptions
 
 _NEEDED = {"append": ["INSERT"], "upsert": ["INSERT", "UPDATE", "SELECT"], "delete": ["DELETE", "SELECT"]}
 """The privileges needed on the table, by `write_mode`."""
+
+OWN_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+"""The privileges needed on the ledger and the other tables of the sink."""
 
 
 def needed_rights(options: PostgresOptions) -> list[str]:
@@ -45,15 +49,19 @@ def check_rights(
     version, user = connection.execute("SELECT current_setting('server_version'), current_user").fetchone() or ("", "")
     options = database.options
     found = [f"{database.name()} responds: PostgreSQL {version}, user {user}"]
-    found += _on_table(connection, table, needed_rights(options), user)
+    found += _on_target(connection, table, options, user)
+    schema, made_by_others = options.metadata_schema, options.create_staging == "never"
     if letters is not None:
-        found += _on_table(connection, letters, ["INSERT"], user)
+        found += check_granted(connection, letters, ["INSERT"]) or (
+            [] if made_by_others else [_can_be_created(connection, letters, user)]
+        )
         if options.write_mode == "upsert":
             found.append(_temporary(connection, database.database_name(), user))
-    schema, made_by_others = options.metadata_schema, options.create_staging == "never"
     found.append(_on_schema(connection, schema, user, made_by_others))
-    ledger = sql.Identifier(schema, "ledger").as_string(connection)
-    if _ask(connection, "to_regclass(%s) IS NOT NULL", ledger):
+    own = ["ledger", "parts" if options.parts else "attempts", *(["refused"] if letters else [])]
+    for name in own:
+        check_granted(connection, TableName(schema, name), OWN_RIGHTS)
+    if is_there(connection, TableName(schema, "ledger")):
         tokens = find_tokens(connection, schema)
         if tokens == "missing" or (tokens == "may be added" and made_by_others):
             found.append(
@@ -63,13 +71,45 @@ def check_rights(
     return found
 
 
-def _on_table(connection: PostgresConnection, name: TableName, needed: Sequence[str], user: str) -> list[str]:
-    if name.schema is not None and _ask(
-        connection, "EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", name.schema
-    ):
+def _on_target(connection: PostgresConnection, table: TableName, options: PostgresOptions, user: str) -> list[str]:
+    found = check_granted(connection, table, needed_rights(options))
+    if not found and options.create_table == "if_missing":
+        return [_can_be_created(connection, table, user)]
+    if found and options.schema_evolution == "add_columns":
+        owned = "(SELECT pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))"
+        named = table.identifier().as_string(connection)
+        if not _ask(connection, owned, named):
+            raise _missing(
+                f"ownership of {table}, for schema_evolution='add_columns'",
+                f"ALTER TABLE {named} OWNER TO a role of which {user} is a member, or set schema_evolution='fail'",
+            )
+    return found
+
+
+def _can_be_created(connection: PostgresConnection, table: TableName, user: str) -> str:
+    schema = schema_of(connection, table)
+    if schema is None or not _exists(connection, schema):
+        raise TargetError(
+            f"{table} does not exist and cannot be created: "
+            + ("the search_path has no schema" if schema is None else f"there is no schema {schema}"),
+            do="create the schema or the table",
+        )
+    for right in ("USAGE", "CREATE"):
+        _check_schema_right(connection, schema, user, right)
+    return f"{table} can be created"
+
+
+def check_granted(connection: PostgresConnection, name: TableName, needed: Sequence[str]) -> list[str]:
+    """Return a sentence that privileges on a table are granted; nothing if there is no table.
+
+    Raises:
+        TargetError: a privilege on the table or its schema is missing.
+    """
+    (user,) = connection.execute("SELECT current_user").fetchone() or ("",)
+    if name.schema is not None and _exists(connection, name.schema):
         _check_schema_right(connection, name.schema, user)
     table = name.identifier().as_string(connection)
-    if not _ask(connection, "to_regclass(%s) IS NOT NULL", table):
+    if not is_there(connection, name):
         return []
     missing = [right for right in needed if not _has_on_table(connection, table, right)]
     if missing:
@@ -86,7 +126,7 @@ def _check_schema_right(connection: PostgresConnection, schema: str, user: str, 
 def _on_schema(connection: PostgresConnection, schema: str, user: str, made_by_others: bool) -> str:
     if made_by_others:
         return f"the tables in schema {schema} are not created by the sink (create_staging)"
-    if _ask(connection, "EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", schema):
+    if _exists(connection, schema):
         for right in ("USAGE", "CREATE"):
             _check_schema_right(connection, schema, user, right)
         return f"CREATE on schema {schema} granted"
@@ -107,6 +147,10 @@ def _has_on_table(connection: PostgresConnection, table: str, right: str) -> boo
     # Column privileges are sufficient, where they exist.
     function = "has_table_privilege" if right == "DELETE" else "has_any_column_privilege"
     return _ask(connection, f"{function}(%s, %s)", table, right)
+
+
+def _exists(connection: PostgresConnection, schema: str) -> bool:
+    return _ask(connection, "EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", schema)
 
 
 def _ask(connection: PostgresConnection, condition: str, *given: str) -> bool:

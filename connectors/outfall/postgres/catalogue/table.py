@@ -55,6 +55,27 @@ class Table:
             )
         self._check_conflict(connection)
 
+    def check_without_rows(self, connection: PostgresConnection) -> None:
+        """Reject a table that fits no rows: one that is missing, or does not match the options. Changes nothing.
+
+        Raises:
+            TargetError: see `check`; or the table lacks a column that an option names.
+        """
+        options = self._options
+        columns = {column.name for column in read_columns(connection, self._name)}
+        if not columns:
+            if options.create_table == "never":
+                raise self._missing()
+            return
+        stored = [name for name in options.columns_named() if name != options.delete_marker]
+        unknown = [name for name in stored if name not in columns]
+        if unknown and options.schema_evolution == "fail":
+            raise TargetError(
+                f"{self._name} has no column {unknown[0]!r}, which an option names",
+                do="set the option to a column of the table, or add the column",
+            )
+        self._check_conflict(connection)
+
     def missing_ddl(self, connection: PostgresConnection, schema: pa.Schema) -> list[sql.Composed]:
         """Return the statements that create the table or add columns, as the options allow; none if rows fit."""
         columns = {column.name for column in read_columns(connection, self._name)}
@@ -93,7 +114,7 @@ class Table:
 
     def _check_new(self, schema: pa.Schema) -> None:
         if self._options.create_table == "never":
-            raise TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
+            raise self._missing()
         for field in self._fields(schema):
             new_column_type(field.type, field.name)
         names = (_why_no_name(field.name) for field in self._fields(schema))
@@ -106,6 +127,9 @@ class Table:
                 f"the table {self._name} cannot be created: {'; '.join(problems)}",
                 do="correct the columns or the options",
             )
+
+    def _missing(self) -> TargetError:
+        return TargetError(f"there is no table {self._name}", do='create it, or set create_table="if_missing"')
 
     def _problem(self, field: pa.Field, columns: dict[str, TableColumn]) -> str | None:
         column = columns.get(field.name)

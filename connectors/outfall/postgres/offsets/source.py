@@ -53,6 +53,13 @@ class SourceDelivery(StagedDelivery):
 
     def _check_columns(self, connection: PostgresConnection, schema: pa.Schema) -> None:
         super()._check_columns(connection, schema)
+        self._check_unique(connection)
+
+    def _check_table(self, connection: PostgresConnection) -> None:
+        super()._check_table(connection)
+        self._check_unique(connection)
+
+    def _check_unique(self, connection: PostgresConnection) -> None:
         why = "without it, a replayed row cannot be distinguished from a new one"
         check_unique(connection, self.table, self.options.offset_columns, why=why)
 

@@ -156,8 +156,8 @@ class Staging:
     def clear(self, connection: PostgresConnection) -> None:
         """Remove the rows of all discarded attempts.
 
-        A large table is truncated if no attempt may still be published and no task is writing. Otherwise, rows are
-        deleted.
+        A large table is truncated if the user may do so, no attempt may still be published, and no task is writing.
+        Otherwise, rows are deleted.
         """
         size, live = connection.execute(
             sql.SQL("SELECT pg_relation_size(%s::regclass), EXISTS (SELECT 1 FROM {} WHERE staging = %s)").format(
@@ -187,7 +187,7 @@ class Staging:
                 if live is None or live[0]:
                     return False
                 connection.execute(sql.SQL("TRUNCATE {}").format(self.table.identifier()))
-        except psycopg.errors.LockNotAvailable:
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
             return False
         return True
 

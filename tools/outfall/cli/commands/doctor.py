@@ -5,7 +5,7 @@ Leaves nothing behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,6 +54,8 @@ class Examination:
         self._step_id = step_id
         self._away = False
         """Whether a check failed with a transient error."""
+        self._failed = False
+        """Whether any check failed."""
 
     def run(self) -> Iterator[Finding]:
         """Run the checks, and yield each finding at once."""
@@ -67,7 +69,10 @@ class Examination:
         if not made:
             return
         sink = made[0]
-        yield from _described(sink)
+        # For example, the file of a secret is read here.
+        yield from self._tried("sink", lambda: _described(sink))
+        if self._failed:
+            return
         # The target check waits for the destination like a starting query. Without a connection, it is skipped.
         yield from self._tried("connection", lambda: self._connect(sink))
         yield from self._tried("target", lambda: self._look_at_target(sink))
@@ -82,8 +87,11 @@ class Examination:
         if self._away:
             return [*findings, Finding("target", "not checked", "the server does not respond")]
         sink.check_target(target_context(self._step_id, view, states, view.open_epoch))
-        as_what = "matches the log" if view.begin is not None else "ready for the first epoch"
-        return [*findings, _ok("target", as_what)]
+        if view.begin is not None:
+            return [*findings, _ok("target", "matches the log")]
+        if self._failed:
+            return [*findings, Finding("target", "not checked", "an earlier check failed")]
+        return [*findings, _ok("target", "ready for the first epoch")]
 
     def _read_log(self, sink: Any) -> tuple[JournalView, dict[str, Any], list[Finding]]:
         if self._recovery is None:
@@ -92,7 +100,10 @@ class Examination:
             view = Journal(log, self._step_id, SystemClock()).read()
             check_identity(self._step_id, sink, view, None)
             states = load_states(sink, view.states, log) if is_fixed(sink) else {}
-        last = "no records yet" if view.begin is None else f"last completed epoch {view.completed}"
+        if view.begin is None:
+            last = "no records yet"
+        else:
+            last = "no epoch is completed" if view.completed is None else f"last completed epoch {view.completed}"
         return view, states, [_ok("recovery", f"{self._recovery.url()}, step {self._step_id}: {last}")]
 
     def _connect(self, sink: Any) -> list[Finding]:
@@ -101,10 +112,11 @@ class Examination:
             return [Finding("connection", "not checked", f"{type(sink).__name__} has no connection check")]
         return [_ok("connection", line) for line in found]
 
-    def _tried(self, about: str, look: Callable[[], Sequence[Finding]]) -> Iterator[Finding]:
+    def _tried(self, about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
         try:
             yield from look()
         except Exception as error:
+            self._failed = True
             self._away = self._away or isinstance(error, TransientError)
             text = "; ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
             yield Finding(about, "failed", without_credentials(text))
