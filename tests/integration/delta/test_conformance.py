@@ -74,6 +74,7 @@ MORE = [
     "nothing_visible_before_commit",
     "lost_log",
     "lost_target",
+    "restored_target",
     "staged_data_is_kept",
     "leftovers_are_cleaned_up",
     "leftovers_are_listed",

@@ -80,7 +80,7 @@ SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftov
 MORE = [
     "one_epoch", "lost_reply_of_a_commit", "nothing_visible_before_commit", "lost_log", "lost_target",
     "replay_of_a_lost_epoch", "loss_of_power", "staged_data_is_kept", "leftovers_are_listed", "failed_job",
-    "save_modes", "connection_check",
+    "save_modes", "connection_check", "copied_log", "restored_target",
 ]  # fmt: skip
 
 

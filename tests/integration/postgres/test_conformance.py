@@ -183,6 +183,14 @@ def test_rows_in_short(conformance_dsn: str, tmp_path: Path, kind: type[Tables],
     assert report.passed, report
 
 
+@pytest.mark.thorough
+def test_copies_of_the_log_and_of_the_database_in_short(conformance_dsn: str, tmp_path: Path) -> None:
+    tables = Tables()
+    tables.dsn, tables.most_cases = conformance_dsn, 4
+    report = run_conformance(tables, tmp_path, checks=["copied_log", "log_copied_during_an_epoch", "restored_target"])
+    assert report.passed, report
+
+
 class Suite(SinkConformance):
     """The whole suite."""
 

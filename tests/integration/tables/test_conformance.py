@@ -62,12 +62,16 @@ class ServedTables(SinkHarness):
         load(self.catalog).create_table(target.name, SCHEMA)
 
     def save_target(self, target: IcebergLake) -> Callable[[], None]:
-        """Note what a backup of the catalogue holds; the files stay."""
-        location = target.table().metadata_location
+        """Copy the catalogue's pointer to the table, and the files, which a catalogue may delete with the table."""
+        metadata, where = target.table().metadata_location, urlsplit(target.table().location())
+        files = self.server.s3.objects(where.netloc, where.path.lstrip("/"))
 
         def restore() -> None:
             load(self.catalog).drop_table(target.name)
-            load(self.catalog).register_table(target.name, location)
+            for name, body in files.items():
+                key = f"{where.path.lstrip('/')}{name}"
+                self.server.s3.client().put_object(Bucket=where.netloc, Key=key, Body=body)
+            load(self.catalog).register_table(target.name, metadata)
 
         return restore
 
@@ -82,7 +86,7 @@ class ServedTables(SinkHarness):
 
 SHORT = [
     "one_epoch", "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie",
-    "leftovers_are_cleaned_up", "lost_target",
+    "leftovers_are_cleaned_up", "lost_target", "restored_target",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from outfall.file import FileSink
 from outfall.file.storage.locks import Patience
 from outfall.testing import SinkConformance
 from outfall.testing.conformance import run_check
+from tests.unit.support.remote_target import Memory
 
 
 def visible(target: Path) -> list[Path]:
@@ -143,6 +144,46 @@ class TestPartitionedFiles(WholeFiles):
         for path in visible(target / "out"):
             for line in path.read_text().splitlines():
                 yield json.loads(line) | {"b": path.parent.name.removeprefix("b=")}
+
+
+@pytest.mark.long
+class TestWholeFilesInAnObjectStore(SinkConformance):
+    """Whole files in fsspec's own store, which is in this process."""
+
+    strict = False
+
+    @pytest.fixture(autouse=True)
+    def _scratch(self, scratch: Path) -> None:
+        """Attempts keep files until they are uploaded."""
+
+    def new_target(self, directory: Path) -> Memory:
+        return Memory(directory.parent.name)
+
+    def make_sink(self, target: Memory) -> Any:
+        return FileSink(target.url)
+
+    def read(self, target: Memory) -> Iterable[Any]:
+        return target.rows()
+
+    def lose(self, target: Memory, committable: Any) -> None:
+        target.remove(f"_outfall/staging/{committable.name}")
+
+    def lose_target(self, target: Memory) -> None:
+        for path in target.everything():
+            target.remove(path)
+
+    def save_target(self, target: Memory) -> Callable[[], None]:
+        files = target.everything()
+
+        def restore() -> None:
+            self.lose_target(target)
+            for path, data in files.items():
+                target.put(path, data)
+
+        return restore
+
+    def leftovers(self, target: Memory) -> int:
+        return len(target.hidden())
 
 
 SCHEDULES = 5500

@@ -70,12 +70,19 @@ SHORT = [
     "lost_after_committing", "two_attempts_finish", "second_driver", "foreign_log", "lost_log", "lost_target",
     "unknown_version_is_refused", "damaged_bytes_are_refused", "no_secret_comes_out", "close_publishes_nothing",
     "staged_data_is_kept", "leftovers_are_cleaned_up", "leftovers_are_listed", "failed_job", "save_modes",
-    "connection_check",
+    "connection_check", "restored_target",
 ]  # fmt: skip
 
 
 def test_uploads_in_short(tmp_path: Path) -> None:
     report = run_conformance(Uploads(), tmp_path, checks=SHORT)
+    assert report.passed, report
+
+
+def test_copies_of_the_log_in_short(tmp_path: Path) -> None:
+    uploads = Uploads()
+    uploads.most_cases = 8
+    report = run_conformance(uploads, tmp_path, checks=["copied_log", "log_copied_during_an_epoch"])
     assert report.passed, report
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 
 from outfall.capabilities import SupportsTarget
 from outfall.capability_checks import supports
@@ -51,11 +51,12 @@ def copied_log(trials: Trials) -> None:
 
     No log can fence the driver of its copy. A sink may reject either driver or both, but each epoch that a driver
     completes must be visible with the rows of that driver, and with no others. If the source replays the same rows,
-    both drivers may complete the epoch.
+    both drivers may complete the epoch. Afterwards, one of the two queries must be able to continue.
     """
     _needs_fence_in_target(trials)
     orders: dict[str, Callable[[Trial, Trial], None]] = {
         "first the query and then its copy ran": _in_turn,
+        "the copy ran without rows, and then both ran": _after_no_rows,
         "both began at the same time": partial(_together, order=1),
         "both began at the same time, and committed in the other order": partial(_together, order=-1),
     }
@@ -83,14 +84,11 @@ def log_copied_during_an_epoch(trials: Trials) -> None:
     attempt.
     """
     _needs_fence_in_target(trials)
-    for spec, copy_first in trials.chosen(product(_steps(trials), (False, True))):
-        first = (
-            "the driver of the copy ran first" if copy_first else "the query completed the epoch before its copy ran"
-        )
-        with when(f"the log was copied at {spec!r}, and {first}"):
+    for spec, first in trials.chosen(zip(_steps(trials), cycle(("query", "copy")))):
+        with when(f"the log was copied at {spec!r} of an epoch, which the {first} completed first"):
             query, _, driver = _suspended_at(trials, spec)
             copied = query.with_copied_log()
-            if not copy_first:
+            if first == "query":
                 driver.wake()
             with suppress(Exception):
                 copied.run_epochs(1)
@@ -107,6 +105,17 @@ def _in_turn(query: Trial, copied: Trial) -> None:
     query.run_epochs(2)
     with suppress(Exception):
         copied.run_epochs(2)
+
+
+def _after_no_rows(query: Trial, copied: Trial) -> None:
+    """Run an epoch without rows on the copy. A sink may record it in the target only with the next rows."""
+    copied.run(copied.driver(), copied.bring_numbers(1, [(), ()]))
+    with suppress(Exception):
+        query.run_epochs(1)
+    with suppress(Exception):
+        copied.run(copied.driver(), copied.bring(2))
+    # The query may complete the same epoch: no row of the copy's is missing.
+    del copied.counted[1]
 
 
 def _together(query: Trial, copied: Trial, *, order: int) -> None:
@@ -138,17 +147,22 @@ def _suspended_at(trials: Trials, spec: str) -> tuple[Trial, Trial, Suspended]:
 
 
 def _both_continue(query: Trial, copied: Trial) -> None:
-    """Check the target, restart both queries, and check it again."""
-    sides = (copied, query)
-    for _ in range(2):
-        for side in sides:
-            side.verify_delivered()
-        for side in sides:
-            with suppress(Exception):
-                side.run_epochs(1)
-                side.drain()
-    for side in sides:
-        side.verify_delivered()
+    """Check the target, restart both queries, of which one must be able to continue, and check it again."""
+    continued = False
+    for side in (copied, query, copied):
+        query.verify_delivered()
+        copied.verify_delivered()
+        with suppress(Exception):
+            side.run_epochs(1)
+            continued = True
+            side.drain()
+    query.verify_delivered()
+    copied.verify_delivered()
+    if not continued:
+        raise ConformanceError(
+            "neither the query nor its copy can continue",
+            do="let the query continue whose driver opened the target last",
+        )
 
 
 def _steps(trials: Trials) -> list[str]:
@@ -251,20 +265,23 @@ def restored_target(trials: Trials) -> None:
     """The target was restored from an older copy, and the sink continues to write without an error."""
     trials.needs_target()
     trials.needs_from_author("save_target")
+    steps = ("before BEGIN", "after open target", "before COMPLETED")
     tried = False
-    for missing, step in product((1, 2), ("before BEGIN", "after open target", "before COMPLETED")):
+    for step, missing, restarted in product(steps, (1, 2), (True, False)):
         trial = trials.new()
         trial.run_epochs(1)
         saved: list[Callable[[], None]] = []
         with at_step(step, lambda trial=trial, saved=saved: saved.append(trials.harness.save_target(trial.target))):  # type: ignore[misc]
-            trial.run_epochs(missing)
+            driver = trial.run_epochs(missing)
         before = trial.found()
         saved[0]()
         if trial.found() == before:
             continue
         tried = True
-        with when(f"the target was restored from a copy that was taken {step!r}, {missing} epochs before"):
-            _refused(trial, lambda trial=trial: _try(trial, trial.epoch), TargetError)  # type: ignore[misc]
+        place = f"the target was restored from a copy that was taken {step!r}, {missing} epochs before"
+        with when(place if restarted else f"{place}, while the query ran"):
+            content, driver = trial.bring(trial.epoch), trial.driver() if restarted else driver
+            _refused(trial, partial(driver.run_epoch, content.epoch, trial.values(content)), TargetError)
     trials.needs_to_try(tried, "no row was missing after the function that save_target() returned")
 
 
