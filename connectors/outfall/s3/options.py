@@ -35,9 +35,9 @@ class RollOptions(SinkOptions):
     roll_bytes: ByteSize | None = Field(
         default=None,
         ge=1,
-        description="Gather the rows of several epochs and publish them as one object of this size: bytes, or a string"
-        " such as `128 MiB`. An object may exceed the size by one Arrow batch. For Parquet, the size of the compressed"
-        " Arrow stream counts. Requires `workers=`.",
+        description="Gather the rows of several epochs and publish them as one object of at least this size: bytes, or"
+        " a string such as `128 MiB`. Compressed bytes count. An object may exceed the size by one Arrow batch. The"
+        " size of a Parquet file is estimated. Any size is allowed, also below `part_bytes`. Requires `workers=`.",
     )
     roll_interval: Duration | None = Field(
         default=None,

@@ -37,10 +37,14 @@ class RollBounds:
         if size == rows == 0:
             return False
         return (
-            any(bound is not None and size >= bound for bound in (self.size, self.largest))
+            self.full(size)
             or (self.rows is not None and rows >= self.rows)
             or (self.interval is not None and self.clock() - since >= self.interval.total_seconds())
         )
+
+    def full(self, size: int) -> bool:
+        """Return whether a file has reached a bound of its size."""
+        return any(bound is not None and size >= bound for bound in (self.size, self.largest))
 
     def room(self, rows: int) -> int | None:
         """Return how many more rows fit into a file with `rows` rows; `None` for any number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from outfall.s3.rolling.buffered_object import MERGED, copied, merged
 from outfall.testing import FakeClock
+from tests.unit.support.fake_s3 import FakeS3
 from tests.unit.support.rolling import KIB, Epochs, SmallParts, text
 
 
@@ -106,6 +108,67 @@ def test_an_epoch_larger_than_the_bound_makes_objects_by_itself() -> None:
     assert epochs.rows_held == 1
 
 
+def repetitive(first: int, rows: int) -> pa.RecordBatch:
+    numbers = range(first, first + rows)
+    return pa.record_batch({"id": list(numbers), "text": [f"abcdefgh{number % 7}-" * 8 for number in numbers]})
+
+
+@pytest.mark.parametrize("per_epoch", [50, 5_000])
+@pytest.mark.parametrize(
+    ("format", "compression"),
+    [("jsonl", "gzip"), ("csv", "zstd"), ("parquet", "none"), ("parquet", "snappy"), ("parquet", "zstd")],
+)
+def test_an_object_is_as_large_as_roll_bytes_also_if_its_rows_compress_well(
+    format: str, compression: str, per_epoch: int
+) -> None:
+    fake, small = FakeS3(), 100
+    epochs = Epochs(fake, format=format, compression=compression, roll_bytes="16 KiB", inline_bytes=0)
+    sizes: list[int] = []
+    for first in range(0, 20_000, per_epoch):
+        parts = range(first, first + per_epoch, small)
+        sizes += [each.size for each in epochs.run(*(repetitive(part, min(small, per_epoch)) for part in parts))]
+    assert len(sizes) >= 2
+    assert all(0.8 * 16 * KIB <= size <= 1.5 * 16 * KIB for size in sizes), sizes
+
+
+def test_the_size_of_a_parquet_file_is_measured_once_and_then_estimated() -> None:
+    fake = FakeS3()
+    epochs = Epochs(fake, format="parquet", roll_bytes="16 KiB", inline_bytes=0)
+    chance = random.Random(1)
+    reads, waiting = [], 0
+    for _ in range(40):
+        fake.calls.clear()
+        staged = epochs.run(pa.record_batch({"b": [chance.randbytes(1000) for _ in range(2)]}))
+        read = sum("/pieces/" in each["Key"] for each in fake.requests("get_object"))
+        reads.append(read - (waiting if staged else 0))
+        waiting = 0 if staged else waiting + 1
+    # All pieces of the first object once more than it takes to compose it, and nothing else.
+    assert len(fake.data()) >= 4
+    assert sorted(reads) == [0] * 39 + [max(reads)]
+    assert max(reads) >= 6
+
+
+def test_a_small_parquet_file_says_nothing_about_the_size_of_large_ones() -> None:
+    epochs = Epochs(FakeS3(), format="parquet", roll_bytes="16 KiB", roll_interval="10 minutes", inline_bytes=0)
+    clock = FakeClock()
+    epochs.sink.clock = clock.time
+    epochs.run(repetitive(0, 2))
+    clock.sleep(600)
+    assert [each.rows for each in epochs.run()] == [2]
+    assert [state.ratio for state in epochs.states] == [None]
+
+
+def test_the_rows_of_two_writers_count_together_after_one_of_them_takes_over() -> None:
+    fake = FakeS3()
+    epochs, other = (Epochs(fake, format="parquet", roll_bytes="1 MiB", inline_bytes=0) for _ in range(2))
+    epochs.run(repetitive(0, 100))
+    other.run(repetitive(100, 200))
+    alone = [state.objects[0].unencoded for state in (*epochs.states, *other.states)]
+    epochs.states = [*epochs.states, *other.states]
+    epochs.run()
+    assert [each.unencoded for state in epochs.states for each in state.objects] == [sum(alone)]
+
+
 def test_no_object_has_more_rows_than_roll_rows_says() -> None:
     epochs = Epochs(SmallParts(), format="text", roll_rows=7)
     assert [each.rows for each in epochs.run(pa.record_batch({"value": ["a"] * 30}))] == [7, 7, 7, 7]
@@ -165,8 +228,6 @@ def test_parquet_waits_as_arrow_streams_and_is_written_as_one_file(inline_bytes:
 
 
 def test_parquet_of_several_pieces_as_large_as_parts_is_read_a_piece_at_a_time() -> None:
-    import random
-
     fake = SmallParts()
     epochs = Epochs(fake, format="parquet", roll_bytes="12 KiB", inline_bytes=0)
     chance = random.Random(1)

@@ -41,6 +41,17 @@ MORE_STEPS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_bytes_count_in_the_epoch_that_encodes_them(recovery: str, format: str) -> None:
+    fake = SmallParts()
+    for number in range(2):
+        driver(fake, recovery, format=format, roll_rows=2).run_epoch(number, [[large(number, KIB)]])
+    driver(fake, recovery, format=format, roll_rows=2).run_epoch(2, [[]])
+    (_, first), (_, second), (_, empty) = ((epoch.rows, epoch.bytes) for epoch in history(recovery))
+    assert 0 < first == second < 2 * KIB
+    assert empty == 0
+
+
 @pytest.mark.parametrize("step", [*STEPS, *(pytest.param(step, marks=pytest.mark.thorough) for step in MORE_STEPS)])
 def test_a_crash_at_any_step_of_composing_leaves_each_row_once(recovery: str, step: str) -> None:
     fake = SmallParts()

@@ -138,6 +138,8 @@ class BufferedObject:
         self.since = since
         """The arrival time of the oldest row, in seconds since 1970."""
         self.rows = 0
+        self.unencoded = 0
+        """The size of its rows as Arrow batches, in bytes."""
         self.pieces: list[StoredPiece] = []
         self.waiting = ByteQueue()
         """Bytes that are not in a piece yet."""
@@ -148,6 +150,7 @@ class BufferedObject:
         """Restore an object from its recorded state."""
         growing = cls(held.path, Form(held.kind, held.encoding, held.suffix, held.headed), held.oldest.timestamp())
         growing.rows = held.rows
+        growing.unencoded = held.unencoded
         growing.pieces = list(held.pieces)
         growing.waiting.put_back(held.tail)
         return growing
@@ -163,12 +166,13 @@ class BufferedObject:
             pieces=tuple(self.pieces),
             content=base64.b64encode(self.waiting.read()).decode(),
             rows=self.rows,
+            unencoded=self.unencoded,
             oldest=datetime.fromtimestamp(self.since, UTC),
         )
 
     @property
     def size(self) -> int:
-        """Its size in bytes, as far as it is known."""
+        """The size of its pieces and buffered bytes. Rows that are not encoded yet count with their size in memory."""
         held = self._stream.held if self._stream else 0
         return sum(piece.size for piece in self.pieces) + self.waiting.size + held
 
@@ -200,6 +204,7 @@ class BufferedObject:
         waiting.join(second.waiting)
         self.waiting = waiting
         self.rows += other.rows
+        self.unencoded += other.unencoded
         self.since = min(self.since, other.since)
 
     @property
@@ -221,6 +226,7 @@ class BufferedObject:
             self._stream = self.form.stream(options, start=self.rows == 0)
         made = self.waiting.add(self._stream.encode(rows))
         self.rows += rows.num_rows
+        self.unencoded += rows.nbytes
         return made
 
     def finish(self) -> int:

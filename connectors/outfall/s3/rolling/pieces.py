@@ -69,6 +69,8 @@ class ObjectState(BaseModel):
     content: str = Field(default="", repr=False)
     """The bytes after the pieces, in Base64."""
     rows: int = Field(ge=1)
+    unencoded: int = Field(default=0, ge=0)
+    """The size of its rows as Arrow batches in memory, in bytes."""
     oldest: datetime
     """The arrival time of the oldest row."""
 
@@ -84,6 +86,8 @@ class WriterState(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     objects: tuple[ObjectState, ...] = ()
+    ratio: float | None = Field(default=None, gt=0)
+    """Bytes of a Parquet file per byte of its rows as Arrow batches, in the last object that reached `roll_bytes`."""
 
     def held(self) -> BufferedRows:
         """Return the number of buffered rows and the time of the oldest."""

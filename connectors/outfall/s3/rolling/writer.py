@@ -44,6 +44,7 @@ class RollingWriter(Writer):
         self._growing: dict[str, BufferedObject] = {}
         self._closed: list[BufferedObject] = []
         """Objects that receive no more rows and are composed at the end of the epoch."""
+        self._ratio = min((state.ratio for state in recovered if state.ratio is not None), default=None)
         for state in recovered:
             for held in state.objects:
                 self._restore(BufferedObject.restored(held))
@@ -51,7 +52,7 @@ class RollingWriter(Writer):
     def snapshot_state(self, epoch: int) -> Sequence[WriterState]:
         """Return all buffered rows as one state; no state if rows are not buffered."""
         objects = tuple(growing.held() for growing in self._growing.values())
-        return (WriterState(objects=objects),) if objects or self._rolling.bounded else ()
+        return (WriterState(objects=objects, ratio=self._ratio),) if objects or self._rolling.bounded else ()
 
     def close(self) -> None:
         self._growing.clear()
@@ -74,7 +75,7 @@ class RollingWriter(Writer):
             growing = self._open(path, form)
             some = rows.slice(0, self._rolling.room(growing.rows))
             rows = rows.slice(some.num_rows)
-            self._count(growing, growing.write(some, self._options))
+            self._count(growing.write(some, self._options))
             if self._due(growing):
                 self._compose(self._growing.pop(path))
             else:
@@ -116,13 +117,34 @@ class RollingWriter(Writer):
         while sum(growing.memory for growing in self._growing.values()) > self._held_bytes:
             self._keep(max(self._growing.values(), key=lambda growing: growing.memory), inline=False)
 
-    def _due(self, growing: BufferedObject) -> bool:
-        return self._rolling.due(growing.size, growing.since, growing.rows)
+    def _count(self, made: int) -> None:
+        """Count bytes in the epoch that encodes them, also if their object is composed later."""
+        self._attempt.context.metrics.add("bytes", made)
 
-    def _count(self, growing: BufferedObject, made: int) -> None:
-        """Count bytes when they are encoded. Bytes of Arrow streams are counted when their object is encoded."""
-        if growing.form.kind == "bytes":
-            self._attempt.context.metrics.add("bytes", made)
+    # --- bounds
+
+    def _due(self, growing: BufferedObject) -> bool:
+        """Return whether an object has reached a bound."""
+        if self._rolling.due(0, growing.since, growing.rows):
+            return True
+        if not self._is_large(growing):
+            return False
+        # Check again with the rows in memory encoded, because most become smaller.
+        self._count(growing.finish())
+        if self._ratio is None and growing.form.kind == "arrow" and self._is_large(growing):
+            self._learn(growing, sum(buffer.size for buffers in self._file(growing) for buffer in buffers))
+        return self._is_large(growing)
+
+    def _is_large(self, growing: BufferedObject) -> bool:
+        """Return whether an object has reached a bound of its size."""
+        size = growing.size
+        if self._ratio is not None and growing.form.kind == "arrow":
+            size = int(growing.unencoded * self._ratio)
+        return self._rolling.full(size)
+
+    def _learn(self, growing: BufferedObject, size: int) -> None:
+        """Remember the ratio of a file's size to that of its rows, to estimate the sizes of later files."""
+        self._ratio = size / max(1, growing.unencoded)
 
     # --- pieces
 
@@ -146,7 +168,7 @@ class RollingWriter(Writer):
 
     def _keep(self, growing: BufferedObject, *, inline: bool) -> None:
         """Write all buffered bytes as a piece; or keep them for the state if they are few."""
-        self._count(growing, growing.finish())
+        self._count(growing.finish())
         if growing.waiting.size + sum(piece.size for piece in growing.small) >= self._part_size:
             self._refill(growing)
         if inline and growing.waiting.size <= self._attempt.inline_left:
@@ -168,7 +190,7 @@ class RollingWriter(Writer):
 
     def _compose(self, growing: BufferedObject) -> None:
         """Compose all rows of an object into an upload of this attempt."""
-        self._count(growing, growing.finish())
+        self._count(growing.finish())
         reached("s3: composing")
         if growing.form.kind == "arrow":
             upload = self._attempt.begin(growing.path, suffix(self._options))
@@ -189,13 +211,20 @@ class RollingWriter(Writer):
         upload.write([pa.py_buffer(growing.waiting.take_all())])
 
     def _encode(self, growing: BufferedObject, upload: Upload) -> None:
+        for buffers in self._file(growing):
+            upload.write(buffers)
+        # Files composed for another reason are small, and the ratio of a small file is worse.
+        if self._is_large(growing) or self._rolling.full(upload.size):
+            self._learn(growing, upload.size)
+
+    def _file(self, growing: BufferedObject) -> Iterator[list[pa.Buffer]]:
+        """Encode all rows of an object as a file. Its pieces are read one at a time."""
         stream = EncodedStream(self._options)
         for batch in batches_of(self._bodies(growing)):
-            upload.write(stream.encode(batch))
-        upload.write(stream.finish())
-        self._attempt.context.metrics.add("bytes", upload.size)
+            yield stream.encode(batch)
+        yield stream.finish()
 
     def _bodies(self, growing: BufferedObject) -> Iterator[bytes]:
         for piece in growing.pieces:
             yield self._pieces.read(piece)
-        yield growing.waiting.take_all()
+        yield growing.waiting.read()
