@@ -89,7 +89,7 @@ class Rolled(Prefixes):
     """Each epoch composes objects, of rows that waited too, and leaves some waiting."""
 
     def sink_options(self) -> dict[str, Any]:
-        return {"inline_bytes": 0, "roll_rows": 2}
+        return {"inline_bytes": 0, "roll_rows": 4}
 
 
 @pytest.mark.thorough

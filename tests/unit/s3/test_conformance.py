@@ -90,7 +90,7 @@ class Rolled(Uploads):
     """Each epoch composes objects, of rows that waited too, and leaves some waiting: what the suite looks at."""
 
     def sink_options(self) -> dict[str, Any]:
-        return {"roll_rows": 2}
+        return {"roll_rows": 4}
 
     def leftovers(self, target: Any) -> int:
         """Pieces too, but for those of the last state, which are at most one level's."""

@@ -64,7 +64,8 @@ def _beside_another_query(trial: Trial, step: str) -> None:
 def _older_driver(trial: Trial, step: str) -> None:
     trial.run_epochs(1)
     content = trial.bring(1)
-    old = Suspended(lambda: trial.run(trial.driver(), content), "sink: before clean_up")
+    with probing(_AsInGc(trial)):
+        old = Suspended(lambda: trial.run(trial.driver(), content), "sink: before clean_up")
     trial.run(trial.driver(), trial.bring(1))
     _stage(trial, step, old.wake)
     trial.finish(2)
@@ -115,15 +116,16 @@ def _clean_up(other: Trial) -> None:
 
 
 class _AsInGc(Probe):
-    """Cleans up as `outfall gc` does before each clean-up: without a list of the failed attempts."""
+    """Cleans up as `outfall gc` does after each clean-up: without a list of the failed attempts."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
 
     def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        result = super().around(method, args, call)
         if method == "clean_up":
             self._trial.harness.make_sink(self._trial.target).clean_up(replace(args[0], lost=None))
-        return super().around(method, args, call)
+        return result
 
 
 @check
