@@ -38,8 +38,13 @@ pytestmark = pytest.mark.spark
 
 def put(directory: Path, file: str, *rows: Mapping[str, Any]) -> None:
     """Write rows as a file of JSON lines that appears at once, as a source of files wants it."""
+    put_lines(directory, file, *map(json.dumps, rows))
+
+
+def put_lines(directory: Path, file: str, *lines: str) -> None:
+    """Write lines, which may be no JSON, as a file that appears at once."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / f".{file}").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / f".{file}").write_text("".join(f"{line}\n" for line in lines))
     (directory / f".{file}").rename(directory / file)
 
 
@@ -246,13 +251,25 @@ def delta_ids(table: Path) -> list[int]:
 def test_dead_letters(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     recipe = Recipe("dead-letters.md", tmp_path, warehouse(dsn))
     with psycopg.connect(dsn) as connection:
-        connection.execute("CREATE TABLE flights (id BIGINT, carrier TEXT, distance INT CHECK (distance < 2000))")
+        columns = "id BIGINT NOT NULL, carrier TEXT, distance INT CHECK (distance < 2000)"
+        connection.execute(f"CREATE TABLE flights ({columns})")
     rows = [*flights(0, 3), *({**row, "distance": 2475} for row in flights(3, 5))]
     put(tmp_path / "in" / "flights", "0.json", *rows)
     recipe.follow("Code")
     recipe.follow("Find them")
     recipe.follow("Replay them")
     assert select(dsn, "SELECT * FROM flights ORDER BY id") == [tuple(row.values()) for row in rows]
+    whole, *later = flights(5, 8)
+    put_lines(
+        tmp_path / "in" / "flights",
+        "1.json",
+        json.dumps({**whole, "id": None}),
+        '{"id": 6, "carrier": "UA", "dist',
+        json.dumps(later[1]),
+    )
+    recipe.follow("Correct rows")
+    rows += [whole, *later]
+    assert select(dsn, "SELECT id, carrier, distance FROM flights ORDER BY id") == [tuple(row.values()) for row in rows]
     recipe.check_all_was_tried()
 
 
