@@ -208,7 +208,7 @@ def _no_token(why: str) -> TransientError:
     return TransientError(
         "oauth2_token_url returned no token",
         why=why,
-        do="if this is transient, nothing: it is retried; else find out why that server is slow",
+        do="if the query has failed, start it again; if the error persists, find out why that server is slow",
     )
 
 
@@ -365,5 +365,5 @@ class TokenRequest:
         return TransientError(
             f"{self._place} returned no token",
             why=why,
-            do="if this is transient, nothing: the task is retried; else find out why it does not respond",
+            do="if the query has failed, start it again; if the error persists, find out why that server fails",
         )

@@ -298,17 +298,24 @@ _RIGHTS = (
 _KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 
 
-def translated(doing: str, error: BaseException) -> OutfallError:
+def translated(doing: str, error: BaseException, tried: float | None = None) -> OutfallError:
     """Translate an error of boto3.
 
     Args:
         doing: the failed operation, for example `"completing s3://bucket/key"`.
         error: one of `FAILURES`.
+        tried: for how long the operation was retried, in seconds.
     """
     what, why = f"{doing} failed", describe(error)
-    if classify(error) in PASSING:
-        return TransientError(what, why=why, do="nothing, if it passes: the task or the query is retried")
-    return TargetError(what, why=why, do=_remedy(error))
+    if classify(error) not in PASSING:
+        return TargetError(what, why=why, do=_remedy(error))
+    if tried is not None:
+        what += f" for {tried:.0f} s (retry_deadline)"
+    return TransientError(
+        what,
+        why=why,
+        do="if the query has failed, start it again: no rows are lost. For longer outages, raise retry_deadline",
+    )
 
 
 def piece_lost(url: str) -> TargetLostError:

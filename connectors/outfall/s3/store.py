@@ -193,7 +193,7 @@ class Store:
             return retrying(what)
         except FAILURES as error:
             if classify(error) in PASSING or classify(error) is FailureKind.REFUSED:
-                raise translated(doing, error) from error
+                raise translated(doing, error, retrying.statistics.get("delay_since_first_attempt")) from error
             raise
 
     def _warn(self, doing: str, state: RetryCallState) -> None:

@@ -251,7 +251,7 @@ class Upload:
             raise TransientError(
                 f"{doing} failed",
                 why=f"the upload does not exist: a lifecycle rule or a user has aborted it ({describe(error)})",
-                do="nothing: the task is retried and begins a new upload",
+                do="if the query has failed, start it again: no rows are lost. The next attempt begins a new upload",
             ) from error
 
     def _confirmed(self, number: int, answer: Mapping[str, Any]) -> UploadedPart:

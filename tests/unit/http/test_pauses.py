@@ -53,7 +53,8 @@ def test_a_server_that_asks_for_ten_minutes_again_and_again_ends_in_an_error_tha
     partition, server = opened(lambda now: busy("600"))
     partition.write_batch(ROWS)
     with pytest.raises(
-        TransientError, match=r"in 2 attempts and 300 s.*responded with 429, and requested a pause of 300 s.*try later"
+        TransientError,
+        match=r"after 300 s \(entries: 20, attempts: 2\).*responded with 429, and requested a pause of 300 s.*try later",
     ):
         partition.flush(True)
     assert server.times == [0.0, 300.0]

@@ -132,11 +132,11 @@ def test_no_answer_is_read_as_what_it_leaves_open(error: Exception, meant: Failu
 @pytest.mark.parametrize(
     ("status", "code", "kind", "remedy"),
     [
-        (503, "SlowDown", TransientError, "nothing, if it passes"),
+        (503, "SlowDown", TransientError, "if the query has failed, start it again: no rows are lost"),
         (403, "AccessDenied", TargetError, "s3:AbortMultipartUpload"),
         (403, "RequestTimeTooSkewed", TargetError, "set the clock"),
         (501, "NotImplemented", TargetError, "the option that the store does not support"),
-        (400, "BadDigest", TransientError, "nothing, if it passes"),
+        (400, "BadDigest", TransientError, "if the query has failed, start it again: no rows are lost"),
         (403, "InvalidAccessKeyId", TargetError, "credentials that boto3 finds"),
         (404, "NoSuchBucket", TargetError, "create the bucket"),
         (400, "EntityTooSmall", TargetError, "correct the options"),

@@ -110,6 +110,17 @@ def test_an_object_that_says_it_is_another_one_is_read_again(fake: FakeS3, monke
     assert wrong == []
 
 
+def test_after_retry_deadline_the_error_says_how_long_it_was_tried_and_how_to_continue() -> None:
+    fake = FakeS3()
+    fake.fail("get_object", timed_out(), times=10_000)
+    with pytest.raises(
+        TransientError,
+        match=r"reading s3://bkt/out/k failed for 1 s \(retry_deadline\)\. .*Timeout.* What to do: if the query has"
+        r" failed, start it again: no rows are lost\. For longer outages, raise retry_deadline",
+    ):
+        fake.sink(retry_deadline=0.6).store.get("out/k")
+
+
 def test_what_threads_try_again_is_told_to_who_watches_the_task_or_the_commit() -> None:
     fake, told = FakeS3(), list[Retry]()
     fake.mark()

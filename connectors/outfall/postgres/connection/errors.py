@@ -129,7 +129,7 @@ def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[Out
     """Return the kind of an error, and its remedy."""
     refused = isinstance(error, ConnectionRefusedByServerError)
     if may_pass(error):
-        do = "nothing, if it passes: the task or the query is retried"
+        do = "if the query has failed, start it again: no rows are lost"
         if refused or error.sqlstate is None:
             # For a wrong DSN, poolers return codes of a broken connection, and hosts without a server return none.
             do += (
