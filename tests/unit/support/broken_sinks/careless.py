@@ -93,7 +93,7 @@ class NeverLooksAgain(Staging):
 
 @found_by("log_copied_during_an_epoch", "of its 6 rows 6 are missing")
 class TakesCompletedRowsForLeftovers(InPlace):
-    not_claimed = {}
+    not_claimed = {"failed_job": InPlace.not_claimed["failed_job"]}
 
 
 class AheadSink(CarefulStagingSink):
