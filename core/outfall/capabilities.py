@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
@@ -234,6 +235,13 @@ class SupportsBufferedRows(ABC, Generic[S]):
 
         Called in the task for each state that it returns, before the state is stored. Depends on the state alone.
         """
+
+    def max_time_in_buffer(self) -> timedelta:
+        """Return the age of a buffered row from which the driver warns of it. Defaults to an hour.
+
+        A sink that delivers rows at a configured age returns this age. Called on the driver after an epoch.
+        """
+        return timedelta(hours=1)
 
 
 @runtime_checkable

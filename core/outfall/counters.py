@@ -26,7 +26,11 @@ class StepCounter:
 
 STEP_COUNTERS = (
     StepCounter("epochs", "outfall.epochs", "Completed epochs, including drains."),
-    StepCounter("rows", "outfall.rows", "Rows of completed epochs, including dropped rows."),
+    StepCounter(
+        "rows",
+        "outfall.rows",
+        "Rows that the tasks of completed epochs received, including dead letters, buffered and dropped rows.",
+    ),
     StepCounter("bytes", "outfall.bytes", "Bytes of completed epochs, if the sink counts them."),
     StepCounter("retries", "outfall.retries", "Requests and commits that were sent again after a failure."),
     StepCounter("task_retries", "outfall.task_retries", "Attempts of Spark tasks after the first."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Self
 
 import pyarrow as pa
@@ -182,6 +183,9 @@ class DelegatingSink(
 
     def buffered_rows(self, state: Any) -> BufferedRows:
         return self.worker.buffered_rows(state)  # type: ignore[no-any-return]
+
+    def max_time_in_buffer(self) -> timedelta:
+        return self.worker.max_time_in_buffer()  # type: ignore[no-any-return]
 
     def state_serializer(self) -> SimpleVersionedSerializer[Any]:
         return self.worker.state_serializer()  # type: ignore[no-any-return]

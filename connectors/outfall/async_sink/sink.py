@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
+from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar
 
 from outfall.async_sink.buffer import BufferedRequests, BufferedRequestsSerializer
@@ -115,6 +116,9 @@ class AsyncSink(
 
     def buffered_rows(self, state: BufferedRequests[E]) -> BufferedRows:
         return BufferedRows(len(state.entries), state.oldest)
+
+    def max_time_in_buffer(self) -> timedelta:
+        return timedelta(milliseconds=self.options.max_time_in_buffer_ms)
 
     def writer_state_serializer(self) -> SimpleVersionedSerializer[BufferedRequests[E]]:
         return BufferedRequestsSerializer(self.entry_serializer())

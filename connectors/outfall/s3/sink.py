@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Unpack
 
 from outfall.capabilities import (
@@ -135,6 +136,9 @@ class S3Sink(
 
     def buffered_rows(self, state: WriterState) -> BufferedRows:
         return state.held()
+
+    def max_time_in_buffer(self) -> timedelta:
+        return self.options.roll_interval or super().max_time_in_buffer()
 
     def _writer(self, recovered: Sequence[WriterState]) -> Writer:
         context, options = self.bound_context(), self.options

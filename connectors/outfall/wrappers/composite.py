@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import combinations
 from typing import Any, Self
 
@@ -207,6 +208,10 @@ class Composite(
         if isinstance(state, ChildValue):
             return _held_by(self._children[state.child], state.value)
         return _sum_of([self._held_under(name, value) for name, value in state.items()])
+
+    def max_time_in_buffer(self) -> timedelta:
+        found: list[timedelta] = [child.max_time_in_buffer() for child in self._with(SupportsBufferedRows).values()]
+        return max(found)
 
     def guarantee(self) -> Guarantee:
         return min(guarantee_of(child) for child in self._children.values())

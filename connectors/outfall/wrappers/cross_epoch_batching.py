@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import pyarrow as pa
@@ -124,6 +124,9 @@ class BufferSink(
 
     def buffered_rows(self, state: BatchState) -> BufferedRows:
         return BufferedRows(state.rows, state.oldest)
+
+    def max_time_in_buffer(self) -> timedelta:
+        return self._options.flush_interval
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         return self  # no part of it is in a target

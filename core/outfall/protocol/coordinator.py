@@ -18,20 +18,22 @@ Assumptions:
 
 from __future__ import annotations
 
+import atexit
 import logging
 import shlex
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from outfall.capabilities import SealContext, SupportsBufferedRows, SupportsCountCheck, SupportsSeal, SupportsTarget
 from outfall.capability_checks import check_sink, check_unresumed, supports
 from outfall.errors import CapabilityError, OutfallError, ResponsesError, StepInUseError
-from outfall.protocol.clock import Clock, SystemClock
+from outfall.protocol.clock import Clock, SystemClock, utc_time
 from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.journal import Journal
 from outfall.protocol.messages import CollectedResponses, EpochResult, TaskResponse, Ticket
-from outfall.protocol.states import ROWS_HELD, carried_to_log, total_held
+from outfall.protocol.states import ROWS_DRAINED, ROWS_HELD, carried_to_log, total_held
 from outfall.protocol.step import PROCESS_REGISTRY, EpochOptions, RunRegistry, Step
 from outfall.protocol.takeover import begin_batch, begin_drain, begin_epoch, is_overtaken, make_ticket, take_over
 from outfall.protocol.target import clean_up_context, clean_up_target
@@ -43,8 +45,8 @@ from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)
 
-_HELD_INTERVAL = 600.0
-"""Seconds between two warnings of a running query about buffered rows."""
+_REPEAT_AFTER = 600.0
+"""Seconds between two lines of a running query about buffered rows, and between two warnings of dead letters."""
 
 
 class EpochCoordinator:
@@ -242,7 +244,8 @@ class EpochCoordinator:
         )
         self._step.telemetry.count(counts)
         _log.info("step %s, epoch %d: skipped %d rows", self._step.step_id, collected.epoch, counts.get("skipped", 0))
-        self._warn_of_held(collected.epoch)
+        self._report_buffered(collected.epoch)
+        self._remember_buffered()
         return EpochResult(collected.epoch, ticket.generation, True, counts, self._seconds_since(ticket))
 
     def _write(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
@@ -267,7 +270,7 @@ class EpochCoordinator:
             states=states,
             writer_states=writer_states,
             committables=collected.committables(step.sink, step.journal.log),
-            counts=collected.counts() | self._held_count([*states.values(), *writer_states]),
+            counts=collected.counts() | self._buffer_counts(ticket, [*states.values(), *writer_states]),
             seconds=self._seconds_since(ticket),
         )
         reached("before PREPARED")
@@ -276,7 +279,8 @@ class EpochCoordinator:
         completed = EpochCommit(step, prepared).publish()
         self._log_completed(completed)
         if not completed.drain:
-            self._warn_of_held(completed.epoch)
+            self._report_buffered(completed.epoch)
+        self._remember_buffered()
         return EpochResult(completed.epoch, completed.generation, False, completed.counts, completed.seconds)
 
     def _check_counts(self, collected: CollectedResponses) -> None:
@@ -287,8 +291,12 @@ class EpochCoordinator:
                 error.locate(step=self._step.step_id, epoch=collected.epoch)
                 raise
 
-    def _held_count(self, states: Sequence[StoredValue]) -> dict[str, int]:
-        return {ROWS_HELD: total_held(states).rows} if supports(self._step.sink, SupportsBufferedRows) else {}
+    def _buffer_counts(self, ticket: Ticket, states: Sequence[StoredValue]) -> dict[str, int]:
+        if not supports(self._step.sink, SupportsBufferedRows):
+            return {}
+        held = total_held(states).rows
+        drained = {ROWS_DRAINED: self._step.journal.view.held.rows - held} if ticket.drain else {}
+        return {ROWS_HELD: held} | drained
 
     def _seal(self, ticket: Ticket, collected: CollectedResponses) -> None:
         step = self._step
@@ -299,35 +307,76 @@ class EpochCoordinator:
             step.sink.seal(context, collected.seals(step.sink, step.journal.log))
 
     def _log_completed(self, completed: Completed) -> None:
-        _log.info(
-            "step %s, epoch %d: completed %d rows in %.2f s (%d retries)",
+        counts = completed.counts
+        dead_letters, buffered = counts.get("dead_letters", 0), counts.get(ROWS_HELD, 0)
+        drained = counts.get(ROWS_DRAINED, 0)
+        _log_at(
+            bool(dead_letters) and self._reports("dead letters"),
+            "step %s, epoch %d: %s in %.2f s (%d retries%s%s)",
             self._step.step_id,
             completed.epoch,
-            completed.counts.get("rows", 0),
+            f"delivered {drained} buffered rows" if completed.drain else f"completed {counts.get('rows', 0)} rows",
             completed.seconds,
-            completed.counts.get("retries", 0),
+            counts.get("retries", 0),
+            f", {dead_letters} dead letters" if dead_letters else "",
+            f", {buffered} rows buffered" if buffered else "",
         )
 
-    def _warn_of_held(self, epoch: int) -> None:
-        """Warn of buffered rows with the command that delivers them, because the end of a query is not visible here."""
+    def _report_buffered(self, epoch: int) -> None:
+        """Log the command that delivers buffered rows, because the end of a query is not visible here."""
         step = self._step
-        held, location = step.journal.view.held, step.recovery.url()
-        period = int(step.clock.time() // _HELD_INTERVAL)
-        if not held.rows or not step.registry.warns(location, step.step_id, step.run or "", period):
-            return
-        _log.warning(
-            "step %s, epoch %d: %d rows%s are buffered in %s and not in the target yet. Later epochs deliver them. If"
-            " the query ends here, deliver them with outfall.spark.drain, or in a shell, with the sink's options:"
-            " outfall drain %s %s",
-            step.step_id,
-            epoch,
-            held.rows,
-            f", the oldest since {held.oldest.isoformat()}," if held.oldest else "",
-            location,
-            shlex.quote(location),
-            step.step_id,
-        )
+        held = step.journal.view.held
+        overdue = self._is_overdue(held.oldest)
+        if held.rows and self._reports("overdue rows" if overdue else "buffered rows"):
+            _log_at(
+                overdue,
+                "step %s, epoch %d: %d rows%s are buffered and not in the target yet. Later epochs deliver them. If the"
+                " query ends here, deliver them with outfall.spark.drain, or in a shell, with the sink's options: %s",
+                step.step_id,
+                epoch,
+                held.rows,
+                f", the oldest since {held.oldest.isoformat()}," if held.oldest else "",
+                _drain_command(step.recovery.url(), step.step_id),
+            )
+
+    def _remember_buffered(self) -> None:
+        step, rows = self._step, self._step.journal.view.held.rows
+        # Without a run, each epoch of a query may have its own process, whose end is not the end of the query.
+        step.registry.remember_buffered(step.recovery.url(), step.step_id, rows if step.run is not None else 0)
+
+    def _is_overdue(self, oldest: datetime | None) -> bool:
+        sink = self._step.sink
+        most = sink.max_time_in_buffer() if supports(sink, SupportsBufferedRows) else timedelta(0)
+        return oldest is not None and utc_time(self._step.clock) - oldest > most
+
+    def _reports(self, topic: str) -> bool:
+        """Return whether this run should report a condition that can last: at first, and then in each period."""
+        step, period = self._step, int(self._step.clock.time() // _REPEAT_AFTER)
+        return step.registry.reports(step.recovery.url(), step.step_id, step.run or "", topic, period)
 
     def _seconds_since(self, ticket: Ticket) -> float:
         """Return the duration since the epoch's BEGIN, by the wall clocks of both processes."""
         return max(0.0, self._step.clock.time() - ticket.began_at)
+
+
+def _log_at(warns: bool, text: str, *args: object) -> None:
+    if warns:
+        _log.warning(text, *args)
+    else:
+        _log.info(text, *args)
+
+
+def _drain_command(location: str, step_id: str) -> str:
+    return f"outfall drain {shlex.quote(location)} {step_id}"
+
+
+@atexit.register
+def _warn_of_buffered_rows() -> None:
+    for location, step_id, rows in PROCESS_REGISTRY.buffered():
+        _log.warning(
+            "step %s: the driver ends while %d rows are buffered and not in the target yet. The next run of the query"
+            " continues with them. If there is none, deliver them with the sink's options: %s",
+            step_id,
+            rows,
+            _drain_command(location, step_id),
+        )

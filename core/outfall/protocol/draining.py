@@ -24,7 +24,7 @@ from outfall.capabilities import Metrics
 from outfall.errors import EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
-from outfall.protocol.states import ROWS_DRAINED, ROWS_HELD, state_names, total_held
+from outfall.protocol.states import ROWS_HELD, state_names
 from outfall.protocol.task import EpochTask, TaskIdentity
 
 _log = logging.getLogger(__name__)
@@ -67,10 +67,7 @@ def _drain_once(coordinator: EpochCoordinator) -> EpochResult | None:
         ticket = coordinator.begin_drain()
         if ticket is None:
             return None
-        result = coordinator.finish(ticket, run_drain(coordinator.sink, ticket))
-        held = total_held([*ticket.states.values(), *ticket.writer_states]).rows
-        drained = held - result.counts.get(ROWS_HELD, 0)
-        return replace(result, counts={**result.counts, ROWS_DRAINED: drained})
+        return coordinator.finish(ticket, run_drain(coordinator.sink, ticket))
 
 
 def _both(earlier: EpochResult, later: EpochResult) -> EpochResult:

@@ -65,7 +65,8 @@ class RunRegistry:
     def __init__(self) -> None:
         """Start without positions."""
         self._positions: dict[tuple[str, str, str], RunPosition] = {}
-        self._warned: dict[tuple[str, str, str], int] = {}
+        self._reported: dict[tuple[str, str, str, str], int] = {}
+        self._buffered: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
     def recall(self, url: str, step_id: str, run: str) -> RunPosition | None:
@@ -78,11 +79,22 @@ class RunRegistry:
         with self._lock:
             self._positions[(_place(url), step_id, position.run)] = position
 
-    def warns(self, url: str, step_id: str, run: str, period: int) -> bool:
-        """Return whether this run should log a warning now: the first time, and then once per period."""
+    def reports(self, url: str, step_id: str, run: str, topic: str, period: int) -> bool:
+        """Return whether this run should log a topic now: the first time, and then once per period."""
         with self._lock:
-            before, self._warned[url, step_id, run] = self._warned.get((url, step_id, run)), period
+            key = url, step_id, run, topic
+            before, self._reported[key] = self._reported.get(key), period
             return before != period
+
+    def remember_buffered(self, url: str, step_id: str, rows: int) -> None:
+        """Replace the number of rows that a step has buffered."""
+        with self._lock:
+            self._buffered[url, step_id] = rows
+
+    def buffered(self) -> list[tuple[str, str, int]]:
+        """Return the steps with buffered rows: location, step, rows."""
+        with self._lock:
+            return [(url, step_id, rows) for (url, step_id), rows in self._buffered.items() if rows]
 
 
 PROCESS_REGISTRY = RunRegistry()

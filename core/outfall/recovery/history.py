@@ -33,6 +33,7 @@ class EpochSummary:
     task_seconds: float
     """The duration from BEGIN to PREPARED, of the tasks. The rest of `seconds` is the commit."""
     rows: int
+    """Rows that the tasks received, including `dead_letters`, `dropped` and rows that are now buffered."""
     bytes: int
     retries: int
     """Requests and commits that were retried after a failure. Failed task attempts are `task_retries` in `counts`."""
@@ -47,6 +48,14 @@ class EpochSummary:
     """The write time of the oldest of them, if the sink reports it."""
     counts: dict[str, int]
     """All counters of the epoch, those of the sink included."""
+
+    @property
+    def delivered_rows(self) -> int:
+        """The rows to show for the epoch: `rows`, or the buffered rows that a drain delivered.
+
+        The latter were counted as `rows` in their own epochs.
+        """
+        return self.counts.get("rows_drained", 0) if self.batch is None else self.rows
 
     @property
     def commit_seconds(self) -> float:
@@ -140,7 +149,7 @@ def written_epochs(epochs: Iterable[EpochSummary]) -> list[EpochSummary]:
 
 def rows_per_second(epoch: EpochSummary) -> float:
     """Return the rows per second of an epoch, from BEGIN to COMPLETED."""
-    return epoch.rows / epoch.seconds if epoch.seconds > 0 else 0.0
+    return epoch.delivered_rows / epoch.seconds if epoch.seconds > 0 else 0.0
 
 
 _COUNTERS: dict[str, tuple[str, Callable[[EpochSummary], int]]] = {
@@ -184,7 +193,7 @@ def epoch_table(epochs: Sequence[EpochSummary]) -> str:
         columns["batch"] = lambda epoch: "drain" if epoch.batch is None else str(epoch.batch)
     columns |= {
         "completed (UTC)": lambda epoch: epoch.completed_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
-        "rows": lambda epoch: f"{epoch.rows:,}",
+        "rows": lambda epoch: f"{epoch.delivered_rows:,}",
         "rows/s": lambda epoch: f"{rows_per_second(epoch):,.0f}",
         "tasks (s)": lambda epoch: f"{epoch.task_seconds:.2f}",
         "commit (s)": lambda epoch: f"{epoch.commit_seconds:.2f}",

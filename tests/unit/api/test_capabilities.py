@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -28,13 +29,28 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import check_partition, check_sink, guarantee_of, kind_of, requirements_of
 from outfall.errors import CapabilityError
+from outfall.http import HttpSink
+from outfall.s3 import S3Sink
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
 from outfall.testing import LocalDriver
-from outfall.wrappers import FanOutSink
+from outfall.wrappers import BatchingSink, FanOutSink
 from tests.unit.support.setups import Staging
 from tests.unit.support.shelf import Shelf, ShelfSink
 from tests.unit.support.warehouse import BundlingSink, HoldingSink, PlainSink, StagingSink, Warehouse
+
+
+def test_buffered_rows_are_overdue_at_the_interval_of_the_sink_or_after_an_hour() -> None:
+    interval, hour = timedelta(minutes=2), timedelta(hours=1)
+    rolling = S3Sink("b", roll_bytes=1, roll_interval=interval)
+    batching = BatchingSink(PlainSink(), batch_size=2, flush_interval="3 minutes", across_epochs=True)
+    assert rolling.max_time_in_buffer() == interval
+    assert S3Sink("b", roll_bytes=1).max_time_in_buffer() == hour
+    assert batching.max_time_in_buffer() == timedelta(minutes=3)
+    assert HttpSink("http://127.0.0.1:9", across_epochs=True, flush_interval="7 s").max_time_in_buffer() == timedelta(
+        seconds=7
+    )
+    assert FanOutSink(a=rolling, b=batching, c=PlainSink()).max_time_in_buffer() == timedelta(minutes=3)
 
 
 class Fixed(FixedPartitionedSink[Any, Any]):

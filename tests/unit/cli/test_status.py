@@ -14,7 +14,7 @@ pytest.importorskip("click")
 
 from outfall.async_sink import RequestOutcome
 from outfall.metrics.step_status import read_status
-from outfall.recovery import LogEntry, SqliteRecoveryConfig, copy_step, recovery_config
+from outfall.recovery import LogEntry, SqliteRecoveryConfig, copy_step, history, recovery_config
 from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry, store_state
 from outfall.recovery.file_log import FileLog
 from outfall.serde import JsonSerializer
@@ -184,6 +184,17 @@ def test_rows_held_are_counted(tmp_path: Path) -> None:
     assert f"outfall drain {recovery_config(setup.recovery).url()} sink, with the sink's options" in " ".join(
         text.split()
     )
+
+
+def test_a_drain_is_shown_with_the_rows_that_it_delivered(tmp_path: Path) -> None:
+    setup = HoardingInParts(str(tmp_path))
+    setup.driver().run_epoch(0, [[("0", [0, "a", 0]), ("1", [0, "a", 1])]])
+    setup.driver().drain()
+    *_, line = done("status", setup.recovery).splitlines()
+    assert line.split()[:2] == ["1", "drain"]
+    assert line.split()[4] == "2"
+    drained = history(setup.recovery)[-1]
+    assert (drained.rows, drained.counts["rows_drained"], drained.delivered_rows) == (0, 2, 2)
 
 
 def test_a_line_fits_80_columns_and_what_is_zero_throughout_is_left_out(step: FileStep) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -56,7 +59,10 @@ def test_what_is_held_is_counted_said_and_drained(
         result = setup.driver().drain()
     assert f"buffered rows 3 (the oldest since {OLDEST.isoformat()})" in caplog.text
     assert result is not None
-    assert result.counts["rows_held"] == 0
+    assert (result.counts["rows_held"], result.counts["rows_drained"]) == (0, 3)
+    assert re.search(
+        r"step sink, epoch 1: delivered 3 buffered rows in \S+ s \(0 retries\)$", caplog.text, re.MULTILINE
+    )
     assert setup.found() == Counter((0, "a", number) for number in (1, 2, 3))
     assert setup.driver().drain() is None
     assert [(s.epoch, s.batch, s.rows, s.rows_held, s.held_since) for s in history(setup.recovery)] == [
@@ -65,36 +71,61 @@ def test_what_is_held_is_counted_said_and_drained(
     ]
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    caplog.clear()
-    return found
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_wait_are_warned_of_with_the_command_that_delivers_them(
+def test_rows_that_wait_are_counted_and_the_command_that_delivers_them_is_named(
     kind: type[Hoarding], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     setup = kind(str(tmp_path))
-    run(setup, setup.driver(), 0, 1, 2, 3)
-    (warning,) = warnings(caplog)
-    assert "step sink, epoch 0: 3 rows, the oldest since 2026-11-21T12:00:00+00:00, are buffered" in warning
-    assert f"outfall drain {tmp_path} sink" in warning
+    with caplog.at_level("INFO"):
+        run(setup, setup.driver(), 0, 1, 2, 3)
+    *_, completed, waiting = caplog.messages
+    assert re.fullmatch(r"step sink, epoch 0: completed 3 rows in \S+ s \(0 retries, 3 rows buffered\)", completed)
+    assert "epoch 0: 3 rows, the oldest since 2026-11-21T12:00:00+00:00, are buffered and not in the target" in waiting
+    assert waiting.endswith(f"outfall drain {tmp_path} sink")
+    caplog.clear()
     setup.driver().drain()
-    assert not warnings(caplog)
+    assert "are buffered" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_run_warns_once_in_ten_minutes_of_rows_that_wait(
+def test_each_run_names_rows_that_wait_once_in_ten_minutes_and_warns_of_those_that_wait_too_long(
     kind: type[Hoarding], caplog: pytest.LogCaptureFixture
 ) -> None:
     setup, clock, found = kind(), FakeClock(), []
+    clock.seconds = OLDEST.timestamp()
     first, second = (LocalDriver(setup.sink(), setup.recovery, clock=clock) for _ in range(2))
-    for batch, (driver, passes) in enumerate([(first, 0), (first, 0), (second, 0), (second, 600)]):
+    caplog.set_level("INFO")
+    times = [(first, 0), (first, 0), (second, 0), (second, 600), (second, 3000), (second, 1), (second, 1)]
+    for batch, (driver, passes) in enumerate(times):
         clock.sleep(passes)
-        run(setup, driver, batch, 1)
-        found.append(len(warnings(caplog)))
-    assert found == [1, 0, 1, 1]
+        run(setup, driver, batch, *(() if batch else (1,)))
+        found.append([record.levelname for record in caplog.records if "are buffered" in record.getMessage()])
+        caplog.clear()
+    assert found == [["INFO"], [], ["INFO"], ["INFO"], ["INFO"], ["WARNING"], []]
+
+
+ENDING = """
+import sys
+from outfall.protocol.draining import drain
+from outfall.protocol.coordinator import EpochCoordinator
+from outfall.recovery import recovery_config
+from tests.unit.support.hoarding import Hoarding
+
+setup = Hoarding(sys.argv[1])
+recovery = recovery_config(sys.argv[1])
+for step, run in [("waiting", "a run"), ("drained", "a run"), ("without-run", None)]:
+    coordinator = EpochCoordinator(setup.sink(), step, recovery, run=run, options=setup.options())
+    ticket = coordinator.begin(0)
+    coordinator.finish(ticket, setup.driver().run_tasks(ticket, 0, [[[0, "a", 1]], [[0, "a", 2]]]))
+drain(lambda: EpochCoordinator(setup.sink(), "drained", recovery))
+"""
+
+
+def test_a_driver_that_ends_warns_of_rows_that_wait(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING, str(tmp_path)], capture_output=True, text=True, check=True)
+    (warning,) = [line for line in ended.stderr.splitlines() if "the driver ends" in line]
+    assert warning.startswith("step waiting: the driver ends while 2 rows are buffered and not in the target yet.")
+    assert warning.endswith(f"outfall drain {tmp_path} waiting")
 
 
 @pytest.mark.parametrize("kind", KINDS)

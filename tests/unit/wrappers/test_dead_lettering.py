@@ -18,7 +18,7 @@ from outfall.file import FileSink
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.history import history
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatelessSinkPartition
-from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
+from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import DeadLetteringSink, FanOutSink
 from tests.unit.support.fanned import NamedStagingSink, NeedsSameRows
 from tests.unit.support.refusing import RefusingShelf, RefusingSink
@@ -56,6 +56,27 @@ def test_what_is_refused_is_kept_with_the_reason_in_the_same_epoch(when: str) ->
     assert set(found[0]) == set(DEAD_LETTER_SCHEMA.names)
     assert (counts["rows"], counts["dead_letters"], counts["dead_letters.rows"]) == (4, 2, 2)
     assert history(recovery)[0].dead_letters == 2
+
+
+def test_each_run_warns_once_in_ten_minutes_of_dead_letters(caplog: pytest.LogCaptureFixture) -> None:
+    recovery, clock, found = MemoryRecoveryConfig(), FakeClock(), []
+    sink = DeadLetteringSink(RefusingSink(Warehouse()), Letters())
+    first, second = (LocalDriver(sink, recovery, clock=clock) for _ in range(2))
+    caplog.set_level("INFO")
+    epochs = [(first, 0, (1,)), (first, 0, (1, -2, -3)), (first, 0, (-1,)), (first, 600, (-1,)), (second, 0, (-1,))]
+    for epoch, (driver, passes, ids) in enumerate(epochs):
+        clock.sleep(passes)
+        driver.run_epoch(epoch, [rows(*ids)])
+        (line,) = [record for record in caplog.records if ": completed " in record.getMessage()]
+        found.append((line.levelname, line.getMessage().partition("(")[2]))
+        caplog.clear()
+    assert found == [
+        ("INFO", "0 retries)"),
+        ("WARNING", "0 retries, 2 dead letters)"),
+        ("INFO", "0 retries, 1 dead letters)"),
+        ("WARNING", "0 retries, 1 dead letters)"),
+        ("WARNING", "0 retries, 1 dead letters)"),
+    ]
 
 
 def test_the_dead_letter_sink_is_opened_only_where_something_is_refused() -> None:

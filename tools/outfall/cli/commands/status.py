@@ -161,7 +161,7 @@ def _cell(name: str, epoch: EpochSummary) -> Text:
         case "completed (UTC)":
             return Text(epoch.completed_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
         case "rows":
-            return Text(f"{epoch.rows:,}")
+            return Text(f"{epoch.delivered_rows:,}")
         case "bytes":
             return Text(byte_size(epoch.bytes))
         case "seconds":

@@ -18,7 +18,7 @@ from outfall.cli.commands.output import SEVERITY_STYLES, console, location_as_js
 from outfall.metrics.in_words import age, retrying_in_words, state_word
 from outfall.metrics.location_status import LocationStatus, look_at, named_steps, problems
 from outfall.metrics.step_status import StepStatus
-from outfall.recovery.history import KEPT_EPOCHS
+from outfall.recovery.history import KEPT_EPOCHS, rows_per_second
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.plots import compact
 from outfall.redaction import without_credentials
@@ -133,7 +133,7 @@ def _filled(rows: Sequence[tuple[str, StepStatus]], now: datetime, bars: int) ->
     for name, step in rows:
         word, severity = state_word(step)
         written = [epoch for epoch in step.epochs if epoch.seconds]
-        speeds = [epoch.rows / epoch.seconds for epoch in written]
+        speeds = [rows_per_second(epoch) for epoch in written]
         epoch = step.completed if step.epoch is None else step.epoch
         made.add_row(
             Text(name),
