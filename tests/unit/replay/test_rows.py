@@ -56,7 +56,13 @@ def test_what_a_sink_writes_of_a_row_becomes_that_row_again() -> None:
 @pytest.mark.parametrize(
     ("ddl", "value", "why"),
     [
-        ("a int", "1", "another type"),
+        ("a int", "1.5", "not an integer.*--schema"),
+        ("a int", "1_0", "not an integer"),
+        ("a int", "²", "not an integer"),
+        ("a int", "2147483649", "too large"),
+        ("a boolean", "maybe", "not true or false.*--schema"),
+        ("a double", "many", "not a number.*--schema"),
+        ("a double", "1e999", "too large"),
         ("a int", 2**31, "too large"),
         ("a int", 1.5, "another type"),
         ("a boolean", 1, "another type"),
@@ -77,6 +83,14 @@ def test_what_a_sink_writes_of_a_row_becomes_that_row_again() -> None:
 def test_a_value_that_its_column_does_not_take_is_named(ddl: str, value: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         RowMaker(parse_ddl(ddl)).row(json.dumps({"a": value}))
+
+
+def test_text_of_a_number_or_a_boolean_is_parsed_as_a_target_would() -> None:
+    maker = RowMaker(parse_ddl("a bigint, b double, c boolean, d float, e boolean, f array<int>"))
+    row = {"a": " -172", "b": "1.5e3", "c": "TRUE", "d": "NaN", "e": "f", "f": ["7", None, 8]}
+    made = maker.row(json.dumps(row))
+    assert str(made.pop("d")) == "nan"
+    assert made == {"a": -172, "b": 1500.0, "c": True, "e": False, "f": [7, None, 8]}
 
 
 @pytest.mark.parametrize(("text", "why"), [("not JSON", "not valid JSON"), ("[1]", "not a JSON object")])

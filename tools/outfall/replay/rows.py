@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -93,7 +93,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     if types.is_string(kind) or types.is_large_string(kind):
         return value if isinstance(value, str) else _json_text(value)
     if types.is_boolean(kind):
-        return _of(value, bool)
+        return _of(_from_text(value, _boolean, "true or false"), bool)
     if types.is_integer(kind):
         return _integer(value, kind.bit_width)
     if types.is_floating(kind):
@@ -134,7 +134,29 @@ def _of(value: Any, *kinds: type) -> Any:
     return value
 
 
+def _from_text(value: Any, parse: Callable[[str], Any], kind: str) -> Any:
+    """Parse a string. A stream may have a string for a column of another type, if the target parses it."""
+    if not isinstance(value, str):
+        return value
+    try:
+        if "_" in value or not value.isascii():  # which only Python accepts
+            raise ValueError
+        return parse(value)
+    except (ValueError, InvalidOperation):
+        raise ValueError(
+            f"the text is not {kind}; if the target accepts it, give all columns with --schema, and this one as string"
+        ) from None
+
+
+def _boolean(text: str) -> bool:
+    found = {"true": True, "t": True, "false": False, "f": False}.get(text.strip().lower())
+    if found is None:
+        raise ValueError
+    return found
+
+
 def _integer(value: Any, bits: int) -> int:
+    value = _from_text(value, int, "an integer")
     whole = isinstance(value, Decimal) and value == value.to_integral_value()
     made = int(value) if whole else int(_of(value, int))
     if not -(1 << bits - 1) <= made < 1 << bits - 1:
@@ -145,7 +167,7 @@ def _integer(value: Any, bits: int) -> int:
 def _float(value: Any) -> float:
     if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"):
         return float(value)
-    made = float(_of(value, int, Decimal))
+    made = float(_of(_from_text(value, Decimal, "a number"), int, Decimal))
     if math.isinf(made):
         raise ValueError("the value is too large")
     return made

@@ -118,7 +118,7 @@ def replay(
 
     After an interrupted run, the next run continues. If the sink rejects a row again, the row becomes a new dead
     letter, or the command fails if the sink has no location for dead letters. The exit code is 1 if a dead letter
-    cannot be converted to a row.
+    cannot be converted to a row, or if a row is rejected again.
     """
     wanted = LetterFilter(
         reason, frozenset(codes), frozenset(steps), frozenset(parts), *epochs, since=since, until=until
@@ -130,8 +130,11 @@ def replay(
     seen = _Seen()
     found = seen.of(each for each in letters_at(letters)() if wanted.takes(each.letter))
     result = job.preview(found) if dry_run else job.run(found)
-    (_print_json if as_json else _print)(result, seen if dry_run else None)
-    if result.left:
+    if as_json:
+        _print_json(result, seen if dry_run else None)
+    else:
+        _print(result, step, seen if dry_run else None)
+    if result.left or result.refused:
         raise click.exceptions.Exit(1)
 
 
@@ -165,7 +168,7 @@ class _Seen:
             yield found
 
 
-def _print(result: ReplayResult, seen: _Seen | None) -> None:
+def _print(result: ReplayResult, step: str, seen: _Seen | None) -> None:
     for place, why in result.reasons:
         click.echo(f"skipped: {without_credentials(place)}: {without_credentials(why)}", err=True)
     if result.left > len(result.reasons):
@@ -176,6 +179,12 @@ def _print(result: ReplayResult, seen: _Seen | None) -> None:
     if seen is None:
         refused = f", {result.refused:,} of them rejected again" if result.refused else ""
         click.echo(f"{said}, {result.replayed:,} replayed{refused}")
+        if result.refused:
+            click.echo(
+                f"The rejected rows are new dead letters of step {step}. Fix the cause before the next run, which"
+                " retries them; or exclude them with --of-step.",
+                err=True,
+            )
         return
     new = result.found - result.before - result.left
     kinds = seen.kinds.most_common(_KINDS_SHOWN)
