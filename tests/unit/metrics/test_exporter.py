@@ -21,6 +21,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.parser import text_string_to_metric_families
 
 from outfall.counters import STEP_COUNTERS
+from outfall.file import FileSink
 from outfall.metrics import exporter
 from outfall.metrics.series import LOCATION_READABLE, STEP_SERIES
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryLog, recovery_config
@@ -28,7 +29,7 @@ from outfall.recovery.local_log import LocalLog
 from outfall.recovery.log import RecoveryConfig
 from outfall.testing import LocalDriver, crash_at
 from tests.unit.metrics.test_step_status import beat
-from tests.unit.support.command import FileStep, failed
+from tests.unit.support.command import FileStep, failed, rows
 from tests.unit.support.hoarding import HoardingSink
 from tests.unit.support.warehouse import PlainSink, Warehouse
 
@@ -111,9 +112,16 @@ def test_a_scrape_says_what_the_log_says(tmp_path: Path, serving: Callable[..., 
     assert 0 < value("outfall_phase_seconds_total", phase="tasks") < WAIT
     assert 0 < value("outfall_last_completed_age_seconds") < WAIT
     assert abs(time.time() - value("outfall_last_completed_timestamp_seconds")) < WAIT
-    assert value("outfall_step_info", sink="file/whole", version="0.1.0") == 1
+    assert value("outfall_step_info", sink="file/whole", version="0.1.0", mode="batch") == 1
     assert scrape["outfall_location_readable", (("location", step.recovery),)] == 1
     assert value("outfall_generation") == 9
+
+
+def test_a_step_of_a_query_is_told_from_one_of_jobs(tmp_path: Path, serving: Callable[..., Scraped]) -> None:
+    sink = FileSink(str(tmp_path / "out"))
+    LocalDriver(sink, str(tmp_path / "rec"), query_id="a query").run_epoch(0, rows(0))
+    labels = {"sink": "file/whole", "version": "0.1.0", "mode": "streaming"}
+    serving(tmp_path / "rec").awaited("outfall_step_info", 1, location=str(tmp_path / "rec"), step="sink", **labels)
 
 
 def test_every_series_is_of_a_step_and_its_labels_are_bounded(tmp_path: Path, serving: Callable[..., Scraped]) -> None:
@@ -126,7 +134,7 @@ def test_every_series_is_of_a_step_and_its_labels_are_bounded(tmp_path: Path, se
     for name, labels in found.scrape():
         if not name.startswith("process_"):
             assert {label for label, _ in labels} == known[name]
-    assert set().union(*known.values()) == {"location", "step", "state", "phase", "sink", "counter", "version"}
+    assert set().union(*known.values()) == {"location", "step", "state", "phase", "sink", "counter", "version", "mode"}
     assert all(series.name.endswith("_total") == (series.kind == "counter") for series in STEP_SERIES)
     assert {counter.prometheus for counter in STEP_COUNTERS} <= known.keys()
 

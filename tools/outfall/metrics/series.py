@@ -75,6 +75,10 @@ def _total(reading: Reading, name: str) -> int:
     return reading.status.totals.get(name, 0)
 
 
+def _info(status: StepStatus) -> tuple[str, ...]:
+    return status.sink or "", status.outfall or "", "streaming" if status.query_id else "batch"
+
+
 def _states(reading: Reading) -> Samples:
     return [((state,), float(state == reading.status.state)) for state in get_args(State)]
 
@@ -122,9 +126,10 @@ STEP_SERIES = (
     ),
     Series(
         "outfall_step_info",
-        "Always 1; the labels have the sink and the version of Outfall of the newest epoch.",
-        lambda reading: [((reading.status.sink or "", reading.status.outfall or ""), 1.0)] if reading.known else [],
-        ("sink", "version"),
+        "Always 1; the labels have the sink and the version of Outfall of the newest epoch. `mode` is `streaming` for a"
+        " step of a streaming query, and `batch` for batch jobs and `outfall replay`.",
+        lambda reading: [(_info(reading.status), 1.0)] if reading.known else [],
+        ("sink", "version", "mode"),
     ),
     *(_counter(counter) for counter in STEP_COUNTERS),
     Series(PHASE_SECONDS.prometheus, PHASE_SECONDS.help, _phase_seconds, ("phase",)),
