@@ -520,11 +520,11 @@ class DeclaresRoutingKey(ABC):
 
 
 def no_save_mode(sink: object, mode: str) -> ConfigurationError:
-    """Return the error for a save mode that a sink does not support because it only adds rows."""
+    """Return the error for a save mode of a sink that supports only "append"."""
     return ConfigurationError(
         f"{shown_name(sink)} cannot be written with mode={mode!r}",
-        why="the sink only adds rows: it neither checks nor replaces the data in its target",
-        do='pass mode="append"',
+        why='the only save mode that the sink supports is "append"',
+        do='pass mode="append", or write to a new target',
     )
 
 

@@ -115,8 +115,16 @@ def write(
     except TargetNotEmptyError as error:
         if mode == "ignore":
             return EpochResult(epoch=0, generation=0, skipped=True, counts={}, seconds=0.0)
-        error.add_note(_HOLDS_DATA)
+        error.add_note(_RUN_AGAIN if _only_appends(sink) else f"{_MODES} {_RUN_AGAIN}")
         raise
+
+
+def _only_appends(sink: Any) -> bool:
+    try:
+        in_save_mode(sink, "overwrite")
+    except ConfigurationError:
+        return True
+    return False
 
 
 _SAVE_MODES: dict[str, SaveMode] = {
@@ -128,10 +136,9 @@ _SAVE_MODES: dict[str, SaveMode] = {
 }
 """Spark's names of its save modes → the mode that the sink gets."""
 
-_HOLDS_DATA = (
-    'In a batch job, mode="append" adds to the existing data and mode="overwrite" replaces it. If the job may run'
-    " again, pass epoch= and recovery=: then it writes its rows once, however often it runs."
-)
+_MODES = 'In a batch job, mode="append" adds to the existing data and mode="overwrite" replaces it.'
+
+_RUN_AGAIN = "If the job may run again, pass epoch= and recovery=: then it writes its rows once, however often it runs."
 
 
 def check_resumed_mode(mode: str) -> None:

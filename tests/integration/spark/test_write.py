@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -11,8 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from outfall.capabilities import SupportsTarget, TargetContext
 from outfall.errors import ConfigurationError, TargetNotEmptyError, UnexpectedEpochError, reason
 from outfall.file import FileSink
+from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.spark import write
 from outfall.spark.routing import route
 from outfall.spark.task_function import PART_COLUMN
@@ -95,6 +98,27 @@ def test_save_modes_that_a_job_cannot_keep_are_refused(spark: SparkSession, out:
         with pytest.raises(ConfigurationError, match=text):
             write(spark.range(1), sink, **arguments)
     assert not out.exists()
+
+
+class FullSink(DynamicSink[Any], SupportsTarget[Any]):
+    """Rejects data in its target, and has no save modes."""
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        raise NotImplementedError
+
+    def target(self) -> str:
+        return "full"
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        raise TargetNotEmptyError("the target holds rows")
+
+
+def test_only_modes_that_the_sink_has_are_named_for_data_that_is_there(spark: SparkSession) -> None:
+    with pytest.raises(TargetNotEmptyError) as caught:
+        write(spark.range(1), FullSink())
+    (note,) = caught.value.__notes__
+    assert "mode=" not in note
+    assert "epoch= and recovery=" in note
 
 
 def test_a_dynamic_sink_gets_a_dict_per_row_or_one_columns_value(spark: SparkSession, tmp_path: Path) -> None:
