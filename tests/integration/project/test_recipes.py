@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import uuid
@@ -24,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from examples.kafka_to_kafka import TopicSource
 from outfall.errors import TargetError, TargetNotEmptyError, UnexpectedEpochError, reason
 from outfall.recovery import history
-from outfall.spark import write
+from outfall.s3 import S3Sink
+from outfall.spark import write, write_stream
 from outfall.spark.version_check import pyspark_version
 from tests.integration.s3.support import Target, credentials_file
 from tests.integration.support.connect_port import connect_port
@@ -32,6 +34,7 @@ from tests.integration.support.postgres import Databases
 from tests.integration.support.reading import forget_commit, found, found_ids
 from tests.integration.support.recipe import Recipe
 from tests.integration.support.s3 import S3
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -213,7 +216,36 @@ def test_small_files(spark: SparkSession, s3: S3, tmp_path: Path) -> None:
     files = [pq.read_table(BytesIO(body)).to_pylist() for body in target.data().values()]
     assert sorted((row for rows in files for row in rows), key=lambda row: row["id"]) == flights(0, 24)
     assert len(files) == 2
-    recipe.check_all_was_tried()
+    recipe.check_all_was_tried(but="A silent source")
+
+
+@pytest.mark.thorough
+def test_small_files_of_a_silent_source(spark: SparkSession, s3: S3, tmp_path: Path) -> None:
+    """Rows become visible though none follow; and a query that began without the tick does not take it."""
+    target = Target(s3, prefix="ticked")
+    addresses = {'"lake"': f'"{target.bucket}"', "https://s3.example.com": s3.endpoint}
+    recipe = Recipe("small-files.md", tmp_path, addresses)
+    at_once = {"10 seconds": "0 seconds", "2 minutes": "2 seconds"}
+    put(tmp_path / "in" / "flights", "0.json", *flights(0, 4))
+    stream = spark.readStream.schema("id BIGINT, carrier STRING, distance INT").json(f"{tmp_path}/in/flights")
+    recipe.names |= {"spark": spark, "S3Sink": S3Sink, "write_stream": write_stream, "flights": stream}
+    with credentials_file(s3):
+        try:
+            recipe.follow("A silent source", at_once)
+            until(target.data, "the rows being published")
+            files = [pq.read_table(BytesIO(body)).to_pylist() for body in target.data().values()]
+            before = {"chk/ticked": "chk/before", '"ticked"': '"before"'}
+            recipe.follow(
+                "A silent source", {**before, "flights.unionByName(tick, allowMissingColumns=True)": "flights"}
+            )
+            recipe.names["query"].processAllAvailable()
+        finally:
+            for query in spark.streams.active:
+                query.stop()
+        recipe.follow("A silent source", before)
+        with pytest.raises(StreamingQueryException, match=re.escape("There are [1] sources in the checkpoint offsets")):
+            recipe.names["query"].awaitTermination(60)
+    assert sorted((row for rows in files for row in rows), key=lambda row: row["id"]) == flights(0, 4)
 
 
 @pytest.mark.thorough
