@@ -37,6 +37,21 @@ def test_upserts_replace_rows_by_their_key(dsn: str, recovery: str) -> None:
     assert target.run("SELECT * FROM t ORDER BY id") == [(1, None, 3), (3, None, 1)]
 
 
+def test_of_equal_versions_the_later_row_counts_also_a_removal(dsn: str, recovery: str) -> None:
+    target = Target(dsn, KEYED)
+    sink = target.sink(write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone")
+    run(sink, recovery, 0, [keyed(1, "a", 1), keyed(1, "b", 1), keyed(2, "x", 1), keyed(2, "x", 1, gone=True)])
+    assert target.run("SELECT id, name FROM t") == [(1, "b")]
+    assert run(sink, recovery, 1, [keyed(1, "c", 1)]).counts["rows_changed"] == 1
+    assert target.run("SELECT id, name FROM t") == [(1, "c")]
+    # Two removals, of which one finds a row, an older row, and a row that is removed and inserted again.
+    run(sink, recovery, 2, [keyed(3, "y", 1), keyed(4, "z", 5)])
+    removals = [keyed(1, "d", 1, gone=True), keyed(2, "x", 9, gone=True), keyed(4, "z", 4)]
+    result = run(sink, recovery, 3, [*removals, keyed(3, "y", 2, gone=True), keyed(3, "w", 2)])
+    assert target.run("SELECT id, name FROM t ORDER BY id") == [(3, "w"), (4, "z")]
+    assert result.counts["rows_changed"] == 3
+
+
 def test_the_last_row_of_a_key_counts_where_no_column_orders_them(dsn: str, recovery: str) -> None:
     target = Target(dsn, KEYED)
     sink = target.sink(write_mode="upsert", key_columns="id")

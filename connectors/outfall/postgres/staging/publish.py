@@ -477,5 +477,5 @@ class SortingMove:
 
 
 def _execute(connection: PostgresConnection, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
-    """Run statements in order; return the number of rows that the last one changed."""
-    return [connection.execute(each, given).rowcount for each in moving][-1]
+    """Run statements in order; return the number of rows that they changed."""
+    return sum(connection.execute(each, given).rowcount for each in moving)

@@ -43,7 +43,7 @@ _RANKED: dict[Rows, str] = {
 def statements(
     options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], rows: Rows = "all"
 ) -> list[sql.Composed]:
-    """Return the statements that publish the rows of attempts. The row count of the last one is the result.
+    """Return the statements that publish the rows of attempts. The sum of their row counts is the result.
 
     The parameter `stages` has the numbers of the attempts.
 
