@@ -140,7 +140,10 @@ def write_stream(
     adopt_checkpoint: bool = False,
     commit: CommitPolicy | None = None,
 ) -> DataStreamWriter:
-    """Write a streaming DataFrame to a sink.
+    """Return a writer that writes a streaming DataFrame to a sink.
+
+    Checks the arguments and the columns of the rows. A sink with columns of its own, such as a table, connects to its
+    target for this check. The target is compared with the log in the first epoch.
 
     ```python
     write_stream(df, FileSink("/data/out", parts=4), key="carrier", checkpoint="/data/chk").start()
@@ -167,7 +170,8 @@ def write_stream(
         unknown.
 
     Raises:
-        ConfigurationError: An argument is invalid, or does not fit the sink. Nothing was started.
+        ConfigurationError: An argument or a column is invalid, or does not fit the sink. Nothing was started.
+        OutfallError: The sink cannot read its target, or the target does not fit. Nothing was started.
     """
     if not df.isStreaming:
         raise ConfigurationError("the DataFrame is not streaming", do="use outfall.spark.write for a batch")
