@@ -83,7 +83,8 @@ class PostgresOptions(SinkOptions):
     order_column: str | None = Field(
         default=None,
         description="`upsert`: the column that decides between two rows of one key; the greater value wins, within an"
-        " epoch and against the table. Without it, the last row written in the epoch replaces the table's row.",
+        " epoch and against the table; of equal values, the last row written. Without it, the last row written in the"
+        " epoch replaces the table's row.",
     )
     delete_marker: str | None = Field(
         default=None,

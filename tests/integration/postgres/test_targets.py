@@ -111,6 +111,16 @@ def test_who_knows_that_a_checkpoint_is_gone_says_so(
     assert target.ids() == [*found, 9]
 
 
+def test_a_lost_checkpoint_is_retired_with_its_ledger_row(target: Target, recovery: str, tmp_path: Path) -> None:
+    run(target.sink(), recovery, 0, rows(1))
+    target.run("DELETE FROM outfall.ledger WHERE target = 't' AND step = 'sink'")
+    run(target.sink(), str(tmp_path / "new"), 0, rows(2))
+    with pytest.raises(TargetLostError, match="has no epoch of this query"):
+        run(target.sink(), recovery, 1, rows(3))
+    run(target.sink(), str(tmp_path / "new"), 1, rows(4))
+    assert target.ids() == [1, 2, 4]
+
+
 def test_a_checkpoint_that_was_deleted_with_the_tables_rows_starts_anew(target: Target, recovery: str) -> None:
     run(target.sink(), recovery, 0, rows(1))
     lose(recovery)
