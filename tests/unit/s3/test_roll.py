@@ -265,13 +265,37 @@ def test_other_columns_begin_another_object_where_a_file_has_one_set_of_them() -
     assert list(fake.data().values()) == [b"a\n1\n2\n", b"b\n3\n"]
 
 
-def test_what_waits_keeps_its_format_when_the_options_change() -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "buffered", "ending"),
+    [
+        ({"format": "text"}, {"format": "text", "compression": "gzip"}, ".txt", ".txt"),
+        ({"format": "jsonl"}, {"format": "parquet"}, ".jsonl", ".jsonl"),
+        ({"format": "parquet"}, {"format": "jsonl"}, ".snappy.parquet", ".jsonl"),
+        ({"format": "parquet"}, {"format": "parquet", "compression": "zstd"}, ".snappy.parquet", ".zstd.parquet"),
+    ],
+)
+def test_buffered_text_keeps_its_format_when_the_options_change_and_parquet_takes_the_new_one(
+    before: dict[str, Any], after: dict[str, Any], buffered: str, ending: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = SmallParts()
+    epochs = Epochs(fake, roll_rows=20, inline_bytes=0, **before)
+    epochs.run(text(10))
+    epochs.sink = fake.sink(roll_rows=20, **after)
+    (staged,) = epochs.run(end=True)
+    assert staged.key.endswith(ending)
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "outfall.s3.rolling.writer"]
+    assert f"epoch 1 wrote 1 rows into a *{ending} object. They were buffered for a *{buffered} object" in warning
+
+
+def test_other_options_begin_another_object(caplog: pytest.LogCaptureFixture) -> None:
     fake = SmallParts()
     epochs = Epochs(fake, format="text", roll_rows=20, inline_bytes=0)
     epochs.run(text(10))
     epochs.sink = fake.sink(format="text", compression="gzip", roll_rows=20)
     assert [each.key.rpartition(".")[2] for each in epochs.run(text(10))] == ["txt"]
+    caplog.clear()
     assert [each.key.rpartition(".")[2] for each in epochs.run(end=True)] == ["gz"]
+    assert caplog.records == []
 
 
 def test_without_bounds_what_waited_is_delivered_by_the_next_epoch() -> None:

@@ -10,6 +10,7 @@ clean-up    deletes pieces of older generations that no recorded state names
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ from outfall.s3.upload import ByteQueue, Upload, UploadAttempt
 from outfall.s3.writer import Writer
 from outfall.storage.rolling import RollBounds
 from outfall.trace_points import reached
+
+log = logging.getLogger(__name__)
 
 
 class RollingWriter(Writer):
@@ -192,11 +195,18 @@ class RollingWriter(Writer):
         """Compose all rows of an object into an upload of this attempt."""
         self._count(growing.finish())
         reached("s3: composing")
+        ending = suffix(self._options) if growing.form.kind == "arrow" else growing.form.suffix
+        if growing.form.suffix != suffix(self._options):
+            log.warning(
+                "step %s: epoch %d wrote %d rows into a *%s object. They were buffered for a *%s object, and the sink"
+                " now writes *%s",
+                *(self._attempt.context.step_id, self._attempt.context.epoch, growing.rows),
+                *(ending, growing.form.suffix, suffix(self._options)),
+            )
+        upload = self._attempt.begin(growing.path, ending)
         if growing.form.kind == "arrow":
-            upload = self._attempt.begin(growing.path, suffix(self._options))
             self._encode(growing, upload)
         else:
-            upload = self._attempt.begin(growing.path, growing.form.suffix)
             self._join(growing, upload)
         self._attempt.end(upload, growing.rows)
         reached("s3: composed")
