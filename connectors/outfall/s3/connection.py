@@ -13,7 +13,6 @@ from outfall.s3.marker import Markers
 from outfall.s3.store import Store
 from outfall.storage.names import SIDECAR
 
-_HONOURED = "the store supports If-None-Match"
 _IGNORED = "the store does not support If-None-Match: the driver checks each key before it publishes instead"
 
 
@@ -103,7 +102,7 @@ class ConnectionCheck:
             text = _told(conditional=known.conditional, matching=known.matching is not False)
             return f"{text}, as the step {known.step!r} found at {known.created}"
         if obstacle:
-            return f"support for If-None-Match is tested when the query first starts: {obstacle}"
+            return f"support for If-None-Match and If-Match is tested when the query first starts: {obstacle}"
         with _undoing(self._delete, lambda: self._abort(self._under_way())):
             conditional = markers.refuses_to_replace(self._key)
             return _told(conditional=conditional, matching=markers.refuses_another_version(self._key))
@@ -116,7 +115,9 @@ class ConnectionCheck:
 
 
 def _told(*, conditional: bool, matching: bool) -> str:
-    text = _HONOURED if conditional else _IGNORED
+    if conditional and matching:
+        return "the store supports If-None-Match and If-Match"
+    text = "the store supports If-None-Match" if conditional else _IGNORED
     return text if matching else f"{text}; it does not support If-Match: start only one query at a time on a prefix"
 
 

@@ -290,8 +290,8 @@ _CONTENTS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str | N
 
 
 _RIGHTS = (
-    "grant s3:PutObject, s3:GetObject, s3:ListBucket, s3:AbortMultipartUpload, s3:ListMultipartUploadParts and"
-    " s3:ListBucketMultipartUploads on the bucket and the prefix, and s3:DeleteObject below _outfall/;"
+    "grant s3:ListBucket and s3:ListBucketMultipartUploads on the bucket; s3:PutObject, s3:GetObject,"
+    " s3:AbortMultipartUpload and s3:ListMultipartUploadParts on the prefix; and s3:DeleteObject below _outfall/;"
     ' for on_existing="overwrite" s3:DeleteObject on the prefix, for tags s3:PutObjectTagging, for acl s3:PutObjectAcl,'
     " and for encryption with a KMS key kms:GenerateDataKey and kms:Decrypt on the key"
 )

@@ -201,7 +201,11 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
     """The options of `S3Sink`, in its constructor and as Spark options."""
 
     region: str | None = Field(default=None, description="The region. Default: the one that boto3 finds.")
-    endpoint_url: str | None = Field(default=None, description="The endpoint of a store other than AWS.")
+    endpoint_url: str | None = Field(
+        default=None,
+        description="The endpoint of a store other than AWS. Default: the one that boto3 finds, for example in"
+        " `AWS_ENDPOINT_URL`, else AWS.",
+    )
     path_style: bool = Field(
         default=False,
         description="Whether the bucket is in the path instead of the host name, as some other stores require.",
@@ -218,7 +222,7 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
     retry_deadline: Duration = Field(
         default=timedelta(minutes=5),
         description="How long a request is retried after transient errors: throttling, lost connections, expired"
-        " credentials.",
+        " credentials. Then the task or the query fails.",
     )
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ def test_a_bucket_is_looked_at_and_left_as_it_was(any_target: Target) -> None:
     assert "may be listed and read" in found[0]
     assert "received a part, and was aborted" in found[1]
     assert "may be deleted" in found[2]
-    assert "supports If-None-Match" in found[3]
+    assert "supports If-None-Match and If-Match" in found[3]
     assert any_target.objects() == {}
     assert any_target.uploads() == []
 

@@ -54,7 +54,7 @@ def test_a_server_that_asks_for_ten_minutes_again_and_again_ends_in_an_error_tha
     partition.write_batch(ROWS)
     with pytest.raises(
         TransientError,
-        match=r"after 300 s \(entries: 20, attempts: 2\).*responded with 429, and requested a pause of 300 s.*try later",
+        match=r"after 300 s \(entries: 20, attempts: 2\).*responded with 429, and requested a pause of 300 s.*later",
     ):
         partition.flush(True)
     assert server.times == [0.0, 300.0]

@@ -27,7 +27,7 @@ def test_all_that_the_sink_needs_is_tried_and_nothing_stays() -> None:
     assert check(fake) == [
         "s3://bkt/out responds; objects below it may be listed and read",
         "an upload was begun below s3://bkt/out, received a part, and was aborted; completion was not tested",
-        "the store supports If-None-Match",
+        "the store supports If-None-Match and If-Match",
     ]
     assert list(fake.objects) == ["out/old.jsonl"]
     assert fake.uploads == {}
@@ -140,8 +140,8 @@ def test_where_versions_are_kept_no_object_is_put(status: str) -> None:
     fake = FakeS3()
     fake.versioning = status
     assert check(fake)[-1] == (
-        "support for If-None-Match is tested when the query first starts: the bucket is versioned, so deleted objects"
-        " remain as old versions"
+        "support for If-None-Match and If-Match is tested when the query first starts: the bucket is versioned,"
+        " so deleted objects remain as old versions"
     )
     assert fake.requests("put_object") + fake.requests("delete_object") == []
 
