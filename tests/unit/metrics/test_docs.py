@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from outfall.counters import STEP_COUNTERS
 from outfall.metrics.series import LOCATION_READABLE, STEP_SERIES
 
 ROOT = Path(__file__).parents[3]
@@ -19,6 +20,17 @@ def test_the_table_of_series_is_that_of_the_code() -> None:
         labels = ", ".join(f"`{label}`" for label in series.labels)
         rows.append(f"| `{series.name}` | {series.kind} | {labels}{' ' if labels else ''}| {series.help} |")
     assert re.findall(r"^\| `outfall_.*$", PAGE, re.MULTILINE) == rows
+
+
+def test_each_counter_is_on_a_page() -> None:
+    code = "".join(path.read_text() for root in ("core", "connectors") for path in (ROOT / root).rglob("*.py"))
+    counters = {
+        name for names in re.findall(r'metrics\.(?:add|peak)\("(\w+)"|_peak\("(\w+)"', code) for name in names
+    } - {""}
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("metrics.md", "async-sinks.md", "postgres.md"))
+    assert {"rows_changed", "max_rtt_ms"} < counters
+    counters -= {counter.counted_as for counter in STEP_COUNTERS}
+    assert not {name for name in counters if f"`{name}`" not in pages}
 
 
 def test_each_alert_has_its_section_and_is_tried_both_ways() -> None:
