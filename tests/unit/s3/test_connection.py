@@ -124,6 +124,13 @@ def test_a_store_that_does_not_know_conditions_gets_none(inline_bytes: int) -> N
     assert list(fake.data().values()) == [b'{"id":1}\n']
 
 
+def test_a_store_that_lacks_only_one_of_the_conditions_is_told() -> None:
+    fake = FakeS3()
+    fake.mark(created="2026-11-23", matching=False)
+    found = check(fake)[-1]
+    assert found.startswith("the store supports If-None-Match; it does not support If-Match: start only one query")
+
+
 def test_what_a_query_has_found_out_is_taken_from_its_marker() -> None:
     fake = FakeS3(conditional=False)
     LocalDriver(fake.sink(), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[]])
