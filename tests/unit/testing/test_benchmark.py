@@ -100,7 +100,7 @@ def test_a_name_of_no_function_is_refused(name: str) -> None:
     ("arguments", "said"),
     [
         (["json:nothing"], "no function 'nothing'"),
-        (["json:dumps", "--key", "id", "--api", "options"], "remove the key"),
+        (["json:dumps", "--key", "id", "--api", "format"], "remove the key"),
         (["json:dumps", "--master", "spark://host:7077"], "local[2]"),
         (["json:dumps", "--conf", "spark.buffer.size"], "name=value"),
     ],

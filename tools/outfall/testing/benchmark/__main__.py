@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rows", type=_at_least(1), default=3_000_000, help="rows per run (default: 3,000,000)")
     parser.add_argument("--pairs", type=_at_least(1), default=5, help="runs per sink (default: 5)")
-    parser.add_argument("--api", choices=["objects", "options"], default="objects", help="(default: objects)")
+    parser.add_argument("--api", choices=["python", "format"], default="python", help="(default: python)")
     parser.add_argument("--key", help="routing column for a fixed sink: id, name or flag")
     parser.add_argument("--epochs", type=_epochs, default=20, help="number of small epochs per stream; 0 for none")
     parser.add_argument("--epoch-rows", type=_at_least(1), default=100, help="rows per small epoch (default: 100)")

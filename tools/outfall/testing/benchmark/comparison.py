@@ -197,7 +197,7 @@ def run(given: argparse.Namespace) -> Comparison:
 
 
 def _api(name: str, key: str | None) -> Api:
-    if name == "objects":
+    if name == "python":
         return PythonApi(key)
     if key is not None:
         raise ConfigurationError(
