@@ -37,8 +37,7 @@ class OutfallError(Exception):
         do: str | None = None,
     ) -> None:
         """Compose the text from location, event, cause and remedy."""
-        sentences = [_where(step, epoch, part) + what, why, f"What to do: {do}" if do else None]
-        super().__init__(" ".join(_sentence(text) for text in sentences if text))
+        super().__init__(_sentences(_where(step, epoch, part) + what, why, f"What to do: {do}" if do else None))
         self.what = what
         self.why = why
         self.do = do
@@ -80,7 +79,7 @@ def cause_and_remedy(error: BaseException) -> tuple[str, str | None]:
     """Return event and cause of an error as one text without its location, and the remedy if it has one."""
     if not isinstance(error, OutfallError):
         return f"{type(error).__name__}: {error}", None
-    return " ".join(_sentence(text) for text in (error.what, error.why) if text), error.do
+    return _sentences(error.what, error.why), error.do
 
 
 def reason(error: BaseException | None) -> str:
@@ -115,6 +114,15 @@ _OURS = re.compile(r"^outfall(?:\.\w+)*\.[A-Z]\w*: (.*(?:\n(?![\s=]|JVM stacktra
 """An `OutfallError` and its notes at the end of a traceback. It ends at the next traceback, at an empty line, or at
 the text that Spark appends."""
 _PYTHON = re.compile(r"^(?!org\.|java)(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$", re.MULTILINE)
+
+
+def _sentences(first: str, *others: str | None) -> str:
+    return " ".join(map(_sentence, [first, *map(_capitalized, filter(None, others))]))
+
+
+def _capitalized(text: str) -> str:
+    is_word = re.match("[a-z]+,? ", text)  # not an identifier, which must stay as it is
+    return text[0].upper() + text[1:] if is_word else text
 
 
 def _sentence(text: str) -> str:

@@ -124,7 +124,7 @@ def test_a_proxy_that_is_not_there_may_come_back(tmp_path: Path, monkeypatch: py
     port = free_port()
     monkeypatch.setenv("HTTP_PROXY", f"http://me:hunter2@127.0.0.1:{port}")
     with pytest.raises(
-        TransientError, match=r"in 2 attempts .*the proxy on the way to far.invalid:80 cannot be reached .ECONNREFUSED"
+        TransientError, match=r"attempts: 2.*the proxy on the way to far.invalid:80 cannot be reached .ECONNREFUSED"
     ) as caught:
         write(tmp_path, f"{FAR}/x", rows=1)
     assert "hunter2" not in str(caught.value)

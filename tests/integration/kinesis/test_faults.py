@@ -111,7 +111,7 @@ def test_limits_count_the_bytes_of_the_key(aws: Aws, name: str) -> None:
     write(sink, [{"key": "ö", "text": "x" * exact}] * 6, tasks=1)
     assert aws.faults.calls == 2  # five of them are 5 MiB
     assert len(aws.records(name)) == 6
-    with pytest.raises(ValueRefusedError, match="it has 1048577 bytes"):
+    with pytest.raises(ValueRefusedError, match="It has 1048577 bytes"):
         write(sink, [{"key": "ö", "text": "x" * (exact + 1)}])
 
 
@@ -150,5 +150,5 @@ def test_firehose_repeats_only_what_lost_answers_held(aws: Aws, name: str) -> No
 def test_firehose_takes_records_up_to_1000_kib(aws: Aws, name: str) -> None:
     sink = delivery(aws, name, data="text")
     write(sink, [{"text": "x" * (1000 << 10)}])
-    with pytest.raises(ValueRefusedError, match="it has 1024001 bytes"):
+    with pytest.raises(ValueRefusedError, match="It has 1024001 bytes"):
         write(sink, [{"text": "x" * ((1000 << 10) + 1)}])

@@ -201,7 +201,7 @@ def test_another_metadata_schema_is_named(target: Target, recovery: str, moment:
 def test_a_metadata_schema_that_was_dropped_is_told(target: Target, recovery: str) -> None:
     die(target, recovery, "after PREPARED")
     target.run("DROP SCHEMA outfall CASCADE")
-    with pytest.raises(TargetLostError, match="the ledger was emptied or dropped"):
+    with pytest.raises(TargetLostError, match="The ledger was emptied or dropped"):
         run(target.sink(), recovery, 0, rows(1, 2), rows(3))
     assert target.ids() == []
 

@@ -18,7 +18,7 @@ FAMILY = [
 
 def test_a_text_has_place_event_cause_and_advice_in_this_order() -> None:
     error = OutfallError("the file is short.", step="s", epoch=0, part="p", why="it was cut", do="restore it")
-    assert str(error) == ("[step 's', epoch 0, part 'p'] the file is short. it was cut. What to do: restore it.")
+    assert str(error) == ("[step 's', epoch 0, part 'p'] the file is short. It was cut. What to do: restore it.")
     assert (error.step, error.epoch, error.part) == ("s", 0, "p")
 
 
@@ -28,6 +28,7 @@ def test_a_text_has_place_event_cause_and_advice_in_this_order() -> None:
         (OutfallError("what"), "what."),
         (OutfallError("what", do="this"), "what. What to do: this."),
         (OutfallError("what", part=""), "[part ''] what."),
+        (OutfallError("what", why="parts_added is an option"), "what. parts_added is an option."),
     ],
 )
 def test_what_is_unknown_is_left_out(error: OutfallError, text: str) -> None:

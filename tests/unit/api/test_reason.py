@@ -23,7 +23,7 @@ def not_empty() -> TargetNotEmptyError:
     return TargetNotEmptyError("x is not empty", step="sink", epoch=4, why="it holds y", do="empty it")
 
 
-TEXT = "[step 'sink', epoch 4] x is not empty. it holds y. What to do: empty it."
+TEXT = "[step 'sink', epoch 4] x is not empty. It holds y. What to do: empty it."
 
 
 class SparkError(Exception):
@@ -75,7 +75,7 @@ def test_of_an_error_that_is_not_ours_the_line_that_names_it_is_the_reason() -> 
 
 def test_an_error_that_another_one_led_to_says_each_thing_once() -> None:
     made = CommitRefusedError.because_of(not_empty(), "the target refused", do="look there", step="sink", epoch=4)
-    assert str(made) == "[step 'sink', epoch 4] the target refused. x is not empty. it holds y. What to do: empty it."
+    assert str(made) == "[step 'sink', epoch 4] the target refused. X is not empty. It holds y. What to do: empty it."
     plain = CommitError.because_of(OSError("reset"), "it failed", do="look there")
     assert str(plain) == "it failed. OSError: reset. What to do: look there."
     assert isinstance(plain.__cause__, OSError)
@@ -87,7 +87,7 @@ def test_several_errors_say_where_and_what_to_do_once() -> None:
     with pytest.raises(Exception, match="2 of 3 failed") as caught:
         raise_together(errors, "2 of 3 failed", step="sink", epoch=4)
     assert str(caught.value) == (
-        "[step 'sink', epoch 4] 2 of 3 failed. a: x is not empty. it holds y; b: down."
+        "[step 'sink', epoch 4] 2 of 3 failed. a: x is not empty. It holds y; b: down."
         " What to do: a: empty it; b: wait."
     )
 

@@ -203,7 +203,7 @@ def test_content_keys_are_counted_once_although_a_batch_is_converted_again() -> 
 
 def test_a_row_that_makes_no_request_stops_the_query_where_nobody_takes_it() -> None:
     partition, server = opened(accept, sink=by_record(url=URL + "/{name}"))
-    with pytest.raises(ValueRefusedError, match=r"^\[step 's', epoch 3\] column 'name' is NULL.*row 1 of the batch"):
+    with pytest.raises(ValueRefusedError, match=r"^\[step 's', epoch 3\] column 'name' is NULL.*Row 1 of the batch"):
         partition.write_batch([{"name": "a"}, {"name": None}])
     assert not server.bodies
 

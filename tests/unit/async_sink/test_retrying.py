@@ -245,7 +245,7 @@ def test_an_outage_beyond_the_deadline_ends_in_one_useful_error() -> None:
 def test_one_entry_that_always_fails_ends_after_its_retries() -> None:
     partition, destination = opened(lambda entries, number: (0.01, RequestOutcome(retry=entries)), max_retries=3)
     partition.write_batch(["a"])
-    with pytest.raises(TransientError, match="1 entries in 4 attempts"):
+    with pytest.raises(TransientError, match="entries: 1, attempts: 4"):
         partition.flush(True)
     assert len(destination.requests) == 4
 

@@ -117,7 +117,7 @@ def test_a_record_over_a_lowered_limit_is_a_dead_letter_or_says_what_to_do() -> 
 
     partition, _ = opened(max_record_size_in_bytes=3)
     partition.restore(BufferedRequests(["long"]))
-    with pytest.raises(ValueRefusedError, match="it has 4 bytes, and max_record_size_in_bytes is 3"):
+    with pytest.raises(ValueRefusedError, match="It has 4 bytes, and max_record_size_in_bytes is 3"):
         partition.flush(True)
 
 

@@ -255,14 +255,14 @@ def test_a_path_that_is_missing_and_one_above_checkpoints_are_told_apart(step: F
     step.write(0)
     for command in (("show",), ("show", "sink"), ("gc", "sink", *step.sink), ("drain", "sink", *step.sink)):
         name, *rest = command
-        assert f"the directory {tmp_path}/typo does not exist" in failed(name, tmp_path / "typo", *rest)
-        assert "it is a directory of checkpoints: give one of rec" in failed(name, tmp_path, *rest)
+        assert f"{tmp_path}/typo does not exist" in failed(name, tmp_path / "typo", *rest)
+        assert "is a directory of checkpoints: give one of rec" in failed(name, tmp_path, *rest)
     assert "the recorded steps are sink" in failed("gc", step.recovery, "typo", *step.sink)
 
 
 def test_an_epoch_that_is_not_there_names_those_that_are(step: FileStep) -> None:
     step.write(0, 1)
-    assert "the log has epochs 0 to 1" in failed("show", step.recovery, "sink", 7)
+    assert "The log has epochs 0 to 1" in failed("show", step.recovery, "sink", 7)
     assert "nothing is recorded" in failed("show", step.recovery, "other", 7)
     assert "neither a number nor 'last'" in failed("show", step.recovery, "sink", "seven", code=2)
 

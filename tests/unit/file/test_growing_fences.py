@@ -292,7 +292,7 @@ def test_nobody_writes_while_a_driver_seals_and_the_driver_is_named(driver: Grow
     part.write_batch(rows(1))
 
     def interfere() -> None:
-        with pytest.raises(TransientError, match=f"the last driver to hold it was host .*, pid {os.getpid()}"):
+        with pytest.raises(TransientError, match=f"The last driver to hold it was host .*, pid {os.getpid()}"):
             part.flush(True)
 
     with meanwhile("file: sealing", interfere):
@@ -347,17 +347,17 @@ def test_of_two_copies_of_a_log_the_one_that_opens_second_is_refused(driver: Gro
     driver.append_begin()
     copy.append_begin()
     driver.open()
-    with pytest.raises(FencedError, match=r"the recovery (data|log) was copied"):
+    with pytest.raises(FencedError, match=r"The recovery (data|log) was copied"):
         copy.open()
     with pytest.raises(StaleWriterError, match=r"the recovery (data|log) was copied"):
         copy.part(attempt=9)
-    with pytest.raises(FencedError, match=r"the recovery (data|log) was copied"):
+    with pytest.raises(FencedError, match=r"The recovery (data|log) was copied"):
         copy.seal({})
     answers = driver.write({PART: rows(1)})
     driver.seal(answers)
     driver.complete(answers)
     copy.append_begin()
-    with pytest.raises(FencedError, match=r"the recovery (data|log) was copied"):
+    with pytest.raises(FencedError, match=r"The recovery (data|log) was copied"):
         copy.open()
     driver.run({PART: rows(2)})
     assert ids(out) == [0, 1, 2]

@@ -90,7 +90,7 @@ def test_of_two_queries_that_come_at_the_same_moment_the_later_is_refused_and_ca
     first, second = WholeDriver(remote(place), OTHERS), WholeDriver(remote(place))
     with (
         meanwhile("file: opening", first.begin),
-        pytest.raises(TargetNotEmptyError, match="another query"),
+        pytest.raises(TargetNotEmptyError, match="Another query"),
     ):
         second.begin()
     assert [path for path in place.everything() if path.endswith(".json")] == [f"_outfall/{OTHERS}.json"]
@@ -207,7 +207,7 @@ def test_of_two_copies_of_a_log_one_is_refused(place: Place) -> None:
     second.append_begin()
 
     def open_second() -> None:
-        with pytest.raises(FencedError, match="the recovery data was copied"):
+        with pytest.raises(FencedError, match="The recovery data was copied"):
             second.open()
 
     with meanwhile("file: claimed", open_second):
@@ -227,7 +227,7 @@ def test_of_two_copies_of_a_log_the_one_that_looks_later_is_refused(
     second.append_begin()
     # The second has said so, and looks later.
     worker(remote(place)).store.claim(second.incarnation, TargetRecord(second.generation, second.token))
-    with pytest.raises(FencedError, match="the recovery data was copied"):
+    with pytest.raises(FencedError, match="The recovery data was copied"):
         first.open()
     second.open()
     second.commit(second.stage(rows(2)))

@@ -79,7 +79,7 @@ def test_overwriting_waits_for_a_query_that_is_publishing(out: Path) -> None:
 
     with meanwhile("file: published", overwrite):
         first.commit(staged)
-    assert "publish.lock has been locked by another process for more than 0.05 s. a query that publishes" in blocked[0]
+    assert "publish.lock has been locked by another process for more than 0.05 s. A query that publishes" in blocked[0]
     assert f'"pid": {os.getpid()}' in blocked[0]
     assert sorted(ids(out)) == [0, 1, 2]
     second.run(rows(100))
@@ -127,7 +127,7 @@ def test_an_older_driver_that_wakes_before_overwriting_deletes_nothing(out: Path
 
 def test_a_second_query_is_refused_although_nothing_is_published_yet(driver: WholeDriver, out: Path) -> None:
     driver.begin()
-    with pytest.raises(TargetNotEmptyError, match="another query"):
+    with pytest.raises(TargetNotEmptyError, match="Another query"):
         WholeDriver(whole(out), incarnation=OTHERS).begin()
 
 
@@ -254,14 +254,14 @@ def test_of_two_copies_of_a_log_the_one_that_opens_second_is_refused(driver: Who
     driver.append_begin()
     copy.append_begin()
     driver.open()
-    with pytest.raises(FencedError, match="the recovery data was copied"):
+    with pytest.raises(FencedError, match="The recovery data was copied"):
         copy.open()
     # The copy was opened by nobody, but what it staged might have been recorded before the copying.
-    with pytest.raises(FencedError, match="the recovery data was copied"):
+    with pytest.raises(FencedError, match="The recovery data was copied"):
         copy.commit(copy.stage(rows(2)))
     driver.commit(driver.stage(rows(1), attempt=1))
     copy.append_begin()
-    with pytest.raises(FencedError, match="the recovery data was copied"):
+    with pytest.raises(FencedError, match="The recovery data was copied"):
         copy.open()
     assert ids(out) == [0, 1]
 

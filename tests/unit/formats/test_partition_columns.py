@@ -49,7 +49,7 @@ def test_an_exact_name_comes_before_one_that_differs_in_case() -> None:
 
 
 def test_a_missing_column_is_named_with_those_near_it() -> None:
-    with pytest.raises(ConfigurationError, match=r"partition_by names the column 'dya'.*similar columns are 'day'"):
+    with pytest.raises(ConfigurationError, match=r"partition_by names the column 'dya'.*Similar columns are 'day'"):
         stored(partition_by="dya")
     with pytest.raises(ConfigurationError, match="bucket_time names the column 'zzz', which the rows do not have"):
         stored(bucket_pattern="yyyy", bucket_time="zzz")

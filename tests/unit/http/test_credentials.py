@@ -169,7 +169,7 @@ def test_all_who_wait_for_a_token_share_what_comes_of_one_fetch(monkeypatch: pyt
             assert Fetching.waiting.acquire(timeout=60)
         fetches.append(1)
         if fails:
-            raise TransientError("x gave no token", why="it responded with 503")
+            raise TransientError("x gave no token", why="It responded with 503")
         return "t", None
 
     def ask() -> None:
@@ -184,7 +184,7 @@ def test_all_who_wait_for_a_token_share_what_comes_of_one_fetch(monkeypatch: pyt
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == ["x gave no token. it responded with 503." if fails else "t"] * 10
+    assert found == ["x gave no token. It responded with 503." if fails else "t"] * 10
     assert fetches == [1]
     assert cache.get("key", lambda: ("next", None)) == ("next" if fails else "t")
 
@@ -194,7 +194,7 @@ def test_nobody_waits_for_anothers_fetch_beyond_the_deadline_and_the_next_one_as
     cache = TokenCache(lambda: now[0])
 
     def hanging() -> tuple[str, float | None]:
-        with pytest.raises(TransientError, match="another request has requested it, and there was no response in time"):
+        with pytest.raises(TransientError, match="Another request has requested it, and there was no response in time"):
             cache.get("key", Tokens(), deadline=0.0)
         assert cache.get("key", Tokens()) == "t1"
         return "late", None

@@ -155,9 +155,9 @@ CONTEXT = WriterInitContext("events", "i" * 16, generation=1, epoch=7, part=None
     ("answer", "text"),
     [
         (Response(400, {}, b"distance is below nought"), "rejected .400.*message 'distance is below nought'"),
-        (Response(403, {}, b"not yours"), "responded with 403.*the message is 'not yours'"),
+        (Response(403, {}, b"not yours"), "responded with 403.*The message is 'not yours'"),
         (Response(503, {}, b"maintenance until noon"), "responded with 503, with the message 'maintenance until noon'"),
-        (ExchangeError(Fault.CONFIGURATION, "no such host"), "no such host"),
+        (ExchangeError(Fault.CONFIGURATION, "no such host"), "No such host"),
         (ConfigurationError("no token"), "no token"),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_value_stays_one_segment_of_the_path(value: str) -> None:
     [
         ("https://x/{a}", {"a": ".."}, "segment"),
         ("https://x/{a}{b}/y", {"a": ".", "b": "."}, "segment"),
-        ("https://x/{a}", {"a": ""}, "NULL or empty, and the url requires it. row 0 of the batch"),
+        ("https://x/{a}", {"a": ""}, "NULL or empty, and the url requires it. Row 0 of the batch"),
         ("https://x/{a}/{b}", {"a": "1", "b": None}, "column 'b' is NULL"),
     ],
 )

@@ -68,9 +68,9 @@ def test_the_same_host_by_tls_may_have_the_credentials() -> None:
     ("location", "why"),
     [
         ("http://api.example/v2", "from https to 'http://api.example/***'"),
-        ("ftp://api.example/v2", "its Location is"),
-        ("https://me:hunter2@api.example/", "its Location is"),
-        ("", "its Location is ''"),
+        ("ftp://api.example/v2", "Its Location is"),
+        ("https://me:hunter2@api.example/", "Its Location is"),
+        ("", "Its Location is ''"),
         ("https://[", "not a valid URL"),
     ],
 )

@@ -70,7 +70,7 @@ def test_ci_runs_the_test_command_of_the_readme_after_installing_what_it_names_a
         readme_command("Run the tests"),
         ".venv/bin/nox --no-venv -s thorough",
     ]
-    assert f"`apt-get install {packages}`" in readme_section("Run the tests")
+    assert f"`sudo apt-get install {packages}`" in readme_section("Run the tests")
     assert script.stat().st_mode & 0o111, "not executable"
     subprocess.run(["bash", "-n", str(script)], check=True)
 

@@ -150,7 +150,7 @@ def test_batches_go_on_after_drains_and_the_completed_one_is_skipped() -> None:
     assert run(setup, setup.driver(), 2, 9).skipped
     with pytest.raises(UnexpectedEpochError, match="Spark runs batch 4, expected was 3"):
         run(setup, setup.driver(), 4, 1)
-    with pytest.raises(UnexpectedEpochError, match="epoch 2 is the last completed one"):
+    with pytest.raises(UnexpectedEpochError, match="Epoch 2 is the last completed one"):
         run(setup, setup.driver(), 1, 1)
     assert run(setup, setup.driver(), 3, 1).epoch == 6
     assert [s.batch for s in history(setup.recovery)] == [0, None, 1, None, 2, None, 2, 3]
@@ -257,7 +257,7 @@ def test_a_job_of_a_named_epoch_goes_on_after_a_drain() -> None:
     setup.driver().drain()
     assert job(20261121)
     assert not job(20261122)
-    with pytest.raises(UnexpectedEpochError, match=r"the job has epoch 20261121.*epoch 20261122 is the last"):
+    with pytest.raises(UnexpectedEpochError, match=r"the job has epoch 20261121.*Epoch 20261122 is the last"):
         job(20261121)
 
 

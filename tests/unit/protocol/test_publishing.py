@@ -168,7 +168,7 @@ def test_lost_in_the_run_that_wrote_it_asks_for_the_epoch_again() -> None:
     setup.warehouse.ledger = True
     sink = LosingSink(setup.warehouse)
     driver = LocalDriver(sink, setup.recovery)
-    with pytest.raises(EpochAbandonedError, match="emptied by a crash"):
+    with pytest.raises(EpochAbandonedError, match="Emptied by a crash"):
         setup.run(driver, 0, "a")
     sink.losing = False
     assert not setup.run(driver, 0, "b").skipped

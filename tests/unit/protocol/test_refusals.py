@@ -160,7 +160,7 @@ def test_lost_newest_entries_are_refused_and_nothing_is_cut(tmp_path: Path, lost
     setup = in_place(tmp_path, 4)
     for file in entry_files(tmp_path / "chk")[-lost:]:
         file.unlink()
-    refused(setup, 5, (UnexpectedEpochError, RecordError), "epochs are missing|entries were lost")
+    refused(setup, 5, (UnexpectedEpochError, RecordError), "Epochs are missing|Entries were lost")
 
 
 def test_a_log_restored_from_an_older_copy_refuses_the_newer_batch(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "missing field": (without("generation"), "is damaged.*generation"),
     "wrong type": (change(epoch="three"), "is damaged.*epoch"),
     "another step": (change(step="other"), "belongs to step 'other'"),
-    "another incarnation": (change(incarnation="0" * 16), "two recovery directories were mixed"),
+    "another incarnation": (change(incarnation="0" * 16), "Two recovery directories were mixed"),
 }
 
 
@@ -134,7 +134,7 @@ def test_records_of_two_incarnations_in_one_directory_are_refused(tmp_path: Path
     two.run(two.driver(), 1)
     for file in entry_files(tmp_path / "two")[1:]:
         shutil.copy(file, tmp_path / "one" / "outfall" / "sink")
-    with pytest.raises(RecordError, match="two recovery directories were mixed"):
+    with pytest.raises(RecordError, match="Two recovery directories were mixed"):
         one.run(one.driver(), 2)
 
 

@@ -99,7 +99,7 @@ def test_one_file_is_read_with_where_each_letter_lies_and_a_line_without_an_end_
         ("a.jsonl", '{"id": 1}\n', "a.jsonl, line 1 is not a dead letter: it has no row, reason, step, time"),
         ("a.jsonl", "[]\n", "line 1 is not a dead letter"),
         ("a.jsonl", "{\n", "line 1 is not valid JSON"),
-        ("a.csv", "a,b\n", "line 1 is not a dead letter. it has 2 fields"),
+        ("a.csv", "a,b\n", "line 1 is not a dead letter. It has 2 fields"),
         ("a.txt", "a\n", "the format of"),
         ("a.jsonl", '{"row": "", "reason": "", "step": "", "time": "soon"}\n', "is not a dead letter"),
     ],
@@ -115,7 +115,7 @@ def test_what_is_no_letter_is_refused_with_its_place(name: str, content: str, wh
     [
         ("postgresql://u:hunter2@h/db?table=t", "contains a password"),
         ("postgresql://u@h/db?table=t&password=hunter2", "contains a secret: password"),
-        ("postgresql://u@h/db", "the table is missing"),
+        ("postgresql://u@h/db", "The table is missing"),
         ("kafka://k:9092/topic?sasl.password=hunter2", "secret: sasl.password"),
         ("ftp://host/letters", "letters are read from files"),
         ("/nowhere/at/all", "does not exist"),

@@ -347,7 +347,7 @@ def test_the_driver_that_is_refused_by_the_other_copy_is_told_of_it() -> None:
     with at("after BEGIN", other.go_on):
         one.go_on()
     assert isinstance(one.error, FencedError)
-    assert "the recovery data was copied" in str(one.error)
+    assert "The recovery data was copied" in str(one.error)
 
 
 def test_a_driver_whose_marker_was_written_between_its_look_and_its_put_is_refused() -> None:

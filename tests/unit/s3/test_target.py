@@ -120,7 +120,7 @@ def test_what_others_say_of_a_prefix_goes_with_their_objects(recovery: str) -> N
 def test_a_checkpoint_that_was_deleted_is_noticed(recovery: str) -> None:
     fake = FakeS3()
     run(fake, recovery, 0, [[]])
-    with pytest.raises(TargetNotEmptyError, match="another query writes to it"):
+    with pytest.raises(TargetNotEmptyError, match="Another query writes to it"):
         run(fake, f"memory://{uuid.uuid4().hex}", 0)
 
 

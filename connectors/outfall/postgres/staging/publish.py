@@ -254,7 +254,7 @@ class PostgresCommitter(StagedCommitter):
     def _refusal(self, requests: Sequence[Request], error: psycopg.Error) -> OutfallError:
         name, refusal = self._named(requests) or ("rows of this epoch", RowRefusal.of(error))
         return CommitRefusedError(
-            f"{self._table} rejects {name}",
+            f"the table {self._table} rejects {name}",
             step=self._context.step_id,
             epoch=self._context.epoch,
             why=refusal.told(RowLog(self._options.log_rows)),

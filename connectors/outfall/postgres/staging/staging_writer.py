@@ -255,7 +255,7 @@ class StreamingCopy(StagingCopy):
         if found is None:
             return error
         name, why, do = found
-        return ValueRefusedError(f"{self._options.table} rejects {name}", why=why, do=do)
+        return ValueRefusedError(f"the table {self._options.table} rejects {name}", why=why, do=do)
 
     def _find(self, error: RefusedRowError | psycopg.Error) -> tuple[str, str, str] | None:
         """Send the rows of the last COPY again by bisection, until one is rejected; then roll back."""
