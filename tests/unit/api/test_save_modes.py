@@ -56,7 +56,7 @@ def test_a_sink_that_does_not_see_its_target_only_appends(tmp_path: Path) -> Non
     assert in_save_mode(http(), "append")
     with pytest.raises(ConfigurationError, match=r'HttpSink cannot be written with mode=.error.*pass mode="append"'):
         in_save_mode(http(), "error")
-    with pytest.raises(ConfigurationError, match='the only save mode that the sink supports is "append"'):
+    with pytest.raises(ConfigurationError, match='The only save mode that the sink supports is "append"'):
         in_save_mode(http(), "overwrite")
     with pytest.raises(ConfigurationError, match="HttpSink cannot be written") as caught:
         in_save_mode(FanOutSink(a=FileSink(tmp_path), b=http()), "overwrite")

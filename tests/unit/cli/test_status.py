@@ -257,7 +257,7 @@ def test_a_path_that_is_missing_and_one_above_checkpoints_are_told_apart(step: F
         name, *rest = command
         assert f"{tmp_path}/typo does not exist" in failed(name, tmp_path / "typo", *rest)
         assert "is a directory of checkpoints: give one of rec" in failed(name, tmp_path, *rest)
-    assert "the recorded steps are sink" in failed("gc", step.recovery, "typo", *step.sink)
+    assert "The recorded steps are sink" in failed("gc", step.recovery, "typo", *step.sink)
 
 
 def test_an_epoch_that_is_not_there_names_those_that_are(step: FileStep) -> None:
