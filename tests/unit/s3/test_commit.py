@@ -261,7 +261,7 @@ def test_a_paused_driver_brings_no_object_back_that_was_deleted_after_its_epoch(
         assert request.outcome.kind == "retry"
         request.offer_again()
     fake.mark(generation=generation, epoch=epoch)
-    with pytest.raises(FencedError, match="[Aa] newer driver has"):
+    with pytest.raises(FencedError, match="newer driver has"):
         paused.commit([request])
     assert fake.data() == {}
 
