@@ -118,8 +118,8 @@ class S3Sink(
     def requires(self) -> Sequence[str]:
         return (
             "a strongly consistent store",
-            "lifecycle rules that abort incomplete uploads or delete objects only after more days than the query may be"
-            " down, for example 7",
+            "no lifecycle rule that aborts uploads or deletes objects within the longest downtime of the query, for"
+            " example 7 days",
             *(("no lifecycle rule that deletes objects below _outfall/pieces/",) if self.options.rolls else ()),
         )
 

@@ -239,7 +239,7 @@ class TableCommitter(Committer[EpochFiles]):
             raise TransientError(
                 f"the data files in {area.root}/{files.directory} could not be checked",
                 why=f"{type(error).__name__}: {error}",
-                do="check that the store is reachable from the driver",
+                do="check that the store is reachable from the driver, then start the query again: no rows are lost",
             ) from error
         if missing:
             return (
