@@ -18,19 +18,16 @@ Assumptions:
 
 from __future__ import annotations
 
-import atexit
-import logging
-import shlex
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from outfall.capabilities import SealContext, SupportsBufferedRows, SupportsCountCheck, SupportsSeal, SupportsTarget
 from outfall.capability_checks import check_sink, check_unresumed, supports
 from outfall.errors import CapabilityError, OutfallError, ResponsesError, StepInUseError
-from outfall.protocol.clock import Clock, SystemClock, utc_time
+from outfall.protocol.clock import Clock, SystemClock
 from outfall.protocol.epoch_commit import EpochCommit
+from outfall.protocol.epoch_report import report_completed, report_skipped
 from outfall.protocol.journal import Journal
 from outfall.protocol.messages import CollectedResponses, EpochResult, TaskResponse, Ticket
 from outfall.protocol.states import ROWS_DRAINED, ROWS_HELD, carried_to_log, total_held
@@ -38,15 +35,10 @@ from outfall.protocol.step import PROCESS_REGISTRY, EpochOptions, RunRegistry, S
 from outfall.protocol.takeover import begin_batch, begin_drain, begin_epoch, is_overtaken, make_ticket, take_over
 from outfall.protocol.target import clean_up_context, clean_up_target
 from outfall.protocol.validation import expected_epoch, fenced, listed_parts, log_lost
-from outfall.recovery.entries import Completed, Prepared, Skipped, StoredValue
+from outfall.recovery.entries import Prepared, Skipped, StoredValue
 from outfall.recovery.log import EntryExistsError, RecoveryConfig
 from outfall.telemetry import EpochTelemetry
 from outfall.trace_points import reached
-
-_log = logging.getLogger(__name__)
-
-_REPEAT_AFTER = 600.0
-"""Seconds between two lines of a running query about buffered rows, and between two warnings of dead letters."""
 
 
 class EpochCoordinator:
@@ -243,9 +235,7 @@ class EpochCoordinator:
             )
         )
         self._step.telemetry.count(counts)
-        _log.info("step %s, epoch %d: skipped %d rows", self._step.step_id, collected.epoch, counts.get("skipped", 0))
-        self._report_buffered(collected.epoch)
-        self._remember_buffered()
+        report_skipped(self._step, collected.epoch, counts.get("skipped", 0))
         return EpochResult(collected.epoch, ticket.generation, True, counts, self._seconds_since(ticket))
 
     def _write(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
@@ -277,10 +267,7 @@ class EpochCoordinator:
         step.journal.append(prepared)
         reached("after PREPARED")
         completed = EpochCommit(step, prepared).publish()
-        self._log_completed(completed)
-        if not completed.drain:
-            self._report_buffered(completed.epoch)
-        self._remember_buffered()
+        report_completed(step, completed)
         return EpochResult(completed.epoch, completed.generation, False, completed.counts, completed.seconds)
 
     def _check_counts(self, collected: CollectedResponses) -> None:
@@ -306,77 +293,6 @@ class EpochCoordinator:
             )
             step.sink.seal(context, collected.seals(step.sink, step.journal.log))
 
-    def _log_completed(self, completed: Completed) -> None:
-        counts = completed.counts
-        dead_letters, buffered = counts.get("dead_letters", 0), counts.get(ROWS_HELD, 0)
-        drained = counts.get(ROWS_DRAINED, 0)
-        _log_at(
-            bool(dead_letters) and self._reports("dead letters"),
-            "step %s, epoch %d: %s in %.2f s (%d retries%s%s)",
-            self._step.step_id,
-            completed.epoch,
-            f"delivered {drained} buffered rows" if completed.drain else f"completed {counts.get('rows', 0)} rows",
-            completed.seconds,
-            counts.get("retries", 0),
-            f", {dead_letters} dead letters" if dead_letters else "",
-            f", {buffered} rows buffered" if buffered else "",
-        )
-
-    def _report_buffered(self, epoch: int) -> None:
-        """Log the command that delivers buffered rows, because the end of a query is not visible here."""
-        step = self._step
-        held = step.journal.view.held
-        overdue = self._is_overdue(held.oldest)
-        if held.rows and self._reports("overdue rows" if overdue else "buffered rows"):
-            _log_at(
-                overdue,
-                "step %s, epoch %d: %d rows%s are buffered and not in the target yet. Later epochs deliver them. If the"
-                " query ends here, deliver them with outfall.spark.drain, or in a shell, with the sink's options: %s",
-                step.step_id,
-                epoch,
-                held.rows,
-                f", the oldest since {held.oldest.isoformat()}," if held.oldest else "",
-                _drain_command(step.recovery.url(), step.step_id),
-            )
-
-    def _remember_buffered(self) -> None:
-        step, rows = self._step, self._step.journal.view.held.rows
-        # Without a run, each epoch of a query may have its own process, whose end is not the end of the query.
-        step.registry.remember_buffered(step.recovery.url(), step.step_id, rows if step.run is not None else 0)
-
-    def _is_overdue(self, oldest: datetime | None) -> bool:
-        sink = self._step.sink
-        most = sink.max_time_in_buffer() if supports(sink, SupportsBufferedRows) else timedelta(0)
-        return oldest is not None and utc_time(self._step.clock) - oldest > most
-
-    def _reports(self, topic: str) -> bool:
-        """Return whether this run should report a condition that can last: at first, and then in each period."""
-        step, period = self._step, int(self._step.clock.time() // _REPEAT_AFTER)
-        return step.registry.reports(step.recovery.url(), step.step_id, step.run or "", topic, period)
-
     def _seconds_since(self, ticket: Ticket) -> float:
         """Return the duration since the epoch's BEGIN, by the wall clocks of both processes."""
         return max(0.0, self._step.clock.time() - ticket.began_at)
-
-
-def _log_at(warns: bool, text: str, *args: object) -> None:
-    if warns:
-        _log.warning(text, *args)
-    else:
-        _log.info(text, *args)
-
-
-def _drain_command(location: str, step_id: str) -> str:
-    return f"outfall drain {shlex.quote(location)} {step_id}"
-
-
-@atexit.register
-def _warn_of_buffered_rows() -> None:
-    for location, step_id, rows in PROCESS_REGISTRY.buffered():
-        _log.warning(
-            "step %s: the driver ends while %d rows are buffered and not in the target yet. The next run of the query"
-            " continues with them. If there is none, deliver them with the sink's options: %s",
-            step_id,
-            rows,
-            _drain_command(location, step_id),
-        )
