@@ -19,7 +19,7 @@ from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.hoarding import OLDEST, Hoarding, HoardingInParts, HoardingPartition, HoardingParts
 from tests.unit.support.journals import entries
 from tests.unit.support.setups import Row, Staging
-from tests.unit.support.warehouse import StagingSink, Warehouse
+from tests.unit.support.warehouse import StagingSink, Warehouse, staging_name
 
 KINDS: list[type[Hoarding]] = [Hoarding, HoardingInParts]
 
@@ -85,6 +85,41 @@ def test_rows_that_wait_are_counted_and_the_command_that_delivers_them_is_named(
     caplog.clear()
     setup.driver().drain()
     assert "are buffered" not in caplog.text
+
+
+def test_a_replay_of_a_completed_epoch_names_rows_that_wait(caplog: pytest.LogCaptureFixture) -> None:
+    setup = Hoarding()
+    run(setup, setup.driver(), 0, 1)
+    caplog.clear()
+    assert run(setup, setup.driver(), 0, 1).skipped
+    assert "epoch 0: 1 rows, the oldest since" in caplog.text
+
+
+class Hesitating(HoardingPartition):
+    def flush(self, end_of_input: bool) -> None:
+        if end_of_input:
+            super(HoardingPartition, self).write_batch([self._held.pop(0)])
+
+
+class HesitatingParts(HoardingParts):
+    def build_part(self, step_id: str, for_part: str, resume_state: Any) -> HoardingPartition:
+        assert self._context is not None
+        return Hesitating(self.warehouse, f"{staging_name(self._context)}-{for_part}", resume_state or [])
+
+
+def test_a_drain_of_several_epochs_names_no_rows_that_it_delivers_next(caplog: pytest.LogCaptureFixture) -> None:
+    setup = HoardingInParts()
+    driver = LocalDriver(HesitatingParts(setup.warehouse), setup.recovery)
+    driver.run_epoch(0, [[("a", [0, "a", 1]), ("a", [0, "a", 2])]])
+    caplog.set_level("INFO")
+    caplog.clear()
+    result = driver.drain()
+    assert result is not None
+    assert (result.epoch, result.counts["rows_drained"]) == (2, 2)
+    assert [line.partition("(")[2] for line in caplog.messages if ": delivered 1 " in line] == [
+        "0 retries, 1 rows buffered)", "0 retries)",
+    ]  # fmt: skip
+    assert "are buffered" not in caplog.text.replace("no rows are buffered", "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
