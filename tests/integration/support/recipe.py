@@ -24,7 +24,7 @@ from tests.integration.conftest import spark_environment
 
 _BLOCK = re.compile(
     r"(?:^<!-- not executed: [^\n]+ -->\n(?=```(?P<skipped>.)))?"
-    r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>(?: *# (?P<file>[\w./-]+\.\w+)\n)?.*?)^(?P=indent)```$",
+    r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>(?: *(?:#|--) (?P<file>[\w./-]+\.\w+)\n)?.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 _VARIES = re.compile(
