@@ -109,11 +109,11 @@ class HesitatingParts(HoardingParts):
 
 def test_a_drain_of_several_epochs_names_no_rows_that_it_delivers_next(caplog: pytest.LogCaptureFixture) -> None:
     setup = HoardingInParts()
-    driver = LocalDriver(HesitatingParts(setup.warehouse), setup.recovery)
-    driver.run_epoch(0, [[("a", [0, "a", 1]), ("a", [0, "a", 2])]])
+    first, second = (LocalDriver(HesitatingParts(setup.warehouse), setup.recovery) for _ in range(2))
+    first.run_epoch(0, [[("a", [0, "a", 1]), ("a", [0, "a", 2])]])
     caplog.set_level("INFO")
     caplog.clear()
-    result = driver.drain()
+    result = second.drain()
     assert result is not None
     assert (result.epoch, result.counts["rows_drained"]) == (2, 2)
     assert [line.partition("(")[2] for line in caplog.messages if ": delivered 1 " in line] == [
