@@ -89,7 +89,7 @@ class RunRegistry:
     def remember_buffered(self, url: str, step_id: str, rows: int) -> None:
         """Replace the number of rows that a step has buffered."""
         with self._lock:
-            self._buffered[url, step_id] = rows
+            self._buffered[_place(url), step_id] = rows
 
     def buffered(self) -> list[tuple[str, str, int]]:
         """Return the steps with buffered rows: location, step, rows."""
