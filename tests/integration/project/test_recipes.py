@@ -337,8 +337,7 @@ def test_backfill_beside_a_stream(spark: SparkSession, dsn: str, tmp_path: Path)
     put(tmp_path / "in" / "20130101", "0.json", *flights(0, 3))
     put(tmp_path / "in" / "flights", "0.json", *flights(3, 6))
     try:
-        recipe.follow(BESIDE_A_STREAM)
-        recipe.names["query"].processAllAvailable()
+        recipe.follow(BESIDE_A_STREAM, {"result = ": "query.processAllAvailable()\nresult = "})
         with pytest.raises(TargetNotEmptyError):
             write(recipe.names["past"], recipe.names["sink"], epoch=20130101, recovery=str(tmp_path / "other"))
         put(tmp_path / "in" / "flights", "1.json", *flights(6, 9))
