@@ -139,7 +139,7 @@ def test_what_no_retry_can_mend_stops_the_query_at_once(trial: Trial, status: in
 def test_an_error_that_lasts_ends_in_an_error_that_says_so(trial: Trial) -> None:
     with pytest.raises(TransientError, match="responded with 503") as caught:
         trial.run(lambda request: refused(503, body=b"maintenance until noon"), max_retries=2)
-    assert "2 attempts" in str(caught.value) or "3 attempts" in str(caught.value)
+    assert "attempts: 2)" in str(caught.value) or "attempts: 3)" in str(caught.value)
     assert len(trial.target.requests) == 3
     assert len(set(trial.keys)) == 1
 

@@ -47,7 +47,7 @@ def test_more_replicas_than_brokers_are_refused_with_the_number(model: ModelBrok
 @pytest.mark.parametrize(
     ("settings", "partitions", "why"),
     [
-        ({}, 3, "it has 3 partitions"),
+        ({}, 3, "It has 3 partitions"),
         ({"cleanup.policy": "delete"}, 1, "cleanup.policy is 'delete'"),
         ({"cleanup.policy": "compact,delete"}, 1, "cleanup.policy is 'compact,delete'"),
         ({"max.message.bytes": "100000"}, 1, "max.message.bytes is 100000, and records have up to 528384 bytes"),
@@ -68,7 +68,7 @@ def test_a_topic_that_will_not_do_is_refused_with_what_is_wrong(
 
 def test_a_reader_refuses_a_topic_of_several_partitions_too(model: ModelBroker) -> None:
     model.topics["p-progress"] = ModelTopic(2, dict(GOOD))
-    with pytest.raises(ConfigurationError, match="it has 2 partitions"):
+    with pytest.raises(ConfigurationError, match="It has 2 partitions"):
         config(model).open("sink").read()
 
 

@@ -29,7 +29,7 @@ def test_partitions_get_their_rows_and_a_row_without_partition_stops_the_epoch(d
     run(sink, recovery, 1, rows(1, 12))
     assert target.run("SELECT id FROM low ORDER BY id") == [(1,), (2,)]
     assert target.run("SELECT id FROM high ORDER BY id") == [(11,), (12,)]
-    with pytest.raises(Exception, match='no partition of relation "t" found for row'):
+    with pytest.raises(Exception, match='No partition of relation "t" found for row'):
         run(sink, recovery, 2, rows(3, 20))
     assert target.ids() == [1, 2, 11, 12]
 

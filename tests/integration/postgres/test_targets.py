@@ -261,7 +261,7 @@ def test_a_missing_right_is_told_with_the_way_out(
     target = Target(dsn)
     target.run(f"GRANT INSERT, SELECT ON t TO {role}")
     poor = psycopg.conninfo.make_conninfo(target.dsn, user=role)
-    with pytest.raises(TargetError, match=r"permission denied.*ddl\(\)"):
+    with pytest.raises(TargetError, match=r"Permission denied.*ddl\(\)"):
         run(target.sink(dsn=poor), recovery, 0, rows(1))
     target.run(target.sink().ddl())
     target.run(f"GRANT USAGE ON SCHEMA outfall TO {role}")
@@ -287,7 +287,7 @@ def test_who_may_only_insert_needs_no_more_to_append(
     assert target.ids() == [1, 2]
     # Only for a table that this step wrote to it is to be looked whether rows are left.
     shutil.rmtree(recovery)
-    with pytest.raises(TargetError, match="permission denied for table t"):
+    with pytest.raises(TargetError, match="Permission denied for table t"):
         run(sink, recovery, 0, [])
 
 
