@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from examples.kafka_to_kafka import TopicSource
 from outfall.errors import TargetError, TargetNotEmptyError, UnexpectedEpochError, reason
 from outfall.recovery import history
-from outfall.s3 import S3Sink
+from outfall.s3 import S3Sink, read_manifests
 from outfall.spark import write, write_stream
 from outfall.spark.version_check import pyspark_version
 from tests.integration.s3.support import Target, credentials_file
@@ -235,7 +235,9 @@ def test_small_files_of_a_silent_source(spark: SparkSession, s3: S3, tmp_path: P
     with credentials_file(s3):
         try:
             recipe.follow("A silent source", at_once)
-            until(target.data, "the rows being published")
+            sink = recipe.names["sink"]
+            until(lambda: sum(manifest.rows for manifest in read_manifests(sink)) == 4, "the rows being published")
+            recipe.names["query"].stop()
             files = [pq.read_table(BytesIO(body)).to_pylist() for body in target.data().values()]
             before = {"chk/ticked": "chk/before", '"ticked"': '"before"'}
             recipe.follow(
