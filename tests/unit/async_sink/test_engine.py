@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from outfall.async_sink import RequestOutcome
 from outfall.capability_checks import keeps_writer_state
+from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.wrappers import DeadLetteringSink
@@ -36,6 +37,16 @@ def test_without_across_epochs_nothing_is_held() -> None:
     LocalDriver(TextSink(destination), recovery).run_epoch(0, [["a"], []])
     assert sent(destination) == ["a"]
     assert history(recovery)[-1].counts["rows_held"] == 0
+
+
+def test_what_waited_is_delivered_once_across_epochs_is_off_by_all_workers_or_one_per_task() -> None:
+    for options, held in ((EpochOptions(worker_count=1), [0]), (EpochOptions(), [1, 0])):
+        destination, recovery = Destination(), MemoryRecoveryConfig()
+        LocalDriver(TextSink(destination, across_epochs=True, max_batch_size=4), recovery).run_epoch(0, [["a"], ["b"]])
+        for epoch, left in enumerate(held, start=1):
+            LocalDriver(TextSink(destination), recovery, options=options).run_epoch(epoch, [["c"]])
+            assert history(recovery)[-1].rows_held == left
+        assert {"a", "b"} <= set(sent(destination))
 
 
 def test_what_is_refused_goes_to_the_other_sink_in_the_same_epoch() -> None:
