@@ -162,7 +162,7 @@ class CapabilityError(ConfigurationError):
 
 
 class SerializationError(TerminalError):
-    """Raised if a state or committable cannot be serialized, or if a stored one cannot be deserialized.
+    """Raised if a state or committable cannot be serialized or deserialized.
 
     A retry fails again. Give the sink a serializer for its values. For a stored value, run the release that wrote it.
     """
@@ -184,7 +184,7 @@ class ForeignRecordsError(TerminalError):
 
 
 class FencedError(TerminalError):
-    """Raised in a driver or task after a newer driver has taken over the step, or a driver of a copied log the target.
+    """Raised if a newer driver has taken over the step, or a driver of a copied log has taken over the target.
 
     A retry fails again. Run only one of the two queries. If you need both, give each its own step or location.
     """
@@ -263,7 +263,7 @@ class ReplayDiffersError(TargetError):
 
 
 class UnsharedTargetError(TargetError):
-    """Raised in a task if it does not see the target directory that the driver sees.
+    """Raised if a task does not see the target directory that the driver sees.
 
     A retry fails again on that host. Write to a path that all hosts share.
     """

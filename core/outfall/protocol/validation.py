@@ -32,7 +32,7 @@ def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | N
             f"the recovery data of this step was moved to {view.moved_to}",
             step=step_id,
             why="this log does not have the epochs that were written there, and the query would write them again",
-            do=f"pass recovery={view.moved_to!r}",
+            do=f"set recovery to {view.moved_to!r}",
         )
     begin = view.begin
     if begin is None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from outfall import errors
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
 from tests.documents import DOCS, PAGES, RECIPES, ROOT, blocks, page_name, unchanged_environment
@@ -128,15 +127,6 @@ def test_the_recovery_format_gives_entries_that_are_read() -> None:
 def test_the_recovery_format_is_that_of_the_code() -> None:
     assert f"Format {entries.FORMAT}," in FORMAT
     assert f"| `format` | {entries.FORMAT} |" in FORMAT
-
-
-def test_the_protocol_lists_every_error() -> None:
-    page = (ROOT / "docs" / "protocol.md").read_text()
-    terminal, _, transient = page.partition("### Transient")
-    for name, error in inspect.getmembers(errors, inspect.isclass):
-        if error not in (errors.OutfallError, errors.TerminalError, errors.TransientError):
-            where = terminal if issubclass(error, errors.TerminalError) else transient
-            assert f"| `{name}` |" in where, name
 
 
 LEVELS = {"debug", "info", "warning", "error", "critical"}
