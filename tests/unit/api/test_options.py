@@ -41,7 +41,6 @@ from outfall.protocol.commit_retry import CommitPolicy
 from outfall.s3 import S3Sink
 from outfall.s3.options import S3Options
 from outfall.source_options import SourceOptions, build_sink, make_sink
-from outfall.spark import for_each_batch, write, write_stream
 from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, ExactlyOnceSink
 
 
@@ -156,6 +155,7 @@ def test_secrets_are_read_where_they_are_used(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_worker_without_a_secret_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark", reason="the other tests need no pyspark at all")
     monkeypatch.setattr("pyspark.TaskContext.get", object)
     with pytest.raises(ConfigurationError, match=r"on this worker \(Spark executor\), host .* does not reach them"):
         resolve_secret(SecretStr("env:NOT_SET"))
@@ -227,9 +227,6 @@ def test_the_options_door_refuses_parts_with_the_line_to_use_instead() -> None:
         (KafkaSink, {}, "broker", "brokers"),
         (IcebergSink, {"table": "a.b"}, "snapshot_property", "snapshot_properties"),
         (DeltaSink, {"path": "/x"}, "partitionby", "partition_by"),
-        (write_stream, {"df": None, "sink": FileSink("/x")}, "chekpoint", "checkpoint"),
-        (write, {"df": None, "sink": FileSink("/x")}, "epoc", "epoch"),
-        (for_each_batch, {"sink": FileSink("/x")}, "recovry", "recovery"),
     ],
 )
 def test_constructors_name_the_nearest_option(sink: Any, arguments: dict[str, Any], given: str, meant: str) -> None:

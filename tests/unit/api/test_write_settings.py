@@ -22,6 +22,7 @@ from outfall.file import FileSink
 from outfall.recovery import recovery_config
 from outfall.sinks import DynamicSink, FixedPartitionedSink
 from outfall.source_options import split_options
+from outfall.spark import for_each_batch, write, write_stream
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import StepSettings
 from outfall.wrappers import FanOutSink
@@ -42,6 +43,21 @@ from outfall.wrappers import FanOutSink
 def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         StepSettings(**given)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "given", "meant"),
+    [
+        (write_stream, {"df": None}, "chekpoint", "checkpoint"),
+        (write, {"df": None}, "epoc", "epoch"),
+        (for_each_batch, {}, "recovry", "recovery"),
+    ],
+)
+def test_functions_name_the_nearest_argument(function: Any, arguments: dict[str, Any], given: str, meant: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"^option {given} of {function.__name__}: unknown, did you mean {meant}\?$"
+    ):
+        function(sink=FileSink("/x"), **arguments, **{given: 1})
 
 
 def test_a_class_in_place_of_a_sink_is_refused() -> None:
