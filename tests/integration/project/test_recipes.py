@@ -60,6 +60,9 @@ def flights(first: int, end: int) -> list[dict[str, Any]]:
     ]
 
 
+needs_format_api = pytest.mark.skipif(pyspark_version() < (4, 1), reason='Spark has format("outfall") since 4.1')
+
+
 @pytest.fixture
 def dsn(postgres: Databases) -> str:
     """An empty database, as a URL."""
@@ -256,6 +259,7 @@ def test_small_files_of_a_silent_source(spark: SparkSession, s3: S3, tmp_path: P
 
 
 @pytest.mark.thorough
+@needs_format_api
 def test_lake_and_database(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     recipe = Recipe("lake-and-database.md", tmp_path, warehouse(dsn))
     source = tmp_path / "in" / "flights"
@@ -453,9 +457,6 @@ def test_go_live(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def ended(process: psutil.Process | None) -> bool:
     """Whether a process has ended, which nobody may wait for."""
     return process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-needs_format_api = pytest.mark.skipif(pyspark_version() < (4, 1), reason='Spark has format("outfall") since 4.1')
 
 
 @pytest.mark.thorough
