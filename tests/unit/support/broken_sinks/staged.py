@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
-
-import pyarrow as pa
+from typing import Any
 
 from outfall.capabilities import (
     CleanUpContext,
     CommitRequest,
     Committer,
     CommitterInitContext,
-    SaveMode,
     TargetContext,
     WriterInitContext,
 )
-from outfall.errors import TargetNotEmptyError
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import StatelessSinkPartition
 from outfall.trace_points import reached
@@ -31,7 +26,6 @@ from tests.unit.support.warehouse import (
     Staged,
     StagingCommitter,
     StagingPartition,
-    StagingSink,
     Warehouse,
     staging_name,
 )
@@ -468,164 +462,3 @@ class EmptyingSink(FaultySink):
 @found_by("replay_of_a_completed_epoch", "Spark lost its commit entry")
 class EmptiesTheTargetWhenItIsMade(Faulty):
     sink = EmptyingSink
-
-
-class CleaningAllSink(CarefulStagingSink):
-    """Takes whatever is staged under a lower number for its own."""
-
-    def clean_up(self, context: CleanUpContext) -> int:
-        staged = self.warehouse.staged
-        return self.remove([name for name in staged if int(name.split("-")[1][1:]) < context.generation])
-
-    def remove(self, names: Sequence[str]) -> int:
-        for name in names:
-            del self.warehouse.staged[name]
-        return len(names)
-
-
-@found_by("staged_data_is_kept", "another query began on an empty target")
-class CleansUpAfterStrangers(Faulty):
-    sink = CleaningAllSink
-
-
-class CleaningOthersSink(CleaningAllSink):
-    """Takes every generation but its own for dead."""
-
-    def clean_up(self, context: CleanUpContext) -> int:
-        kept = f"{context.incarnation}-g{context.generation}-"
-        ours = [name for name in self.warehouse.staged if name.startswith(context.incarnation)]
-        return self.remove([name for name in ours if not name.startswith(kept)])
-
-
-@found_by("staged_data_is_kept", "an older driver was suspended before its clean-up")
-class CleansUpNewerGenerations(Faulty):
-    sink = CleaningOthersSink
-
-
-class CleaningLostSink(CleaningAllSink):
-    """Removes the data of failed drivers, and nothing of attempts that failed under a driver that went on."""
-
-    def clean_up(self, context: CleanUpContext) -> int:
-        lost = tuple(f"{context.incarnation}-g{generation}-" for generation in context.lost or ())
-        return self.remove([name for name in self.warehouse.staged if name.startswith(lost)])
-
-
-@found_by("leftovers_are_cleaned_up", "leftovers of failed and speculative attempts of a completed epoch")
-class LeavesFailedAttempts(Faulty):
-    sink = CleaningLostSink
-
-
-class ListingAllSink(CleaningAllSink):
-    """Lists what is staged, whichever generation staged it."""
-
-    def clean_up(self, context: CleanUpContext) -> int:
-        return StagingSink.clean_up(self, context)
-
-    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
-        return sorted(self.warehouse.staged)
-
-
-@found_by("leftovers_are_listed", r"find_leftovers\(\) listed \d objects, but clean_up\(\) removed 0")
-class ListsLiveData(Faulty):
-    sink = ListingAllSink
-
-
-class RemovingListSink(ListingAllSink):
-    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
-        return [""] * self.clean_up(context)
-
-
-@found_by("leftovers_are_listed", r"find_leftovers\(\) changed the target")
-class RemovesWhatItLists(Faulty):
-    sink = RemovingListSink
-
-
-class MarkingSink(CarefulStagingSink):
-    """Marks its target for one query, and leaves the mark when its job has failed."""
-
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
-        if self.warehouse.followed - {context.incarnation}:
-            raise TargetNotEmptyError("another query has begun here", step=context.step_id)
-        return super().check_target(context)
-
-    def open_target(self, context: TargetContext[Any]) -> None:
-        super().open_target(context)
-        self.warehouse.followed.add(context.incarnation)
-
-
-@found_by("failed_job", "the target rejected the next job")
-class LeavesAMark(Faulty):
-    sink = MarkingSink
-
-
-class AddingSink(CarefulStagingSink):
-    """Adds its rows in every save mode."""
-
-    adds = False
-
-    def in_save_mode(self, mode: SaveMode | None) -> Self:
-        changed = copy.copy(self)
-        changed.adds = True
-        return changed
-
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
-        return {} if self.adds else super().check_target(context)
-
-
-@found_by("save_modes", "the second job was not rejected")
-class AddsInEveryMode(Faulty):
-    sink = AddingSink
-
-
-class OverwritingNothingSink(AddingSink):
-    """Adds its rows in the save mode that replaces, too."""
-
-    def in_save_mode(self, mode: SaveMode | None) -> Self:
-        return copy.copy(self) if mode == "error" else super().in_save_mode(mode)
-
-
-@found_by("save_modes", "6 of 6 existing rows are in the target.*mode='overwrite'")
-class OverwritesNothing(Faulty):
-    sink = OverwritingNothingSink
-
-
-class ModeOnItselfSink(AddingSink):
-    def in_save_mode(self, mode: SaveMode | None) -> Self:
-        self.adds = True
-        return self
-
-
-@found_by("save_modes", r"in_save_mode\('append'\) changed the sink")
-class KeepsTheModeOnItself(Faulty):
-    sink = ModeOnItselfSink
-
-
-class AlwaysReachableSink(CarefulStagingSink):
-    def check_connection(self) -> Sequence[str]:
-        return ["the warehouse can be reached"]
-
-
-@found_by("connection_check", r"check_connection\(\) succeeded although")
-class OverlooksAnOutage(Faulty):
-    sink = AlwaysReachableSink
-
-
-class EmptyingCheckSink(CarefulStagingSink):
-    def check_connection(self) -> Sequence[str]:
-        self.warehouse.published.clear()
-        return ()
-
-
-@found_by("connection_check", r"check_connection\(\) changed the target")
-class ChangesWhatItChecks(Faulty):
-    sink = EmptyingCheckSink
-
-
-class LackingColumnSink(CarefulStagingSink):
-    def row_schema(self) -> pa.Schema:
-        return pa.schema({"id": pa.int64()})
-
-
-@found_by("connection_check", r"row_schema\(\) has no column text")
-class LacksAColumn(Faulty):
-    sink = LackingColumnSink

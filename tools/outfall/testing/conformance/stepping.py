@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -74,6 +74,21 @@ def at_step(spec: str, action: Callable[[], Any]) -> Iterator[None]:
         yield
     finally:
         stop()
+
+
+class _InjectedError(Exception):
+    """An arbitrary error of a task, driver or job."""
+
+
+@contextmanager
+def failing_at(step: str) -> Iterator[None]:
+    """Raise an error when a step is reached, and end the block with it."""
+
+    def fail() -> None:
+        raise _InjectedError
+
+    with suppress(_InjectedError), at_step(step, fail):
+        yield
 
 
 def let_all_go() -> None:

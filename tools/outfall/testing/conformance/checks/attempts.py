@@ -6,13 +6,9 @@ from contextlib import suppress
 from itertools import product
 
 from outfall.testing.conformance.faults import ConformanceError, check, when
-from outfall.testing.conformance.stepping import Suspended, at_step, steps_of
+from outfall.testing.conformance.stepping import Suspended, at_step, failing_at, steps_of
 from outfall.testing.conformance.trial import Begun, Trial, Trials
 from outfall.testing.crash_points import crash_at
-
-
-class TaskFailedError(Exception):
-    """An arbitrary error of a task."""
 
 
 def task_steps(trials: Trials) -> list[str]:
@@ -33,16 +29,12 @@ def task_retry(trials: Trials) -> None:
     for spec in trials.chosen(task_steps(trials)):
         begun = begun_epoch(trials.new())
         with when(f"an attempt of a task failed at {spec!r}, and the next attempt succeeded"):
-            with suppress(TaskFailedError), at_step(spec, _fail):
+            with failing_at(spec):
                 begun.run_task(0)
             begun.answers[0] = begun.run_task(0, retries=1)
             begun.run_tasks()
             begun.finish()
             begun.trial.finish()
-
-
-def _fail() -> None:
-    raise TaskFailedError
 
 
 @check

@@ -24,7 +24,7 @@ from outfall.errors import (
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
 from outfall.testing.conformance.harness import gives
 from outfall.testing.conformance.spying import Probe, probing
-from outfall.testing.conformance.stepping import Suspended, at_step
+from outfall.testing.conformance.stepping import Suspended, at_step, failing_at
 from outfall.testing.conformance.trial import Trial, Trials
 
 CLEAN_UP = "in SupportsTarget.clean_up, remove data with the context's incarnation and a lower generation"
@@ -151,19 +151,11 @@ def _retry_tasks(trial: Trial, driver: Any) -> None:
     """Complete an epoch in which two attempts of a task fail, and two attempts of another one finish."""
     begun = trial.begin(driver, trial.bring(trial.epoch))
     for step in ("task: after write", "task: after snapshot"):
-        with suppress(_TaskFailedError), at_step(step, _fail):
+        with failing_at(step):
             begun.run_task(0)
     begun.run_task(len(begun.tasks) - 1)
     begun.run_tasks()
     begun.finish()
-
-
-class _TaskFailedError(Exception):
-    """An arbitrary error of a task."""
-
-
-def _fail() -> None:
-    raise _TaskFailedError
 
 
 @contextmanager

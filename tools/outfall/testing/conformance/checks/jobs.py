@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from outfall.testing.conformance.driver import RemoteTasks, pickled
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
 from outfall.testing.conformance.harness import gives, is_directory
 from outfall.testing.conformance.spying import worker_of
-from outfall.testing.conformance.stepping import at_step
+from outfall.testing.conformance.stepping import failing_at
 from outfall.testing.conformance.trial import Trial, Trials
 
 WITHDRAW = "remove marks of the context's incarnation in SupportsTarget.withdraw, and its data in seal and clean_up"
@@ -33,7 +33,7 @@ def failed_job(trials: Trials) -> None:
         failed = trials.new()
         with when(f"a batch job without recovery data failed at {step!r} and was rolled back"):
             job = _job(failed)
-            with suppress(_JobFailedError), at_step(step, _fail):
+            with failing_at(step):
                 job.run_epoch(0, failed.values(failed.bring(0)))
             for _ in range(2):
                 with closing(job.coordinator()) as coordinator:
@@ -47,14 +47,6 @@ def failed_job(trials: Trials) -> None:
                 raise ConformanceError(f"the target rejected the next job: {error}", do=WITHDRAW) from error
             if counts_leftovers and (left := _leftovers(failed) - clean) > 0:
                 raise ConformanceError(f"{left} leftovers of the failed job remain after the next job", do=WITHDRAW)
-
-
-class _JobFailedError(Exception):
-    """An arbitrary error of a job."""
-
-
-def _fail() -> None:
-    raise _JobFailedError
 
 
 def _leftovers(trial: Trial) -> int:

@@ -9,14 +9,13 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
 from outfall.testing.conformance.spying import CLOSING, Probe, probing
-from outfall.testing.conformance.stepping import at_step
+from outfall.testing.conformance.stepping import failing_at
 from outfall.testing.conformance.trial import Trial, Trials
 
 BATCH = 500
@@ -53,7 +52,7 @@ def close_publishes_nothing(trials: Trials) -> None:
         trial = trials.new()
         trial.run_epochs(1)
         try:
-            with probing(_Closing(trial)), suppress(RuntimeError), at_step(step, _fail):
+            with probing(_Closing(trial)), failing_at(step):
                 trial.run(trial.driver(), trial.bring(1))
         except _PublishedInCloseError as error:
             raise ConformanceError(
@@ -62,10 +61,6 @@ def close_publishes_nothing(trials: Trials) -> None:
                 do="only release resources in close(): write in write_batch or flush, publish in Committer.commit",
             ) from None
         trial.finish(1)
-
-
-def _fail() -> None:
-    raise RuntimeError("injected")
 
 
 class _ClosingTwice(Probe):
@@ -89,7 +84,7 @@ def close_after_errors_and_twice(trials: Trials) -> None:
         trial = trials.new()
         trial.run_epochs(1)
         with when(f"a task ended at {step!r}, and everything was closed twice"):
-            with probing(_ClosingTwice()), suppress(RuntimeError), at_step(step, _fail):
+            with probing(_ClosingTwice()), failing_at(step):
                 trial.run(trial.driver(), trial.bring(1))
             trial.finish(1)
 
@@ -105,7 +100,7 @@ def files_and_threads_stay_flat(trials: Trials) -> None:
         trial.run_epochs(1, driver)
     _same(before, "five epochs")
     for _ in range(5):
-        with at_step("task: after write", _fail), suppress(RuntimeError):
+        with failing_at("task: after write"):
             trial.run(trial.driver(), trial.bring(trial.epoch))
     _same(before, "five failed attempts")
 
