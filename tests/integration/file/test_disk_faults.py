@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from tests.integration.support.disks import Memory, longest_file, loop_disk, mem
 from tests.integration.support.each_call import CALLS, WHEN
 from tests.integration.support.file_epochs import MODES, ROLLING, ROWS, FileEpochs, at, content
 from tests.integration.support.power import Powered, PowerLoss, steps_with_effects
+from tests.programs import absent, program
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PATH = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]))
@@ -260,13 +260,11 @@ def broken_calls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 def _need_strace() -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("needs strace, to make system calls fail (Debian: apt-get install strace)")
     done = subprocess.run(
-        ["strace", "-f", "--seccomp-bpf", "-o", "/dev/null", "true"], check=False, capture_output=True
+        [program("strace"), "-f", "--seccomp-bpf", "-o", "/dev/null", "true"], check=False, capture_output=True
     )
     if done.returncode:
-        pytest.skip(f"needs the right to trace processes, as .ci/run has it: {done.stderr.decode().strip()}")
+        absent(f"needs the right to trace processes: {done.stderr.decode().strip()}")
 
 
 LEAST = {"fsync": 25, "write": 6, "writev": 0, "pwrite": 3, "pwritev": 0, "rename": 1, "link": 6}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,6 +20,7 @@ import pytest
 from outfall.metrics.location_status import look_at
 from outfall.metrics.report import report_page
 from outfall.recovery import recovery_config
+from tests.programs import program
 from tests.unit.support.eventful import eventful_step
 
 pytestmark = pytest.mark.thorough
@@ -61,9 +61,7 @@ onload = () => {
 
 def opened(folder: Path, page: str, width: int, *flags: str) -> Any:
     """What a browser has made of the page, at this width."""
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.fail("there is no chromium. What to do: apt-get install chromium")
+    browser = program("chromium")
     file = folder / "page.html"
     file.write_text(MEASURED % (width, escape(page)))
     quiet = (

@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.integration.support.servers import free_port, open_folder, unprivileged
 from tests.integration.support.waiting import until
+from tests.programs import program
 
 DSN = "OUTFALL_TEST_POSTGRES_DSN"
 _SECONDS = 60
@@ -194,9 +195,7 @@ def pgbouncer(dsn: str, host: str = "127.0.0.1", certificate: bytes | None = Non
         host: the address that it listens on.
         certificate: with its key, as PEM: then only TLS is taken.
     """
-    binary = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
-    if binary is None:
-        pytest.fail("there is no pgbouncer. What to do: apt-get install pgbouncer")
+    binary = program("pgbouncer")
     parts = {"host": "127.0.0.1", "port": "5432"} | conninfo_to_dict(dsn)
     server = " ".join(f"{key}={parts[key]}" for key in ("host", "port", "user", "password", "dbname") if key in parts)
     with open_folder() as folder:

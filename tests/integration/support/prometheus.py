@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import urllib.error
 import urllib.parse
@@ -13,9 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.integration.support.servers import OwnServer, free_port
+from tests.programs import program
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy" / "prometheus"
@@ -23,7 +21,7 @@ DEPLOY = ROOT / "deploy" / "prometheus"
 
 def promtool(*arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run promtool in the folder of the rules, on what is said to it."""
-    command = [_program("promtool"), *arguments]
+    command = [program("promtool"), *arguments]
     return subprocess.run(command, cwd=DEPLOY, input=said, capture_output=True, text=True, check=False)
 
 
@@ -48,7 +46,7 @@ class Prometheus(OwnServer):
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))
         command = [
-            _program("prometheus"),
+            program("prometheus"),
             f"--config.file={folder}/prometheus.yml",
             f"--storage.tsdb.path={folder}/data",
             f"--web.listen-address={self.url.removeprefix('http://')}",
@@ -94,10 +92,3 @@ def prometheus(folder: Path, exporter_port: int) -> Iterator[Prometheus]:
         yield server
     finally:
         server.kill()
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.fail(f"{name} is missing: apt-get install prometheus")
-    return found
