@@ -48,6 +48,12 @@ _TARGET_SIZE = 512 << 20
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")
 
+_ALIGNMENT = 16
+"""Bytes to which Rust aligns its widest number. Arrow only demands 8, which is what batches from Spark have."""
+
+_PANICS = "pyo3_runtime"
+"""The module of a Rust panic in Python, which is no `Exception`."""
+
 _NAMED = DecimalType | FixedType | UUIDType
 
 Values = tuple[str | None, ...]
@@ -134,8 +140,10 @@ class IcebergLayout(FileLayout):
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
         try:
-            return _physical(partition.transform.pyarrow_transform(source.field_type)(values))
-        except Exception as error:  # any error that Arrow, or the Rust library of pyiceberg, raises for a value
+            return _physical(partition.transform.pyarrow_transform(source.field_type)(_aligned(values)))
+        except BaseException as error:  # any error that Arrow, or the Rust library of pyiceberg, raises for a value
+            if not isinstance(error, Exception) and type(error).__module__ != _PANICS:
+                raise
             name = self.schema.find_column_name(partition.source_id)
             raise ValueRefusedError(
                 f"column {name!r} has a value without a partition for {partition.transform}",
@@ -219,6 +227,12 @@ def value_of(text: str, kind: IcebergType) -> Any:
     if isinstance(kind, BinaryType | FixedType | UUIDType):
         return base64.b64decode(text)
     return int(text)
+
+
+def _aligned(values: pa.Array) -> pa.Array:
+    """Return values whose buffers Rust accepts, copied only if they are not."""
+    aligned = all(buffer is None or buffer.address % _ALIGNMENT == 0 for buffer in values.buffers())
+    return values if aligned else pa.concat_arrays([values])
 
 
 def _physical(values: pa.Array) -> pa.Array:
