@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from outfall.capabilities import SaveMode
 from outfall.errors import ConfigurationError
 from outfall.location import masked
+from outfall.serde import parse_json
 
 __all__ = [
     "Alias",
@@ -102,7 +103,7 @@ def parse_pairs(value: Any) -> Any:
     """
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except ValueError:
             value = None
     if not isinstance(value, Mapping) or not all(
@@ -114,6 +115,22 @@ def parse_pairs(value: Any) -> Any:
 
 Pairs = Annotated[dict[str, SecretStr], BeforeValidator(parse_pairs)]
 """The type of an option that is a mapping of names to values, which may be secrets."""
+
+
+def parse_epoch(value: Any) -> int:
+    """Parse the number of a batch job's epoch.
+
+    Raises:
+        ValueError: The value is not an integer from 0 to 2^63-1, the largest number that every target can store.
+    """
+    number = int(value) if isinstance(value, str) and re.fullmatch(r"\s*\+?\d{1,19}\s*", value, re.ASCII) else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 63:
+        raise ValueError("must be an integer from 0 to 2^63-1, for example the date as 20261121")
+    return number
+
+
+Epoch = Annotated[int, BeforeValidator(parse_epoch)]
+"""The type of an option that is the number of an epoch."""
 
 
 def parse_duration(value: Any) -> timedelta:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field
 
 from outfall.redaction import Redaction
+from outfall.serde import parse_json
 
 LogRows: TypeAlias = Literal["none", "keys", "full"]
 
@@ -97,7 +98,7 @@ def _values(value: Any, shown: Sequence[str]) -> Iterator[str]:
 
 def _parsed(row: str) -> Any:
     try:
-        return json.loads(row)
+        return parse_json(row)
     except ValueError:
         return row
 

@@ -16,6 +16,22 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
+def parse_json(text: str | bytes, **more: Any) -> Any:
+    """Parse JSON that someone else may have written or damaged.
+
+    Args:
+        text: The JSON.
+        more: Arguments of `json.loads`.
+
+    Raises:
+        ValueError: It is not JSON, or nested more deeply than Python parses.
+    """
+    try:
+        return json.loads(text, **more)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 class SimpleVersionedSerializer(ABC, Generic[T]):
     """Serializes values with a version (Flink's `SimpleVersionedSerializer`).
 
@@ -86,7 +102,7 @@ class JsonSerializer(SimpleVersionedSerializer[Any]):
         """Decode JSON."""
         self.check_version(version)
         try:
-            return json.loads(data)
+            return parse_json(data)
         except ValueError as error:
             raise SerializationError("a stored value is not JSON", why=str(error)) from error
 

@@ -12,7 +12,16 @@ from outfall import plugins
 from outfall.capabilities import SupportsPreWriteTopology
 from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, supports
 from outfall.errors import ConfigurationError
-from outfall.options import Duration, OptionTexts, SinkOptions, in_own_case, nearest_name, parse_options, plain_name
+from outfall.options import (
+    Duration,
+    Epoch,
+    OptionTexts,
+    SinkOptions,
+    in_own_case,
+    nearest_name,
+    parse_options,
+    plain_name,
+)
 from outfall.protocol.commit_retry import CommitPolicy
 
 
@@ -35,7 +44,7 @@ class SourceOptions(SinkOptions):
         " `kafka://host:9092/prefix`.",
     )
     step_id: str = Field(default="sink", description="The name of this sink within the query.")
-    epoch: int | None = Field(
+    epoch: Epoch | None = Field(
         default=None,
         description="Batch jobs only: the number of this job's epoch, larger than all before. Requires `recovery`.",
     )

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Generic, TypeVar
 
 from outfall.errors import SerializationError
-from outfall.serde import SimpleVersionedSerializer
+from outfall.serde import SimpleVersionedSerializer, parse_json
 
 E = TypeVar("E")
 
@@ -306,7 +306,7 @@ class BufferedRequestsSerializer(SimpleVersionedSerializer[BufferedRequests[E]])
     def deserialize(self, version: int, data: bytes) -> BufferedRequests[E]:
         self.check_version(version)
         try:
-            stored = json.loads(data)
+            stored = parse_json(data)
             written_by = int(stored["version"])
             encoded = [base64.b64decode(text, validate=True) for text in stored["entries"]]
             oldest = datetime.fromisoformat(stored["oldest"]) if version > 1 and stored["oldest"] else None

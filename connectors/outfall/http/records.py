@@ -19,7 +19,7 @@ from outfall.errors import SerializationError, ValueRefusedError
 from outfall.formats import Encoder, FormatOptions, encoder, member
 from outfall.http.options import HttpOptions, Shape
 from outfall.http.templates import UrlTemplate, texts
-from outfall.serde import SimpleVersionedSerializer
+from outfall.serde import SimpleVersionedSerializer, parse_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -90,7 +90,7 @@ class HttpRecordSerializer(SimpleVersionedSerializer[HttpRecord]):
     def deserialize(self, version: int, data: bytes) -> HttpRecord:
         self.check_version(version)
         try:
-            body, url, key = json.loads(data)
+            body, url, key = parse_json(data)
             return HttpRecord(body.encode(), url, key)
         except (ValueError, TypeError, AttributeError) as error:
             raise SerializationError("a stored record is damaged", why=type(error).__name__) from error

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from outfall.errors import SerializationError, ValueRefusedError
 from outfall.formats import FormatOptions, encoder
-from outfall.serde import SimpleVersionedSerializer
+from outfall.serde import SimpleVersionedSerializer, parse_json
 
 
 class AwsRecord(TypedDict):
@@ -91,7 +91,7 @@ class AwsRecordSerializer(SimpleVersionedSerializer[AwsRecord]):
     def deserialize(self, version: int, data: bytes) -> AwsRecord:
         self.check_version(version)
         try:
-            stored = json.loads(data)
+            stored = parse_json(data)
             return stored | {"Data": base64.b64decode(stored["Data"], validate=True)}  # type: ignore[no-any-return]
         except (ValueError, KeyError, TypeError) as error:
             raise SerializationError("a stored record is damaged", why=str(error)) from error

@@ -9,7 +9,7 @@ from typing import Any
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitError, SerializationError
-from outfall.serde import SimpleVersionedSerializer
+from outfall.serde import SimpleVersionedSerializer, parse_json
 from outfall.wrappers.children import ChildMetrics, for_each, of_child
 
 
@@ -53,7 +53,7 @@ class ChildValueSerializer(SimpleVersionedSerializer[ChildValue]):
         self.check_version(version)
         head, found, rest = data.partition(b"\n")
         try:
-            tag = json.loads(head)
+            tag = parse_json(head)
             child, inner = str(tag["child"]), int(tag["version"])
         except (ValueError, TypeError, KeyError) as error:
             raise SerializationError("a stored value does not have the name of its sink", why=str(error)) from error
@@ -94,7 +94,7 @@ class ListSerializer(SimpleVersionedSerializer[Sequence[Any]]):
         self.check_version(version)
         head, _, rest = data.partition(b"\n")
         try:
-            found = json.loads(head)
+            found = parse_json(head)
             inner, lengths = int(found["version"]), [int(length) for length in found["lengths"]]
         except (ValueError, TypeError, KeyError) as error:
             raise SerializationError("a stored list does not describe its contents", why=str(error)) from error

@@ -25,7 +25,7 @@ from outfall.capabilities import (
 from outfall.capability_checks import needs_same_rows
 from outfall.errors import CapabilityError, SerializationError
 from outfall.protocol.clock import Clock
-from outfall.serde import SimpleVersionedSerializer
+from outfall.serde import SimpleVersionedSerializer, parse_json
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.values import rows_to_batch, to_batch
 from outfall.wrappers.batch_buffer import ArrowChunk, BatchingOptions, Buffer
@@ -69,7 +69,7 @@ class BatchStateSerializer(SimpleVersionedSerializer[BatchState]):
         head, _, rest = data.partition(b"\n")
         batches, at = [], 0
         try:
-            found = json.loads(head)
+            found = parse_json(head)
             oldest = datetime.fromisoformat(found["oldest"])
             for length in found["lengths"]:
                 with pa.ipc.open_stream(rest[at : at + length]) as reader:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import secrets
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from outfall.errors import RecordError
 from outfall.recovery.log import LogEntry, RecoveryLog
-from outfall.serde import SimpleVersionedSerializer
+from outfall.serde import SimpleVersionedSerializer, parse_json
 
 FORMAT = 1
 
@@ -256,7 +255,7 @@ def decode_entry(raw: LogEntry, step_id: str) -> Entry:
     """
     do = "restore the recovery data from a copy, or start the query with a new checkpoint"
     try:
-        document = json.loads(raw.data)
+        document = parse_json(raw.data)
         found = document["format"]
     except (ValueError, TypeError, KeyError) as error:
         raise RecordError(

@@ -14,7 +14,6 @@ empty, truncated or missing, unless they were synced by another program. This mo
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import zipfile
@@ -28,6 +27,7 @@ from typing import Any
 from outfall.errors import ConfigurationError, RecordError
 from outfall.location import LOCAL, Location
 from outfall.recovery.location import explained, recovery_location
+from outfall.serde import parse_json
 
 _NUMBERED = re.compile(r"([0-9]+)(\.compact)?")
 _STATE_FILE = re.compile(r"([0-9]+)(?:_[0-9a-fA-F-]+)?\.(delta|snapshot|zip|changelog)")
@@ -157,7 +157,7 @@ class SparkCheckpoint:
         These are Spark's own file sources. Other sources (Kafka) write one note with the start of the query.
         """
         try:
-            lines = [json.loads(line) for line in self._lines(f"offsets/{batch}")[2:]]
+            lines = [parse_json(line) for line in self._lines(f"offsets/{batch}")[2:]]
         except (OSError, ValueError):
             return {}
         return {
@@ -170,7 +170,7 @@ class SparkCheckpoint:
         """Return the query id; `None` if it cannot be read."""
         try:
             with open(self.path("metadata"), encoding="utf-8") as file:
-                return str(json.load(file)["id"])
+                return str(parse_json(file.read())["id"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -209,7 +209,7 @@ class SparkCheckpoint:
             whole = bool(re.fullmatch(r"v[0-9]+", version)) and (bool(lines) or not name.startswith("offsets/"))
             for line in lines:
                 if line != "-":
-                    json.loads(line)
+                    parse_json(line)
         except ValueError:
             whole = False
         return None if whole else "is truncated"
@@ -256,7 +256,7 @@ class SparkCheckpoint:
         store = os.path.dirname(name)
         try:
             with zipfile.ZipFile(self.path(name)) as archive:
-                said = json.loads(archive.read("metadata").split(b"\n", 1)[1])
+                said = parse_json(archive.read("metadata").split(b"\n", 1)[1])
             for directory, key, own in (("SSTs", "sstFiles", "dfsSstFileName"), ("logs", "logFiles", "dfsLogFileName")):
                 yield from (
                     (f"{store}/{directory}/{file[own]}", int(file["sizeBytes"])) for file in said.get(key) or ()

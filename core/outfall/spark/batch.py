@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import in_save_mode
 from outfall.errors import ConfigurationError, TargetNotEmptyError
-from outfall.options import in_own_case, names_arguments
+from outfall.options import in_own_case, names_arguments, parse_epoch
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
@@ -83,10 +83,13 @@ def write(
     """
     if df.isStreaming:
         raise ConfigurationError("the DataFrame is streaming", do="use outfall.spark.write_stream")
-    if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0):
-        raise ConfigurationError(
-            f"epoch={epoch!r} is not a valid epoch", do="pass an integer from 0, for example the date as 20261121"
-        )
+    if epoch is not None:
+        try:
+            parse_epoch(epoch)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"epoch={epoch!r} is not a valid epoch", why=f"it {error}", do="pass such an integer"
+            ) from None
     if (epoch is None) != (recovery is None):
         raise ConfigurationError(
             "epoch and recovery must be given together", do="pass both for a job that can run again, or neither"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outfall.errors import ConfigurationError
+from outfall.serde import parse_json
 from outfall.spark.task_function import QUERY_ID
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def query_in(df: DataFrame, checkpoint: str) -> str | None:
     escaped = re.sub(r"([\[\]{}*?\\])", r"\\\1", checkpoint.rstrip("/"))
     try:
         row = df.sparkSession.read.text(f"{escaped}/metadata", wholetext=True).first()
-        found = json.loads(row[0]) if row else None
+        found = parse_json(row[0]) if row else None
     except (PySparkException, ValueError):
         return None
     return found.get("id") if isinstance(found, dict) else None

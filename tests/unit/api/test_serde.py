@@ -172,3 +172,10 @@ def test_an_unknown_version_is_an_error_that_names_both(serializer: Any, version
     with pytest.raises(SerializationError, match=f"reads versions 1 to 1 but found version {version}") as caught:
         serializer.deserialize(version, b"{}")
     assert "run the release that wrote the value" in str(caught.value)
+
+
+def test_json_that_is_nested_too_deeply_is_damaged() -> None:
+    with pytest.raises(SerializationError, match="a stored value is not JSON"):
+        JsonSerializer().deserialize(1, b"[" * 200_000)
+    with pytest.raises(SerializationError, match="a stored Offset is damaged"):
+        ModelSerializer(Offset).deserialize(1, b"[" * 200_000)

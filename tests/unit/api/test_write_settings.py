@@ -168,3 +168,23 @@ def test_a_sink_may_know_the_column_that_routes_its_rows() -> None:
         settings = StepSettings().for_sink(unknown)
         with pytest.raises(ConfigurationError, match="no key routes"):
             settings.check_key(unknown, 2)
+
+
+NO_EPOCHS: list[Any] = [-1, 2**63, 1.0, True, "-1", "1.0", "1_0", "\u0661", str(2**63), "", "x"]
+
+
+@pytest.mark.parametrize("epoch", NO_EPOCHS, ids=repr)
+def test_what_is_no_number_of_an_epoch_is_refused_at_each_door(epoch: Any, tmp_path: Path) -> None:
+    """A target would take a negative one, and refuse every later job."""
+    text = r"must be an integer from 0 to 2\^63-1"
+    with pytest.raises(ConfigurationError, match=f"(?s)is not a valid epoch.*{text}"):
+        write(SimpleNamespace(isStreaming=False), FileSink("/x"), epoch=epoch, recovery=str(tmp_path))
+    if isinstance(epoch, str):
+        with pytest.raises(ConfigurationError, match=text):
+            split_options({"sink": "file", "epoch": epoch, "recovery": str(tmp_path)})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("epoch", "number"), [("0", 0), (" +20261121 ", 20261121), (str(2**63 - 1), 2**63 - 1)])
+def test_an_epoch_is_a_number_in_an_option(epoch: str, number: int) -> None:
+    assert split_options({"sink": "file", "epoch": epoch})[0].epoch == number

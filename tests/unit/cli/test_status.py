@@ -164,13 +164,16 @@ def test_a_moved_step_says_where_to(step: FileStep, tmp_path: Path) -> None:
     assert "epoch 0 completed" in done("status", target.url())
 
 
-def test_a_damaged_step_is_shown_beside_the_others_and_is_a_failure(step: FileStep, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"{", b"[" * 200_000], ids=["truncated", "nested"])
+def test_a_damaged_step_is_shown_beside_the_others_and_is_a_failure(
+    step: FileStep, tmp_path: Path, damage: bytes
+) -> None:
     step.write(0)
     FileStep(tmp_path, "archive").write(0)
-    max((tmp_path / "rec/outfall/archive").glob("*.json")).write_bytes(b"{")
+    max((tmp_path / "rec/outfall/archive").glob("*.json")).write_bytes(damage)
     result = run("status", step.recovery)
     assert result.exit_code == 1
-    assert "is damaged (1 bytes)" in result.output
+    assert f"is damaged ({len(damage)} bytes)" in result.output
     assert "step sink: epoch 0 completed" in result.output
 
 

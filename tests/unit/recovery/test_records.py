@@ -101,6 +101,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "truncated": (lambda data: data[: len(data) // 2], "is damaged"),
     "zeroed": (lambda data: bytes(len(data)), "is damaged"),
     "no object": (lambda data: b"[]", "is damaged"),
+    "nested deeply": (lambda data: b"[" * 200_000, r"is damaged \(200000 bytes\)"),
     "newer format": (change(format=FORMAT + 1), f"has format {FORMAT + 1}; this version reads format {FORMAT}"),
     "unknown kind": (change(kind="split"), "is damaged"),
     "unknown field": (change(future=1), "is damaged.*future"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import posixpath
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from outfall.errors import ConfigurationError, TransientError
 from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import LOCAL, OBJECT_STORES, Location, Purpose
 from outfall.replay.letters import FoundLetter, letter_of
+from outfall.serde import parse_json
 
 _PLACES = Purpose(
     "location of dead letters",
@@ -100,7 +100,7 @@ class FileLetters:
     def _json(self, lines: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
         for place, line in _lines(lines, path):
             try:
-                values = json.loads(line)
+                values = parse_json(line)
             except ValueError as error:
                 raise ConfigurationError(f"{place} is not valid JSON", why=str(error)) from None
             if not isinstance(values, dict):

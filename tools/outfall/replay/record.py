@@ -24,7 +24,7 @@ from outfall.protocol.journal import Journal
 from outfall.protocol.states import load_states
 from outfall.recovery.log import RecoveryConfig
 from outfall.replay.letters import ID_BYTES
-from outfall.serde import SimpleVersionedSerializer
+from outfall.serde import SimpleVersionedSerializer, parse_json
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
 
 _PART = "letters"
@@ -140,7 +140,7 @@ class _RecordSerializer(SimpleVersionedSerializer[ReplayRecord]):
         self.check_version(version)
         head, _, body = data.partition(b"\n")
         try:
-            sizes = json.loads(head)
+            sizes = parse_json(head)
             if len(body) != sizes["ids"] + sizes["rows"] or sizes["ids"] % ID_BYTES:
                 raise ValueError(f"its size is {len(body)} bytes")
             ids = body[: sizes["ids"]]

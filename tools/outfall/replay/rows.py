@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.serde import parse_json
 from outfall.values import rows_to_batch, spark_type
 
 AS_JSON = "json"
@@ -77,7 +78,7 @@ class RowMaker:
     def _parsed(self, text: str) -> dict[str, Any]:
         try:
             # A float would lose digits of a decimal. Without a schema, JSON's own types apply.
-            found = json.loads(text) if self.schema is None else json.loads(text, parse_float=Decimal)
+            found = parse_json(text) if self.schema is None else parse_json(text, parse_float=Decimal)
         except ValueError as error:
             raise ValueError(f"the text is not valid JSON ({error})") from None
         if not isinstance(found, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -17,6 +16,7 @@ from outfall.location import masked
 from outfall.options import resolve_secret
 from outfall.replay.files import FileLetters
 from outfall.replay.letters import FoundLetter, letter_of
+from outfall.serde import parse_json
 
 if TYPE_CHECKING:
     from outfall.kafka.client import KafkaClients
@@ -134,7 +134,7 @@ def _kafka(location: str) -> Source:
             for partition, offset, value in _records(clients, topic):
                 place = f"{topic}, partition {partition}, offset {offset}"
                 try:
-                    found = json.loads(value or b"null")
+                    found = parse_json(value or b"null")
                 except ValueError:
                     found = None
                 if not isinstance(found, dict):

@@ -35,6 +35,7 @@ from outfall.errors import StaleWriterError
 from outfall.file.growing.part_files import FileState, part_index, part_name
 from outfall.file.storage.local import LocalStore
 from outfall.file.storage.locks import LINE, is_locked, line_of, locked, peek, read_line, write_line
+from outfall.serde import parse_json
 from outfall.storage.names import SIDECAR
 from outfall.target_record import TargetRecord
 
@@ -78,7 +79,7 @@ class RegisterEntry:
     def parse(cls, line: bytes | str | None) -> RegisterEntry | None:
         """Parse a line; `None` if it is missing or cannot be read."""
         try:
-            return cls._of(json.loads(line or ""))
+            return cls._of(parse_json(line or ""))
         except ValueError:
             return None
 
@@ -86,7 +87,7 @@ class RegisterEntry:
     def parse_all(cls, lines: Sequence[bytes]) -> list[RegisterEntry | None]:
         """Parse many lines, in one call if none of them is damaged."""
         try:
-            found = json.loads(b"[" + b",".join(line or b"null" for line in lines) + b"]")
+            found = parse_json(b"[" + b",".join(line or b"null" for line in lines) + b"]")
         except ValueError:
             found = []
         if len(found) != len(lines):
@@ -336,7 +337,7 @@ class Register:
     def find_base(self, incarnation: str, part: str) -> FileState | None:
         """Return where this query began in a part; `None` if the part had no data."""
         try:
-            found = json.loads(peek(self._lock(part)) or "{}")
+            found = parse_json(peek(self._lock(part)) or "{}")
             if found.get("incarnation") == incarnation:
                 return FileState(offset=found["offset"], segment=found["segment"])
         except (ValueError, KeyError, AttributeError, ValidationError):
@@ -365,7 +366,7 @@ def described(found: RegisterEntry | None) -> str:
 
 def _last_alone(fd: int) -> str:
     try:
-        found = json.loads(read_line(fd, _ALONE))
+        found = parse_json(read_line(fd, _ALONE))
         return f"the last driver to hold it was host {found['host']}, pid {found['pid']}"
     except (ValueError, KeyError, TypeError):
         return "no driver has held it yet"

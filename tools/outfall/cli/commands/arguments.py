@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 import tomllib
@@ -26,6 +25,7 @@ from outfall.protocol.commit_retry import CommitPolicy
 from outfall.recovery.log import RecoveryConfig, check_step_id
 from outfall.recovery.sqlite import SqliteRecoveryConfig
 from outfall.recovery.url import recovery_config
+from outfall.serde import parse_json
 from outfall.source_options import build_sink, split_options
 
 
@@ -81,7 +81,7 @@ def read_options(path: Path) -> dict[str, str]:
     """
     try:
         text = path.read_text()
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        found = parse_json(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(f"the options file {str(path)!r} cannot be read", why=error.strerror) from error
     except ValueError as error:

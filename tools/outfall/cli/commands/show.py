@@ -34,6 +34,7 @@ from outfall.recovery.entries import (
 )
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
 from outfall.redaction import all_without_credentials, without_credentials
+from outfall.serde import parse_json
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _stored(stored: StoredValue, log: RecoveryLog) -> dict[str, Any]:
     if whole.text is None:
         return shown | {"base64": whole.base64}
     try:
-        return shown | {"value": all_without_credentials(json.loads(whole.text))}
+        return shown | {"value": all_without_credentials(parse_json(whole.text))}
     except ValueError:
         return shown | {"value": without_credentials(whole.text)}
 
