@@ -176,9 +176,10 @@ NO_EPOCHS: list[Any] = [-1, 2**63, 1.0, True, "-1", "1.0", "1_0", "\u0661", str(
 @pytest.mark.parametrize("epoch", NO_EPOCHS, ids=repr)
 def test_what_is_no_number_of_an_epoch_is_refused_at_each_door(epoch: Any, tmp_path: Path) -> None:
     """A target would take a negative one, and refuse every later job."""
+    df: Any = SimpleNamespace(isStreaming=False)
     text = r"must be an integer from 0 to 2\^63-1"
     with pytest.raises(ConfigurationError, match=f"(?s)is not a valid epoch.*{text}"):
-        write(SimpleNamespace(isStreaming=False), FileSink("/x"), epoch=epoch, recovery=str(tmp_path))
+        write(df, FileSink("/x"), epoch=epoch, recovery=str(tmp_path))
     if isinstance(epoch, str):
         with pytest.raises(ConfigurationError, match=text):
             split_options({"sink": "file", "epoch": epoch, "recovery": str(tmp_path)})
