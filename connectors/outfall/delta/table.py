@@ -40,7 +40,7 @@ from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
 _FORGOTTEN = -2
 """Instead of an epoch: Delta keeps a transaction identifier permanently, and this one is no longer valid."""
 
-_GONE_BACK = re.compile(r"RESTORE|(CREATE OR )?REPLACE TABLE.*|CLONE", re.IGNORECASE)
+_GONE_BACK = re.compile(r"(CREATE OR )?REPLACE TABLE.*|CLONE", re.IGNORECASE)
 """Operations after which rows of earlier versions may be missing without having been deleted as rows."""
 
 _NOT_ENCODED = "/!$&'()+,:;=@~"
@@ -157,28 +157,64 @@ class LoadedDelta(LoadedTable):
     def left_out(self, marker: TableMarker) -> str | None:
         if self._version < marker.head:
             return f"this query committed version {marker.head}, and the table is at {self._version}"
-        for version in range(marker.head + 1, self._version + 1):
-            operation, to = self._operation(version)
+        return self._lost(self._version, marker.head)
+
+    def _lost(self, version: int, head: int) -> str | None:
+        """Return why a version does not follow from another; `None` if it does.
+
+        A version follows from the one before, and a restored one from that to which it was restored: what was restored
+        meanwhile does not count.
+        """
+        while version > head:
+            operation, parameters = self._operation(version)
             if operation is None:
                 return (
-                    f"the history after version {marker.head}, which this query committed, is unknown: the log has"
-                    f" no operation for version {version}"
+                    f"the history after version {head}, which this query committed, is unknown: the log has no"
+                    f" operation for version {version}"
                 )
-            if _GONE_BACK.fullmatch(operation) and not (to is not None and to >= marker.head):
+            before: Iterable[int] = (version - 1,)
+            if operation.upper() == "RESTORE":
+                before = self._restored(version, parameters, head)
+            elif _GONE_BACK.fullmatch(operation):
+                before = ()
+            reached = [each for each in before if each >= head]
+            if not reached or (len(reached) > 1 and all(self._lost(each, head) for each in reached)):
                 return (
-                    f"version {version} rolled it back to before version {marker.head}, which this query"
-                    f" committed ({operation})"
+                    f"version {version} rolled it back to before version {head}, which this query committed"
+                    f" ({operation}); RESTORE TABLE … TO VERSION AS OF {version - 1} undoes that"
                 )
+            if len(reached) > 1:
+                return None
+            version = reached[0]
         return None
 
-    def _operation(self, version: int) -> tuple[str | None, int | None]:
-        """Return the operation of a version, and the version that it restored, as far as the log has them."""
+    def _restored(self, version: int, parameters: Mapping[str, Any], head: int) -> Iterable[int]:
+        """Return the versions from which a restored one follows.
+
+        A RESTORE by time has only the time as its user wrote it, in an unknown zone. The files tell more: it follows
+        from each version that has the same ones.
+        """
+        to = str(parameters.get("version", ""))
+        if to.isdigit():
+            return (int(to),)
+        files = self._files_of(version)
+        return [each for each in range(head, version) if files is not None and self._files_of(each) == files]
+
+    def _files_of(self, version: int) -> Collection[str] | None:
+        """Return the files of a version; `None` if the log no longer has it."""
+        try:
+            table = self._place.load(version)
+        except TargetError:
+            return None
+        return None if table is None else set(LoadedDelta(self._place, table)._active().column("path").to_pylist())
+
+    def _operation(self, version: int) -> tuple[str | None, Mapping[str, Any]]:
+        """Return the operation of a version and its parameters, as far as the log has them."""
         for action in _actions(self._place.entry(version)):
             info = action.get("commitInfo")
             if info and info.get("operation"):
-                to = str((info.get("operationParameters") or {}).get("version", ""))
-                return info["operation"], int(to) if to.isdigit() else None
-        return None, None
+                return info["operation"], info.get("operationParameters") or {}
+        return None, {}
 
     @cached_property
     def _newest_transactions(self) -> Mapping[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 
@@ -129,6 +130,24 @@ def test_a_table_that_went_back_behind_our_epoch_is_refused(
     with pytest.raises((TargetLostError, EpochAbandonedError)):
         driver.write(2, rows(3), between=between)
     assert 3 not in shore.rows("id")
+
+
+def test_a_restore_that_is_undone_as_its_error_says_ends_with_a_running_query(shore: Shore) -> None:
+    shore.create(COLUMNS)
+    driver = shore.driver("log")
+    driver.write(0, rows(1))
+    driver.write(1, rows(2))
+    for _ in range(2):
+        shore.table.restore(1)
+        with pytest.raises(TargetLostError) as caught:
+            shore.driver("log").write(2, rows(3))
+        advice = re.search(r"TO VERSION AS OF (\d+) undoes that", str(caught.value))
+        assert advice is not None
+        shore.table.restore(int(advice[1]))
+    driver = shore.driver("log")
+    driver.write(2, rows(3))
+    driver.write(3, rows(4))
+    assert shore.rows("id") == [1, 2, 3, 4]
 
 
 def test_going_back_behind_what_others_committed_is_theirs_to_do(shore: Shore) -> None:

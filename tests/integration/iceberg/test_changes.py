@@ -144,6 +144,22 @@ def test_a_table_that_was_rolled_back_behind_our_epoch_is_refused(
     assert 3 not in lake.rows("id")
 
 
+def test_a_rollback_that_is_undone_ends_with_a_running_query(lake: Lake) -> None:
+    lake.create(SCHEMA)
+    driver = lake.driver("log")
+    driver.write(0, rows(1))
+    driver.write(1, rows(2))
+    ours = lake.head().id
+    roll_back(lake)
+    with pytest.raises(TargetLostError, match="rolled back"):
+        lake.driver("log").write(2, rows(3))
+    lake.table.manage_snapshots().set_current_snapshot(ours).commit()
+    driver = lake.driver("log")
+    driver.write(2, rows(3))
+    driver.write(3, rows(4))
+    assert lake.rows("id") == [1, 2, 3, 4]
+
+
 def test_a_rollback_of_what_others_committed_after_our_epoch_is_theirs_to_make(lake: Lake) -> None:
     lake.create(SCHEMA)
     driver = lake.driver()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +159,7 @@ def test_the_marker_survives_checkpoints_and_log_clean_up(tmp_path: Path) -> Non
     assert (found.epoch, found.head) == (7, 1)
     reason = load(tmp_path).left_out(found)
     assert reason is not None
-    assert "is unknown: the log has no operation for version 2" in reason
+    assert "is unknown: the log has no operation for version 4" in reason
 
 
 def test_a_marker_that_was_forgotten_is_none(path: Path) -> None:
@@ -199,6 +201,42 @@ def logged(**info: Any) -> Callable[[Path], None]:
     return append
 
 
+def restored_by_time(version: int) -> Callable[[Path], None]:
+    """Another writer appends and restores a version by its time, as the JVM writes it: the version is null."""
+
+    def restore(path: Path) -> None:
+        written(path)
+        DeltaTable(path).restore(version)
+        entry = max((path / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["operationParameters"] = {"version": None, "timestamp": "2026-11-24 02:09:02.175"}
+        entry.write_text("\n".join(map(json.dumps, actions)))
+
+    return restore
+
+
+def undone(*, by_time: bool) -> Callable[[Path], None]:
+    """The table is restored to before ours, and then as the error says, to what it was."""
+
+    def restore(path: Path) -> None:
+        file = path / "outfall/x/g3-y/a.parquet"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"deltalake only restores what is there")
+        for number, entry in enumerate(sorted((path / "_delta_log").glob("*.json"))):
+            os.utime(entry, (1000 + number, 1000 + number))
+        DeltaTable(path).restore(0)
+        DeltaTable(path).restore(datetime.fromtimestamp(1001.5, UTC) if by_time else 1)
+
+    return restore
+
+
+def undone_and_again(path: Path) -> None:
+    undone(by_time=False)(path)
+    DeltaTable(path).restore(0)
+
+
 @pytest.mark.parametrize(
     ("happened", "reason"),
     [
@@ -207,10 +245,12 @@ def logged(**info: Any) -> Callable[[Path], None]:
         (written_and_rolled_back, None),
         (lambda path: DeltaTable(path).restore(0), "rolled it back to before version 1, which"),
         (logged(operation="RESTORE", operationParameters={"version": "1"}), None),
-        (
-            logged(operation="RESTORE", operationParameters={"version": None, "timestamp": "2024"}),
-            "rolled it back to before",
-        ),
+        (logged(operation="RESTORE", operationParameters={"version": None, "timestamp": "2024"}), None),
+        (restored_by_time(0), "rolled it back to before"),
+        (restored_by_time(1), None),
+        (undone(by_time=False), None),
+        (undone(by_time=True), None),
+        (undone_and_again, "version 4 rolled it back to before version 1"),
         (logged(operation="CREATE OR REPLACE TABLE AS SELECT", operationParameters={}), "rolled it back to before"),
         (logged(), "is unknown"),
     ],
@@ -220,7 +260,12 @@ def logged(**info: Any) -> Callable[[Path], None]:
         "restore after ours",
         "restore",
         "restore to ours",
-        "restore to a time",
+        "restore to a time that changed nothing",
+        "restore to a time before ours",
+        "restore to a time after ours",
+        "restore that was undone",
+        "restore that was undone by a time",
+        "restore that was undone, and again",
         "replace",
         "mute",
     ],
@@ -234,6 +279,31 @@ def test_what_was_taken_back_since_is_seen(path: Path, happened: Callable[[Path]
     found = load(path).left_out(marker)
     assert (reason is None) == (found is None)
     assert reason is None or (found is not None and reason in found)
+
+
+RECORDED = Path(__file__).parent / "restored"
+"""A log by Delta 4.2.0 on Spark 4.1.1: three appends, RESTORE to version 1, then to the time of version 3, an append."""
+
+
+@pytest.mark.parametrize(
+    ("head", "version", "reason"),
+    [
+        (1, 4, None),
+        (1, 6, None),
+        (2, 4, "version 4 rolled it back to before version 2"),
+        (3, 4, "version 4 rolled it back to before version 3"),
+        (2, 6, None),
+        (3, 6, None),
+        (4, 6, "version 5 rolled it back to before version 4"),
+    ],
+)
+def test_a_restore_by_the_jvm_counts_as_what_the_table_has_now(
+    tmp_path: Path, head: int, version: int, reason: str | None
+) -> None:
+    shutil.copytree(RECORDED, tmp_path / "_delta_log")
+    found = load_at(tmp_path, version).left_out(OURS.model_copy(update={"head": head}))
+    assert (found is None) == (reason is None)
+    assert reason is None or (found is not None and reason in found and "undoes that" in found)
 
 
 def test_a_table_at_a_lower_version_than_ours_is_seen(path: Path) -> None:
