@@ -16,6 +16,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from outfall.delta.char_varchar import DECLARED, is_nested
 from outfall.errors import ConfigurationError
 
 _ALLOWED = frozenset(
@@ -158,6 +159,8 @@ def _marked(fields: Any, path: str) -> Iterator[tuple[str, str]]:
     for field in fields:
         name = f"{path}{field['name']}"
         yield from ((name, what) for key, what in _COLUMNS.items() if key in field["metadata"])
+        if is_nested(field["metadata"]) or (path and DECLARED in field["metadata"]):
+            yield name, "a CHAR or VARCHAR inside"
         yield from _marked_inside(field["type"], name)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
+from outfall.delta.char_varchar import check_length
 from outfall.delta.columns import file_schema
 from outfall.delta.files import TablePlace
 from outfall.delta.partition_values import check_values, text_of
@@ -61,6 +62,8 @@ class DeltaFileLayout(FileLayout):
         return file_schema(self.schema, rows, self.partitioned_by)
 
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            check_length(field, column)
         keys = [batch.column(name) for name in self.partitioned_by]
         for name, key in zip(self.partitioned_by, keys, strict=True):
             check_values(key, name)

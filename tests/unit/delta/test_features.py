@@ -88,6 +88,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"id": {"delta.generationExpression": "1"}}}, "column 'id' of .* has an expression"),
     ({"metadata": {"id": {"delta.identity.start": 1}}}, "column 'id' of .* has an identity"),
     ({"metadata": {"id": {"CURRENT_DEFAULT": "1"}}}, "column 'id' of .* has a default"),
+    (
+        {"metadata": {"id": {"__CHAR_VARCHAR_TYPE_STRING": "struct<v:varchar(2),a:array<char(2)>>"}}},
+        "column 'id' of .* has a CHAR or VARCHAR inside",
+    ),
     ({"configuration": {"delta.setTransactionRetentionDuration": "interval 6 days 23 hours"}}, "removes transaction"),
     ({"configuration": {"delta.setTransactionRetentionDuration": "a while"}}, "removes transaction"),
 ]  # fmt: skip

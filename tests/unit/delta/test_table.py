@@ -282,7 +282,7 @@ def test_what_was_taken_back_since_is_seen(path: Path, happened: Callable[[Path]
 
 
 RECORDED = Path(__file__).parent / "restored"
-"""A log by Delta 4.2.0 on Spark 4.1.1: three appends, RESTORE to version 1, then to the time of version 3, an append."""
+"""A log by Delta 4.2.0 on Spark 4.1.1: 3 appends, RESTORE to version 1, then to the time of version 3, an append."""
 
 
 @pytest.mark.parametrize(
